@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# One call per target, so that every folder's CMakeLists reads as a list of its parts.
+#
+#   ag_library(name SRCS ... DEPS ...)   static library agspeed::name
+#   ag_mlir_library(name SRCS ... DEPS ...)  the same, with MLIR/LLVM headers
+#   ag_torch_library(name SRCS ... DEPS ...) the same, with torch headers and libraries
+#   ag_test(name SRCS ... DEPS ... [LABELS ...])  GoogleTest binary registered with CTest
+
+function(_ag_parse)
+  cmake_parse_arguments(PARSE_ARGV 1 AG "" "" "SRCS;DEPS;LABELS")
+  set(AG_SRCS ${AG_SRCS} PARENT_SCOPE)
+  set(AG_DEPS ${AG_DEPS} PARENT_SCOPE)
+  set(AG_LABELS ${AG_LABELS} PARENT_SCOPE)
+endfunction()
+
+function(ag_library name)
+  _ag_parse(${ARGV})
+  add_library(ag_${name} STATIC ${AG_SRCS})
+  add_library(agspeed::${name} ALIAS ag_${name})
+  target_include_directories(ag_${name} PUBLIC "${CMAKE_SOURCE_DIR}")
+  target_compile_options(ag_${name} PRIVATE ${AG_WARNINGS})
+  target_link_libraries(ag_${name} PUBLIC ${AG_DEPS})
+endfunction()
+
+function(ag_mlir_library name)
+  ag_library(${ARGV})
+  target_include_directories(ag_${name} SYSTEM PUBLIC ${MLIR_INCLUDE_DIRS} ${LLVM_INCLUDE_DIRS})
+  target_link_libraries(ag_${name} PUBLIC ag_mlir)
+endfunction()
+
+function(ag_torch_library name)
+  ag_library(${ARGV})
+  target_link_libraries(ag_${name} PUBLIC ag_torch)
+endfunction()
+
+function(ag_test name)
+  _ag_parse(${ARGV})
+  add_executable(${name} ${AG_SRCS})
+  target_compile_options(${name} PRIVATE ${AG_WARNINGS})
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${AG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${AG_LABELS}" TIMEOUT 600)
+endfunction()

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// compile(): GraphSpecs in, Executable out. The only entry to the compiler from outside.
+//
+// Thread-safety: may be called from several threads at once; holds no Python lock and starts no thread of its own.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/executable.h"
+
+namespace agspeed::compiler {
+
+struct CompileOptions {
+  std::string target = "cpu";               ///< a row of backends/registry.cpp: "cpu", "reference", "null"
+  std::string cacheDir;                     ///< object cache folder; empty: no cache
+  std::string dumpDir;                      ///< when set, every pass writes its result here
+  std::vector<std::string> disabledPasses;  ///< pass names, see passes/pipeline.cpp
+  bool verifyEachPass = true;               ///< run the verifiers between passes
+
+  /// Identifies everything that changes the generated code; part of every cache key.
+  std::string hash() const;
+};
+
+/// Compiles each named entry ("forward", "backward") from its GraphSpec JSON text into one Executable.
+/// Errors: kInvalidArgument for a malformed GraphSpec (node named), kUnsupported when a graph cannot be run natively,
+/// kResourceExhausted when a limit of the generator is exceeded, kInternal for our bugs.
+StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
+                                                       const CompileOptions& options);
+
+}  // namespace agspeed::compiler

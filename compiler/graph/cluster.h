@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cluster: a fused group of element-wise operations and last-axis reductions that becomes one kernel. Pure data; the seam
+// between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
+//
+// Iteration space: `rank` outer dimensions, then one innermost dimension ("columns"). A row is one point of the outer
+// dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and what is
+// computed from it alone). Sizes and strides are run-time integers, so one kernel serves every size.
+//
+//   softmax:  n0 = load(op0)            element
+//             n1 = reduce_max(n0)       row
+//             n2 = sub(n0, n1)          element
+//             n3 = exp(n2)              element
+//             n4 = reduce_sum(n3)       row
+//             n5 = div(n3, n4)          element
+//             store(n5 -> op1)
+//
+// The generator splits the nodes into phases: a reduction ends a phase, later phases recompute or reload what they need.
+// Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer strides
+// [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::compiler {
+
+/// What a node computes. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN propagation
+/// of minimum/maximum, Python-style remainder, true division). One row of kPointwiseOps (cluster.cpp) each.
+enum class PointwiseOp : uint8_t {
+  kLoad, kConstant, kCast,
+  // unary
+  kAbs, kNeg, kExp, kExp2, kExpm1, kLog, kLog2, kLog10, kLog1p, kSqrt, kRsqrt, kReciprocal, kSin, kCos, kTan, kAsin,
+  kAcos, kAtan, kSinh, kCosh, kTanh, kAsinh, kAcosh, kAtanh, kErf, kErfc, kSigmoid, kRelu, kFloor, kCeil, kRound, kTrunc,
+  kSign, kLogicalNot, kBitwiseNot, kIsNan, kIsInf,
+  // binary
+  kAdd, kSub, kMul, kDiv, kFloorDiv, kRemainder, kFmod, kPow, kAtan2, kMaximum, kMinimum, kEq, kNe, kLt, kLe, kGt, kGe,
+  kLogicalAnd, kLogicalOr, kLogicalXor, kBitwiseAnd, kBitwiseOr, kBitwiseXor, kShiftLeft, kShiftRight,
+  // ternary
+  kWhere, kFma,
+  // reductions over the columns
+  kReduceSum, kReduceMax, kReduceMin, kReduceProd,
+};
+
+struct OpInfo {
+  PointwiseOp op;
+  std::string_view name;  ///< "add", "reduce_sum", ...
+  int arity;
+  bool isReduction;
+};
+
+const OpInfo& infoOf(PointwiseOp op);
+StatusOr<PointwiseOp> pointwiseOpFromString(std::string_view name);
+
+/// A tensor that the kernel reads or writes.
+struct ClusterOperand {
+  DType dtype = DType::kF32;
+  bool isOutput = false;
+  enum class Columns : uint8_t { kContiguous, kBroadcast, kStrided };
+  /// Column stride 1, 0, or anything: chosen at compile time because it selects the load instruction.
+  Columns columns = Columns::kContiguous;
+  /// True for an operand with one element per row (a stored row value, or a load that is broadcast over columns).
+  bool isPerRow = false;
+};
+
+struct ClusterNode {
+  PointwiseOp op = PointwiseOp::kLoad;
+  DType dtype = DType::kF32;        ///< of the result; arithmetic on bf16/f16 is done in f32 and rounded at casts/stores
+  std::vector<int32_t> inputs;      ///< indices of earlier nodes
+  int32_t operand = -1;             ///< kLoad: index into operands
+  double constant = 0;              ///< kConstant (exact for integers up to 2^53)
+  bool isPerRow = false;
+};
+
+struct ClusterStore {
+  int32_t node = 0;
+  int32_t operand = 0;
+};
+
+struct Cluster {
+  int32_t outerRank = 0;
+  std::vector<ClusterOperand> operands;
+  std::vector<ClusterNode> nodes;  ///< in execution order
+  std::vector<ClusterStore> stores;
+
+  bool hasReduction() const;
+  /// Canonical text; equal kernels have equal text, so it is hashed for the object cache. parse() reads it back.
+  std::string toString() const;
+  static StatusOr<Cluster> parse(std::string_view text);
+  /// Errors: kInvalidArgument with the first broken rule (order, arity, dtype, shape class, index out of range).
+  Status verify() const;
+};
+
+}  // namespace agspeed::compiler

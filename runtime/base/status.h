@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Status and StatusOr<T>: how C++ code outside python/csrc reports failure. Exceptions never cross a component.
+//
+// A Status is a value: copy it, store it, hand it to another thread. The code tells the caller what to do next (see
+// StatusCode); the message is a sentence for the user: what failed, with values, where, what to do.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace agspeed {
+
+/// Which code to pick, and what a caller may do about it.
+enum class StatusCode {
+  kOk = 0,
+  kInvalidArgument,   ///< the caller's input is wrong; becomes ValueError; retrying does not help
+  kUnsupported,       ///< valid, but this component cannot do it; the caller falls back (eager, ATen), logs once
+  kUnavailable,       ///< a resource is missing for now (lock, file, peer); a retry may succeed
+  kResourceExhausted, ///< a budget or limit was hit (time, memory); the caller falls back
+  kDataLoss,          ///< stored or received bytes are not what was written; discard them
+  kInternal,          ///< our bug; state of the object is undefined, drop it
+};
+
+/// Short stable name, e.g. "invalid argument".
+std::string_view toString(StatusCode code);
+
+/// Outcome of an operation without a result. Thread-safety: const methods may be called concurrently.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  ///< success
+  Status(StatusCode code, std::string message);
+
+  bool isOk() const { return state_ == nullptr; }
+  explicit operator bool() const { return isOk(); }
+  StatusCode code() const { return state_ ? state_->code : StatusCode::kOk; }
+  /// Empty when ok.
+  const std::string& message() const;
+  /// "invalid argument: <message>", or "ok".
+  std::string toString() const;
+  /// The same failure with "<context>: " in front of its message; ok stays ok.
+  Status withContext(std::string_view context) const;
+
+ private:
+  struct State {
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const State> state_;
+};
+
+Status invalidArgument(std::string message);
+Status unsupported(std::string message);
+Status unavailable(std::string message);
+Status resourceExhausted(std::string message);
+Status dataLoss(std::string message);
+Status internalError(std::string message);
+
+/// A T, or the Status that says why there is none.
+template <typename T>
+class [[nodiscard]] StatusOr {
+ public:
+  StatusOr(T value) : value_(std::move(value)) {}
+  /// Requires: status is not ok.
+  StatusOr(Status status) : status_(std::move(status)) { AG_CHECK(!status_.isOk(), "StatusOr needs a value or a failure"); }
+
+  bool isOk() const { return value_.has_value(); }
+  explicit operator bool() const { return isOk(); }
+  const Status& status() const { return status_; }
+
+  /// Requires: isOk().
+  T& value() & {
+    AG_CHECK(isOk(), status_.toString());
+    return *value_;
+  }
+  const T& value() const& {
+    AG_CHECK(isOk(), status_.toString());
+    return *value_;
+  }
+  T&& value() && {
+    AG_CHECK(isOk(), status_.toString());
+    return *std::move(value_);
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace agspeed
+
+#define AG_CONCAT_INNER(a, b) a##b
+#define AG_CONCAT(a, b) AG_CONCAT_INNER(a, b)
+
+/// Returns the Status of `expr` from the enclosing function unless it is ok.
+#define AG_RETURN_IF_ERROR(expr)                          \
+  do {                                                    \
+    if (::agspeed::Status agStatus = (expr); !agStatus) { \
+      return agStatus;                                    \
+    }                                                     \
+  } while (false)
+
+/// AG_ASSIGN_OR_RETURN(auto x, makeX()): assigns the value, or returns the Status.
+#define AG_ASSIGN_OR_RETURN(lhs, expr) AG_ASSIGN_OR_RETURN_IMPL(AG_CONCAT(agResult, __LINE__), lhs, expr)
+#define AG_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
+  auto result = (expr);                             \
+  if (!result.isOk()) {                             \
+    return result.status();                         \
+  }                                                 \
+  lhs = std::move(result).value()

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executable: a loaded, runnable compiled region: named entries (Programs) over shared kernels and constants.
+//
+// Immutable after construction; any number of threads may run entries at the same time (per-call state lives in the
+// executor). Owns its kernels' code and constants' bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/program.h"
+
+namespace agspeed::runtime {
+
+/// See KernelCall for the meaning of the arguments.
+using KernelFunction = void (*)(void* const* pointers, const int64_t* integers, int64_t begin, int64_t end);
+
+/// Generated code of one Executable. The functions stay valid as long as the library lives.
+class KernelLibrary {
+ public:
+  virtual ~KernelLibrary() = default;
+  virtual size_t numKernels() const = 0;
+  /// Requires: index < numKernels().
+  virtual KernelFunction kernel(size_t index) const = 0;
+};
+
+struct ConstantTensor {
+  TensorType type;  ///< constant sizes, contiguous
+  std::vector<std::byte> bytes;
+};
+
+/// How an Executable came to be, for reports.
+struct CompileStats {
+  double compileSeconds = 0;
+  int32_t numKernels = 0;
+  int32_t numKernelCacheHits = 0;
+  int32_t numCompiledOperators = 0;  ///< graph operators inside kernels
+  int32_t numExternalOperators = 0;  ///< graph operators run through ATen
+};
+
+struct Executable {
+  std::map<std::string, Program> entries;
+  std::vector<ConstantTensor> constants;
+  std::shared_ptr<const KernelLibrary> kernels;
+  CompileStats stats;
+};
+
+}  // namespace agspeed::runtime

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Program: the instruction list of one entry (forward or backward) of a compiled region. Pure data, no torch, no MLIR.
+//
+// A Program names values by dense ids. Each value has a type and a storage class; instructions read and write values in
+// order. Sizes and strides are SymExpr over the region's symbols, which the executor binds from the inputs at each call.
+//
+//   values:  v0 input f32[s0,64]   v1 input f32[64]   v2 arena f32[s0,64]   v3 external f32[s0,64]
+//   kernel  k0(v0, v1 -> v2)                    one launch of generated code
+//   call    aten.mm(v2, v1t -> v3)              an operator that is not compiled
+//   release v2
+//
+// Every instruction carries a stream and an optional event so that devices with queues and collectives fit in without a
+// new format; the CPU executor runs stream 0 in program order.
+// Ownership: a Program is immutable once it is part of an Executable and may be run by several threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/sym_expr.h"
+
+namespace agspeed::runtime {
+
+using ValueId = int32_t;
+constexpr ValueId kNoValue = -1;
+
+/// Where a value's bytes come from.
+enum class Storage : uint8_t {
+  kInput,     ///< an argument of the entry
+  kConstant,  ///< held by the Executable (Program::constants)
+  kArena,     ///< planned: arenaOffset bytes into the call's arena; dies with the call
+  kFresh,     ///< allocated for this call and handed out: an output or a saved tensor
+  kExternal,  ///< produced (and allocated) by an ExternalCall
+};
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  std::vector<SymExpr> sizes;
+  std::vector<SymExpr> strides;  ///< in elements
+};
+
+struct ValueDecl {
+  TensorType type;
+  Storage storage = Storage::kInput;
+  int32_t index = 0;    ///< input position, or index into Program::constants
+  SymExpr arenaOffset;  ///< bytes, kArena only
+  bool isScalar = false;  ///< a SymInt/int input, not a tensor; its value is symbolValue
+  SymExpr symbolValue;
+};
+
+/// Where the value of symbol s<i> is read at each call: a size of an input tensor, or an integer input (dim == -1).
+struct SymbolBinding {
+  int32_t input = 0;
+  int32_t dim = -1;
+};
+
+/// Launch of generated code. The kernel's C signature (compiler/kernel/kernel_abi.md):
+///   void kernel(void* const* pointers, const int64_t* integers, int64_t begin, int64_t end)
+/// pointers: data pointers of `operands` in order. integers: `integers` evaluated. [begin, end) is a slice of
+/// [0, extent); slices may run concurrently and together cover the extent exactly once.
+struct KernelCall {
+  int32_t kernel = 0;  ///< index into Executable's kernels
+  std::vector<ValueId> operands;
+  std::vector<SymExpr> integers;
+  SymExpr extent;
+  SymExpr grain;  ///< smallest slice worth a thread, derived from shapes alone
+};
+
+/// Argument of an ExternalCall, in the operator's schema order.
+struct ExternalArg {
+  struct None {};
+  struct Type {
+    DType dtype;
+  };
+  using Scalar = std::variant<None, bool, double, SymExpr, std::string, Type>;
+  enum class Kind : uint8_t { kValue, kValueList, kScalar, kScalarList };
+  Kind kind = Kind::kScalar;
+  std::vector<ValueId> values;  ///< kNoValue stands for None inside a list of optional tensors
+  std::vector<Scalar> scalars;
+};
+
+/// Call of an operator by name, e.g. "aten.addmm.default". Results that nobody reads are kNoValue.
+struct ExternalCall {
+  std::string op;
+  std::vector<ExternalArg> args;
+  std::vector<ValueId> results;
+};
+
+/// Drops the executor's reference to a value of storage kExternal or kFresh.
+struct Release {
+  ValueId value = kNoValue;
+};
+
+struct Instruction {
+  std::variant<KernelCall, ExternalCall, Release> op;
+  int32_t stream = 0;
+  int32_t waitEvent = -1;    ///< index of an event to wait for, -1: none
+  int32_t recordEvent = -1;  ///< index of an event to record, -1: none
+  std::string origin;        ///< FX node names this came from, for errors and reports
+};
+
+struct Program {
+  std::vector<ValueDecl> values;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;  ///< kNoValue: None
+  std::vector<SymbolBinding> symbols;
+  std::vector<Instruction> instructions;
+  SymExpr arenaBytes;
+};
+
+}  // namespace agspeed::runtime
