@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of python/csrc share: one bind function per component, called by module.cpp in this order.
+//
+// Threading: everything here runs with the GIL held, while the module is imported.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace agspeed::python {
+
+/// build_info(): what this extension was built for.
+void bindBuildInfo(pybind11::module_& module);
+/// Dispatcher: the swappable callable that Dynamo calls.
+void bindDispatcher(pybind11::module_& module);
+/// MemoryMeter: live and peak bytes of CPU tensors.
+void bindMemoryMeter(pybind11::module_& module);
+
+}  // namespace agspeed::python

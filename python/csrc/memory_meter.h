@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// MemoryMeter: live and peak bytes of CPU tensor storage, over every thread of the process.
+//
+// While a meter runs, torch's CPU allocator is wrapped by one that counts; each counted storage is released through a
+// deleter that counts back, also after the meter stopped and on whatever thread drops it. Stopping puts the original
+// allocator back, so a stopped meter costs nothing. (c10's own reporting hook is per thread and shares its slot with
+// torch.profiler; the wrapper calls the original allocator, so the profiler keeps seeing every allocation.)
+//
+// Counted: storage allocated since start(), in bytes as the C library hands them out, plus arenas of compiled regions
+// while a call uses them. Not counted: storage that existed before, device memory, scratch inside MKL or oneDNN.
+// One meter runs at a time; the functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/status.h"
+
+namespace agspeed::python {
+
+class MemoryMeter {
+ public:
+  MemoryMeter() = default;
+  MemoryMeter(const MemoryMeter&) = delete;
+  MemoryMeter& operator=(const MemoryMeter&) = delete;
+  /// Stops a running meter.
+  ~MemoryMeter();
+
+  /// Starts counting from zero. Errors: kUnavailable when another meter runs, kUnsupported when torch's CPU allocator
+  /// was replaced by one that cannot be wrapped.
+  Status start();
+  /// Stops counting; the counters keep their values. Does nothing when stopped.
+  void stop();
+  /// Makes the present live bytes the peak.
+  void resetPeak();
+  /// Bytes alive now that were not at start(). Negative when storage that an earlier run counted was freed since.
+  int64_t liveBytes() const;
+  /// Largest liveBytes() since start() or resetPeak(), at least 0.
+  int64_t peakBytes() const;
+  bool isRunning() const { return running_; }
+
+ private:
+  bool running_ = false;
+  int64_t baseline_ = 0;   ///< the process-wide count at start()
+  int64_t finalLive_ = 0;  ///< the counters' values when the meter stopped
+  int64_t finalPeak_ = 0;
+};
+
+}  // namespace agspeed::python
