@@ -48,11 +48,12 @@ struct ValueDecl {
   Storage storage = Storage::kInput;
   int32_t index = 0;    ///< input position, or index into Program::constants
   SymExpr arenaOffset;  ///< bytes, kArena only
-  bool isScalar = false;  ///< a SymInt/int input, not a tensor; its value is symbolValue
+  bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
 };
 
 /// Where the value of symbol s<i> is read at each call: a size of an input tensor, or an integer input (dim == -1).
+/// input == -1: the entry does not use the symbol.
 struct SymbolBinding {
   int32_t input = 0;
   int32_t dim = -1;
@@ -70,7 +71,8 @@ struct KernelCall {
   SymExpr grain;  ///< smallest slice worth a thread, derived from shapes alone
 };
 
-/// Argument of an ExternalCall, in the operator's schema order.
+/// Argument of an ExternalCall: positional ones first, then keywords; the executor matches them to the operator's schema
+/// and fills in defaults. Devices, layouts and memory formats travel as strings ("cpu", "strided", "contiguous_format").
 struct ExternalArg {
   struct None {};
   struct Type {
@@ -81,6 +83,7 @@ struct ExternalArg {
   Kind kind = Kind::kScalar;
   std::vector<ValueId> values;  ///< kNoValue stands for None inside a list of optional tensors
   std::vector<Scalar> scalars;
+  std::string name;  ///< keyword; empty: positional
 };
 
 /// Call of an operator by name, e.g. "aten.addmm.default". Results that nobody reads are kNoValue.

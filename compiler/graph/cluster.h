@@ -29,6 +29,11 @@
 
 namespace agspeed::compiler {
 
+/// Types: the inputs and the result of arithmetic share one dtype, never bf16, f16 or bool (casts to and from f32 are
+/// explicit nodes); comparisons take two equal dtypes and give bool; logical operations take and give bool; where takes
+/// (bool, T, T); isnan and isinf give bool; bf16, f16 and bool values are only loaded, cast, selected and stored.
+/// Shapes: a row node uses row nodes only; an element node uses both, also rows alone. A constant is a row node.
+///
 /// What a node computes. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN propagation
 /// of minimum/maximum, Python-style remainder, true division). One row of kPointwiseOps (cluster.cpp) each.
 enum class PointwiseOp : uint8_t {
@@ -76,6 +81,7 @@ struct ClusterNode {
   bool isPerRow = false;
 };
 
+/// Writes a node's value to an output operand of the same dtype and of the same shape class.
 struct ClusterStore {
   int32_t node = 0;
   int32_t operand = 0;
