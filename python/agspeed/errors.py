@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions agspeed raises.
+
+Every message is one or two sentences: what failed, with which values, and what to do next. Training code never has to
+catch any of these: whatever goes wrong inside a compiled candidate makes the region run eagerly instead, unless
+``strict=True`` asks for the exception.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AgspeedError", "InternalError", "UnsupportedError", "UserError"]
+
+
+class AgspeedError(Exception):
+    """Base of everything agspeed raises on purpose."""
+
+
+class UserError(AgspeedError, ValueError):
+    """The caller's fault: a wrong value, path or setting. Nothing was changed before it was raised."""
+
+
+class UnsupportedError(AgspeedError):
+    """A candidate cannot express this graph. The region falls back to eager and says so once."""
+
+
+class InternalError(AgspeedError):
+    """A broken invariant of agspeed itself: please report it with the output of ``agspeed doctor --json``."""
