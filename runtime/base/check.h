@@ -22,9 +22,9 @@ class InternalError : public std::logic_error {
 }  // namespace agspeed
 
 /// The message is evaluated only on failure.
-#define AG_CHECK(condition, message)                                  \
-  do {                                                                \
-    if (!(condition)) [[unlikely]] {                                  \
+#define AG_CHECK(condition, message)                                   \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]] {                                   \
       ::agspeed::failCheck(__FILE__, __LINE__, #condition, (message)); \
-    }                                                                 \
+    }                                                                  \
   } while (false)

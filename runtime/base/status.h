@@ -18,12 +18,12 @@ namespace agspeed {
 /// Which code to pick, and what a caller may do about it.
 enum class StatusCode {
   kOk = 0,
-  kInvalidArgument,   ///< the caller's input is wrong; becomes ValueError; retrying does not help
-  kUnsupported,       ///< valid, but this component cannot do it; the caller falls back (eager, ATen), logs once
-  kUnavailable,       ///< a resource is missing for now (lock, file, peer); a retry may succeed
-  kResourceExhausted, ///< a budget or limit was hit (time, memory); the caller falls back
-  kDataLoss,          ///< stored or received bytes are not what was written; discard them
-  kInternal,          ///< our bug; state of the object is undefined, drop it
+  kInvalidArgument,    ///< the caller's input is wrong; becomes ValueError; retrying does not help
+  kUnsupported,        ///< valid, but this component cannot do it; the caller falls back (eager, ATen), logs once
+  kUnavailable,        ///< a resource is missing for now (lock, file, peer); a retry may succeed
+  kResourceExhausted,  ///< a budget or limit was hit (time, memory); the caller falls back
+  kDataLoss,           ///< stored or received bytes are not what was written; discard them
+  kInternal,           ///< our bug; state of the object is undefined, drop it
 };
 
 /// Short stable name, e.g. "invalid argument".
@@ -66,7 +66,9 @@ class [[nodiscard]] StatusOr {
  public:
   StatusOr(T value) : value_(std::move(value)) {}
   /// Requires: status is not ok.
-  StatusOr(Status status) : status_(std::move(status)) { AG_CHECK(!status_.isOk(), "StatusOr needs a value or a failure"); }
+  StatusOr(Status status) : status_(std::move(status)) {
+    AG_CHECK(!status_.isOk(), "StatusOr needs a value or a failure");
+  }
 
   bool isOk() const { return value_.has_value(); }
   explicit operator bool() const { return isOk(); }

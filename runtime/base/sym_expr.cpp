@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
+#include <optional>
 
 namespace agspeed {
 
@@ -15,21 +17,31 @@ struct SymExpr::Node {
 
 namespace {
 
+// Parsing, evaluating and printing recurse: this bound keeps hostile text far from the end of a thread's stack.
+constexpr int kMaxFactors = 1000;
+constexpr int64_t kMaxSymbolIndex = 1 << 20;
+
+// Requires: b != 0, and not INT64_MIN / -1.
 int64_t floorDivide(int64_t a, int64_t b) {
   int64_t quotient = a / b;
   return (a % b != 0 && (a < 0) != (b < 0)) ? quotient - 1 : quotient;
 }
 
-// Requires: b != 0 for the two divisions.
-int64_t apply(SymExpr::Kind kind, int64_t a, int64_t b) {
+// The result, or nullopt for a division by zero or a value outside int64.
+std::optional<int64_t> apply(SymExpr::Kind kind, int64_t a, int64_t b) {
+  constexpr int64_t kMinimum = std::numeric_limits<int64_t>::min();
+  int64_t result = 0;
   switch (kind) {
-    case SymExpr::Kind::kAdd: return a + b;
-    case SymExpr::Kind::kMul: return a * b;
-    case SymExpr::Kind::kFloorDiv: return floorDivide(a, b);
-    case SymExpr::Kind::kMod: return a - floorDivide(a, b) * b;
+    case SymExpr::Kind::kAdd: return __builtin_add_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+    case SymExpr::Kind::kMul: return __builtin_mul_overflow(a, b, &result) ? std::nullopt : std::optional(result);
+    case SymExpr::Kind::kFloorDiv:
+      return (b == 0 || (a == kMinimum && b == -1)) ? std::nullopt : std::optional(floorDivide(a, b));
+    case SymExpr::Kind::kMod:
+      if (b == 0) return std::nullopt;
+      return b == -1 ? 0 : a - floorDivide(a, b) * b;
     case SymExpr::Kind::kMax: return std::max(a, b);
     case SymExpr::Kind::kMin: return std::min(a, b);
-    default: return 0;
+    default: return std::nullopt;
   }
 }
 
@@ -80,10 +92,8 @@ class Parser {
   }
 
   StatusOr<SymExpr> parseFactor() {
-    if (accept("-")) {
-      AG_ASSIGN_OR_RETURN(SymExpr operand, parseFactor());
-      return SymExpr(-1) * operand;
-    }
+    if (++numFactors_ > kMaxFactors) return fail("expression too long");
+    if (accept("-")) return parseNegated();
     if (accept("(")) {
       AG_ASSIGN_OR_RETURN(SymExpr inner, parseSum());
       if (!accept(")")) return fail("expected ')'");
@@ -92,11 +102,23 @@ class Parser {
     if (accept("max(")) return parseCall(/*isMax=*/true);
     if (accept("min(")) return parseCall(/*isMax=*/false);
     if (accept("s")) {
-      AG_ASSIGN_OR_RETURN(int64_t index, parseInteger());
+      AG_ASSIGN_OR_RETURN(int64_t index, parseInteger(/*sign=*/1));
+      if (index > kMaxSymbolIndex) return fail("symbol index too large");
       return SymExpr::symbol(static_cast<int>(index));
     }
-    AG_ASSIGN_OR_RETURN(int64_t value, parseInteger());
+    AG_ASSIGN_OR_RETURN(int64_t value, parseInteger(/*sign=*/1));
     return SymExpr(value);
+  }
+
+  // A literal keeps its sign while it is read: the smallest int64 has no positive counterpart.
+  StatusOr<SymExpr> parseNegated() {
+    skipSpace();
+    if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+      AG_ASSIGN_OR_RETURN(int64_t value, parseInteger(/*sign=*/-1));
+      return SymExpr(value);
+    }
+    AG_ASSIGN_OR_RETURN(SymExpr operand, parseFactor());
+    return SymExpr(-1) * operand;
   }
 
   StatusOr<SymExpr> parseCall(bool isMax) {
@@ -107,12 +129,13 @@ class Parser {
     return isMax ? max(a, b) : min(a, b);
   }
 
-  StatusOr<int64_t> parseInteger() {
+  StatusOr<int64_t> parseInteger(int sign) {
     skipSpace();
     size_t begin = at_;
     int64_t value = 0;
     while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
-      if (__builtin_mul_overflow(value, int64_t{10}, &value) || __builtin_add_overflow(value, text_[at_] - '0', &value)) {
+      int64_t digit = sign * (text_[at_] - '0');
+      if (__builtin_mul_overflow(value, int64_t{10}, &value) || __builtin_add_overflow(value, digit, &value)) {
         return fail("integer too large");
       }
       ++at_;
@@ -139,6 +162,7 @@ class Parser {
 
   std::string_view text_;
   size_t at_ = 0;
+  int numFactors_ = 0;
 };
 
 }  // namespace
@@ -146,14 +170,12 @@ class Parser {
 SymExpr::SymExpr(int64_t constant) : node_(std::make_shared<const Node>(Node{Kind::kConstant, constant, {}, {}})) {}
 SymExpr::SymExpr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
 
-SymExpr SymExpr::symbol(int index) {
-  return SymExpr(std::make_shared<const Node>(Node{Kind::kSymbol, index, {}, {}}));
-}
+SymExpr SymExpr::symbol(int index) { return SymExpr(std::make_shared<const Node>(Node{Kind::kSymbol, index, {}, {}})); }
 
 SymExpr SymExpr::make(Kind kind, const SymExpr& a, const SymExpr& b) {
-  bool divides = kind == Kind::kFloorDiv || kind == Kind::kMod;
-  if (a.isConstant() && b.isConstant() && !(divides && b.constant() == 0)) {
-    return SymExpr(apply(kind, a.constant(), b.constant()));
+  // What has no value stays unfolded: evaluate() names it.
+  if (a.isConstant() && b.isConstant()) {
+    if (std::optional<int64_t> folded = apply(kind, a.constant(), b.constant())) return SymExpr(*folded);
   }
   if (kind == Kind::kAdd && a.isConstant() && a.constant() == 0) return b;
   if (kind == Kind::kAdd && b.isConstant() && b.constant() == 0) return a;
@@ -176,17 +198,16 @@ StatusOr<int64_t> SymExpr::evaluate(std::span<const int64_t> symbols) const {
   if (node_->kind == Kind::kConstant) return node_->value;
   if (node_->kind == Kind::kSymbol) {
     if (static_cast<size_t>(node_->value) >= symbols.size()) {
-      return invalidArgument("symbol s" + std::to_string(node_->value) + " has no value: " +
-                             std::to_string(symbols.size()) + " symbols are bound");
+      return invalidArgument("symbol s" + std::to_string(node_->value) +
+                             " has no value: " + std::to_string(symbols.size()) + " symbols are bound");
     }
     return symbols[static_cast<size_t>(node_->value)];
   }
   AG_ASSIGN_OR_RETURN(int64_t a, SymExpr(node_->left).evaluate(symbols));
   AG_ASSIGN_OR_RETURN(int64_t b, SymExpr(node_->right).evaluate(symbols));
-  if (b == 0 && (node_->kind == Kind::kFloorDiv || node_->kind == Kind::kMod)) {
-    return invalidArgument("division by zero in " + toString());
-  }
-  return apply(node_->kind, a, b);
+  if (std::optional<int64_t> result = apply(node_->kind, a, b)) return *result;
+  bool divides = node_->kind == Kind::kFloorDiv || node_->kind == Kind::kMod;
+  return invalidArgument((divides && b == 0 ? "division by zero in " : "integer overflow in ") + toString());
 }
 
 std::string SymExpr::toString() const {

@@ -29,7 +29,8 @@ class SymExpr {
   bool isConstant() const;
   /// Requires: isConstant().
   int64_t constant() const;
-  /// Value for the given symbol values. Errors: kInvalidArgument for an unbound symbol or a division by zero.
+  /// Value for the given symbol values. Errors: kInvalidArgument for an unbound symbol, a
+  /// division by zero or a value outside int64.
   StatusOr<int64_t> evaluate(std::span<const int64_t> symbols) const;
   /// Canonical text: equal expressions built the same way print the same, and parse() reads it back.
   std::string toString() const;

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Turns a machine with apt into one that can build and test agspeed: missing system packages, a CPython, the virtual
+# environment .venv with pinned packages, and a configured build. Idempotent: what is there is not touched, and a run
+# with nothing to do takes about a second. Called by `make setup`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+VENV=.venv
+PACKAGES=.ci/apt-packages.txt
+REQUIREMENTS=.ci/requirements.txt
+BUILD=build/dev
+
+say() { echo "agspeed setup: $*"; }
+fail() { say "$*" >&2; exit 1; }
+
+# Prints the first interpreter that really runs, has its headers and can make a virtual environment. A name on PATH may
+# be a shim that fails when called, so each candidate is tried.
+find_python() {
+  local version candidate
+  for version in 3.12 3.13 3.11; do
+    for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version"*/bin/"python$version" \
+                     /usr/local/bin/"python$version" /usr/bin/"python$version"; do
+      if "$candidate" - "$version" >/dev/null 2>&1 <<'PROBE'
+import ensurepip, os, ssl, sys, sysconfig
+assert "%d.%d" % sys.version_info[:2] == sys.argv[1] and sys.implementation.name == "cpython"
+assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))
+PROBE
+      then
+        command -v "$candidate"
+        return 0
+      fi
+    done
+  done
+  return 1
+}
+
+missing_packages() {
+  local name flag
+  while read -r name flag; do
+    [[ -z "$name" || "$name" == \#* ]] && continue
+    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null || true)" == installed ]] && continue
+    if [[ "$flag" == optional ]]; then
+      # Remembered, so that a system without the package is not asked again on each run.
+      grep -qsx "$name" "$BUILD/.optional-packages" && continue
+      mkdir -p "$BUILD" && echo "$name" >>"$BUILD/.optional-packages"
+    fi
+    echo "$name $flag"
+  done <"$PACKAGES"
+}
+
+install_packages() {
+  local wanted=("$@") sudo=() required optional=() name
+  if ((EUID != 0)); then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
+      sudo=(sudo)
+    else
+      sudo=(false)
+    fi
+  fi
+  required=()
+  while read -r name flag; do
+    [[ -z "$name" ]] && continue
+    if [[ "$flag" == optional ]]; then optional+=("$name"); else required+=("$name"); fi
+  done < <(printf '%s\n' "${wanted[@]}")
+  if [[ "${sudo[*]}" == false ]]; then
+    ((${#required[@]} == 0)) && { say "skipping optional packages (neither root nor sudo): ${optional[*]}"; return; }
+    fail "these system packages are missing and this user is neither root nor able to use sudo," \
+         "so please have them installed and run again: ${required[*]}"
+  fi
+  command -v apt-get >/dev/null || fail "this system has no apt-get; install the equivalents of: ${required[*]} ${optional[*]}"
+  say "installing system packages: ${required[*]} ${optional[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${sudo[@]}" apt-get update -qq
+  local unknown=()
+  for name in "${required[@]}"; do
+    apt-cache policy "$name" | grep -q 'Candidate: [^(]' || unknown+=("$name")
+  done
+  ((${#unknown[@]} == 0)) || fail "apt offers no package named ${unknown[*]}; agspeed needs a release with MLIR 22 packages," \
+                                  "such as Debian 12 with its security repository"
+  if ((${#required[@]})); then "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${required[@]}"; fi
+  for name in "${optional[@]}"; do
+    "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$name" || say "optional package $name is not available; going on without"
+  done
+}
+
+system_packages() {
+  local missing=()
+  mapfile -t missing < <(missing_packages)
+  # A virtual environment that works already needs no interpreter from the system.
+  if ! "$VENV/bin/python" -c '' 2>/dev/null && ! find_python >/dev/null; then
+    missing+=(python3 python3-dev python3-venv)
+  fi
+  ((${#missing[@]} == 0)) || install_packages "${missing[@]}"
+}
+
+virtual_environment() {
+  "$VENV/bin/python" -c 'import sys, pip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null && return
+  local python
+  python="$(find_python)" || fail "no working CPython 3.12, 3.13 or 3.11 with headers and venv was found;" \
+                                  "install python3.12 with its -dev and -venv packages, or put one on PATH"
+  say "creating $VENV with $("$python" --version)"
+  "$python" -m venv "$VENV" || fail "$python cannot create a virtual environment; install its venv package (python3-venv)"
+}
+
+python_packages() {
+  local stamp="$VENV/.agspeed-requirements"
+  cmp -s "$REQUIREMENTS" "$stamp" && return
+  say "installing Python packages of $REQUIREMENTS"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$REQUIREMENTS"
+  cp "$REQUIREMENTS" "$stamp"
+}
+
+configure() {
+  [[ -f "$BUILD/build.ninja" ]] && return
+  say "configuring $BUILD"
+  cmake --preset dev
+}
+
+system_packages
+virtual_environment
+python_packages
+configure

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# The usual calls. `make setup` prepares the machine; every other target runs it first and finds nothing to do.
+PY := .venv/bin/python
+BUILD := build/dev
+JOBS ?= $(shell nproc)
+export PYTHONPATH := $(CURDIR)/python
+FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
+
+.PHONY: help setup build demo test test-fast format lint wheel wheel-check clean
+
+help:
+	@echo "make setup      system packages, .venv, configured build (idempotent)"
+	@echo "make build      the compiler, the runtime and the _native extension"
+	@echo "make demo       trains a real model, first eagerly, then optimized, and shows the report"
+	@echo "make test       every C++, lit and Python test"
+	@echo "make test-fast  the tests that finish within a minute"
+	@echo "make lint       layers, sizes, formatting, types, sorted lists"
+	@echo "make format     formats C++ and Python in place"
+	@echo "make wheel      dist/*.whl with LLVM and MLIR inside; make wheel-check tries it out"
+	@echo "make clean      removes build products, keeps .venv"
+
+setup:
+	@.ci/bootstrap.sh
+
+build: setup
+	@cmake --build $(BUILD) --parallel $(JOBS)
+
+demo: build
+	@$(PY) -m benchmarks.demo
+
+test: build
+	@$(PY) .ci/run_tests.py
+
+test-fast: build
+	@$(PY) .ci/run_tests.py --fast
+
+lint: setup
+	@$(PY) -m pytest -q tests/lint
+
+format: setup
+	@$(FORMATTED_CPP) | xargs -r .venv/bin/clang-format -i
+	@.venv/bin/ruff format --quiet python tests benchmarks .ci
+	@.venv/bin/ruff check --quiet --fix python tests benchmarks .ci
+
+wheel: setup
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+	@ls -l dist/*.whl
+
+wheel-check: wheel
+	@$(PY) .ci/check_wheel.py dist
+
+clean:
+	@rm -rf build dist python/agspeed/_native*.so

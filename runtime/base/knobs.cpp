@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/knobs.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+
+namespace agspeed {
+namespace {
+
+constexpr KnobInfo kTable[] = {
+#define AG_KNOB(member, type, defaultValue, variable, documentation) {variable, #defaultValue, documentation},
+#include "runtime/base/knobs.def"
+#undef AG_KNOB
+};
+
+constexpr std::array<std::string_view, 4> kTrueWords = {"1", "true", "on", "yes"};
+constexpr std::array<std::string_view, 4> kFalseWords = {"0", "false", "off", "no"};
+
+template <typename T>
+void readKnob(const EnvironmentLookup& lookup, const char* variable, T& value, std::vector<std::string>& problems) {
+  std::optional<std::string> text = lookup(variable);
+  if (text && !parseKnob(*text, value)) {
+    problems.push_back(std::string(variable) + "=\"" + *text + "\" is not a valid value; using the default");
+  }
+}
+
+std::optional<std::string> fromEnvironment(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text ? std::optional<std::string>(text) : std::nullopt;
+}
+
+Knobs readProcessKnobs() {
+  std::vector<std::string> problems;
+  Knobs result = readKnobs(fromEnvironment, problems);
+  // Not through log.h: the log asks for its level here.
+  for (const std::string& problem : problems) std::fprintf(stderr, "agspeed warning: %s\n", problem.c_str());
+  return result;
+}
+
+}  // namespace
+
+const Knobs& knobs() {
+  static const Knobs instance = readProcessKnobs();
+  return instance;
+}
+
+std::span<const KnobInfo> knobTable() { return kTable; }
+
+Knobs readKnobs(const EnvironmentLookup& lookup, std::vector<std::string>& problems) {
+  Knobs result;
+#define AG_KNOB(member, type, defaultValue, variable, documentation) \
+  readKnob(lookup, variable, result.member, problems);
+#include "runtime/base/knobs.def"
+#undef AG_KNOB
+  return result;
+}
+
+bool parseKnob(std::string_view text, bool& value) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  auto isIn = [&](const auto& words) { return std::find(words.begin(), words.end(), lower) != words.end(); };
+  if (!isIn(kTrueWords) && !isIn(kFalseWords)) return false;
+  value = isIn(kTrueWords);
+  return true;
+}
+
+bool parseKnob(std::string_view text, int64_t& value) {
+  int64_t parsed = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  value = parsed;
+  return true;
+}
+
+bool parseKnob(std::string_view text, std::string& value) {
+  value = text;
+  return true;
+}
+
+}  // namespace agspeed

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Knobs: settings that the C++ side takes from the environment, one row each in knobs.def. They are for people who
+// debug agspeed; what users choose per model comes as options through Python.
+//
+// The environment is read once, on first use, and only in knobs.cpp. The values are immutable after that, so any thread
+// may read them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace agspeed {
+
+/// The values, one member per row of knobs.def, starting as the defaults.
+struct Knobs {
+#define AG_KNOB(member, type, defaultValue, variable, documentation) type member = defaultValue;
+#include "runtime/base/knobs.def"
+#undef AG_KNOB
+};
+
+/// A row of knobs.def as data.
+struct KnobInfo {
+  std::string_view variable;
+  std::string_view defaultValue;
+  std::string_view documentation;
+};
+
+/// Value of an environment variable, or nullopt when unset.
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* variable)>;
+
+/// The process's knobs. A malformed value keeps the default and is named once on stderr.
+const Knobs& knobs();
+
+/// All rows, in the order of knobs.def.
+std::span<const KnobInfo> knobTable();
+
+/// Reads every knob through `lookup`; appends one sentence to `problems` per malformed value, which keeps its default.
+Knobs readKnobs(const EnvironmentLookup& lookup, std::vector<std::string>& problems);
+
+/// Parses "1/true/on/yes" and "0/false/off/no" in any case. Returns: false, leaving `value`, for any other text.
+bool parseKnob(std::string_view text, bool& value);
+/// Parses a decimal integer. Returns: false, leaving `value`, for any other text or one out of range.
+bool parseKnob(std::string_view text, int64_t& value);
+/// Takes any text.
+bool parseKnob(std::string_view text, std::string& value);
+
+}  // namespace agspeed

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "runtime/base/knobs.h"
+
+namespace agspeed {
+namespace {
+
+Knobs readFrom(const std::map<std::string, std::string>& variables, std::vector<std::string>& problems) {
+  auto lookup = [&](const char* name) -> std::optional<std::string> {
+    auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  return readKnobs(lookup, problems);
+}
+
+TEST(Knobs, DefaultsHoldWhenNothingIsSet) {
+  std::vector<std::string> problems;
+  EXPECT_EQ(readFrom({}, problems).logLevel, "warning");
+  EXPECT_TRUE(problems.empty());
+}
+
+TEST(Knobs, ASetVariableReplacesTheDefault) {
+  std::vector<std::string> problems;
+  EXPECT_EQ(readFrom({{"AGSPEED_LOG_LEVEL", "debug"}}, problems).logLevel, "debug");
+  EXPECT_TRUE(problems.empty());
+}
+
+TEST(Knobs, TheTableIsSortedDocumentedAndWithoutRepetition) {
+  std::set<std::string_view> seen;
+  for (const KnobInfo& row : knobTable()) {
+    EXPECT_TRUE(row.variable.starts_with("AGSPEED_")) << row.variable;
+    EXPECT_TRUE(row.documentation.ends_with(".")) << row.variable;
+    EXPECT_TRUE(seen.insert(row.variable).second) << row.variable;
+    EXPECT_EQ(row.variable, *seen.rbegin()) << "rows are not in alphabetical order";
+  }
+}
+
+TEST(ParseKnob, BooleansAcceptTheUsualWordsOnly) {
+  for (const char* text : {"1", "true", "On", "YES"}) {
+    bool value = false;
+    EXPECT_TRUE(parseKnob(text, value)) << text;
+    EXPECT_TRUE(value) << text;
+  }
+  for (const char* text : {"0", "False", "off", "no"}) {
+    bool value = true;
+    EXPECT_TRUE(parseKnob(text, value)) << text;
+    EXPECT_FALSE(value) << text;
+  }
+  for (const char* text : {"", "2", "maybe", " true"}) {
+    bool value = true;
+    EXPECT_FALSE(parseKnob(text, value)) << text;
+    EXPECT_TRUE(value) << "a malformed text must leave the value";
+  }
+}
+
+TEST(ParseKnob, IntegersAcceptTheWholeRangeAndNothingElse) {
+  int64_t value = 7;
+  EXPECT_TRUE(parseKnob("-9223372036854775808", value));
+  EXPECT_EQ(value, std::numeric_limits<int64_t>::min());
+  value = 7;
+  for (const char* text : {"", "12x", "9223372036854775808", "1.5", " 1"}) {
+    EXPECT_FALSE(parseKnob(text, value)) << text;
+    EXPECT_EQ(value, 7) << text;
+  }
+}
+
+}  // namespace
+}  // namespace agspeed
