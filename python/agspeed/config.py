@@ -89,18 +89,34 @@ class Setting:
 
 # Ordered as `agspeed config` prints them: what users set most often first.
 SETTINGS: Final[tuple[Setting, ...]] = (
-    Setting("mode", "choice", "auto", "how much tuning may cost: auto earns its budget, max tunes everything first, "
-            "fast-start uses cached decisions, deterministic never times, off changes nothing", MODES),
+    Setting(
+        "mode",
+        "choice",
+        "auto",
+        "how much tuning may cost: auto earns its budget, max tunes everything first, "
+        "fast-start uses cached decisions, deterministic never times, off changes nothing",
+        MODES,
+    ),
     Setting("backends", "names", None, "the candidates to consider, in order; unset means all that are available"),
-    Setting("dynamic", "tristate", None, "whether to compile for changing sizes; auto decides after seeing sizes change"),
-    Setting("numerics", "choice", "standard", "what the gate accepts: standard compares errors against fp64 with "
-            "eager's own, exact wants equal bits, off checks nothing", NUMERICS),
+    Setting(
+        "dynamic", "tristate", None, "whether to compile for changing sizes; auto decides after seeing sizes change"
+    ),
+    Setting(
+        "numerics",
+        "choice",
+        "standard",
+        "what the gate accepts: standard compares errors against fp64 with "
+        "eager's own, exact wants equal bits, off checks nothing",
+        NUMERICS,
+    ),
     Setting("budget_s", "seconds", None, "upper limit on seconds spent tuning; unset means the mode decides"),
     Setting("plan", "path", None, "a plan file to replay in deterministic mode"),
     Setting("cache_dir", "directory", None, "where decisions and kernels are kept; unset means ~/.cache/agspeed"),
     Setting("report", "report", None, "write the report to this .json or .html file when tuning ends and at exit"),
     Setting("strict", "flag", False, "raise instead of falling back to eager"),
-    Setting("memory_slack", "ratio", 0.15, "a candidate whose peak memory exceeds eager's by more than this share loses"),
+    Setting(
+        "memory_slack", "ratio", 0.15, "a candidate whose peak memory exceeds eager's by more than this share loses"
+    ),
     Setting("disable", "flag", False, "kill switch: every optimized model runs eagerly", keyword=False),
     Setting("progress", "flag", True, "show progress while tuning", keyword=False),
     Setting("debug", "choice", "warn", "how much to log", ("warn", "info", "trace"), keyword=False),
@@ -178,11 +194,15 @@ def check_paths(settings: Settings) -> None:
     if settings.report is not None:
         _check_writable(settings.report.parent, "report", settings.origins["report"], "directory of the report")
         if settings.report.is_dir():
-            raise UserError(f"report={str(settings.report)!r} ({settings.origins['report']}) is a directory: name a "
-                            "file that ends in .json or .html.")
+            raise UserError(
+                f"report={str(settings.report)!r} ({settings.origins['report']}) is a directory: name a "
+                "file that ends in .json or .html."
+            )
     if settings.plan is not None and not settings.plan.is_file():
-        raise UserError(f"plan={str(settings.plan)!r} ({settings.origins['plan']}) is not a readable file: give the "
-                        "path of a plan that agspeed wrote.")
+        raise UserError(
+            f"plan={str(settings.plan)!r} ({settings.origins['plan']}) is not a readable file: give the "
+            "path of a plan that agspeed wrote."
+        )
 
 
 def check_names(what: str, names: Iterable[str], known: Iterable[str], origin: Origin | str = "keyword") -> None:
@@ -190,8 +210,9 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str], origin: O
     options = sorted(known)
     for name in names:
         if name not in options:
-            raise UserError(f"Unknown {what} {name!r} ({origin}): use one of {', '.join(options)}"
-                            f"{suggestion(name, options)}.")
+            raise UserError(
+                f"Unknown {what} {name!r} ({origin}): use one of {', '.join(options)}{suggestion(name, options)}."
+            )
 
 
 def suggestion(word: object, options: Iterable[str]) -> str:
@@ -271,8 +292,9 @@ def _convert(setting: Setting, value: Any, origin: Origin, is_text: bool) -> Any
             raise ValueError
     except (ValueError, TypeError):
         hint = suggestion(value, setting.choices) if isinstance(value, str) else ""
-        raise UserError(f"{setting.name}={_shown(value)} ({origin}) is not valid: {setting.name} must be "
-                        f"{setting.expects}{hint}.") from None
+        raise UserError(
+            f"{setting.name}={_shown(value)} ({origin}) is not valid: {setting.name} must be {setting.expects}{hint}."
+        ) from None
     return converted
 
 
@@ -406,8 +428,10 @@ def _check_writable(folder: Path, name: str, origin: Origin, what: str) -> None:
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) and not _is_kernel_filesystem(existing):
         return
     why = "cannot be written" if existing.is_dir() else "is not a directory"
-    raise UserError(f"{name} ({origin}): the {what} {str(folder)!r} cannot be used because {str(existing)!r} {why}. "
-                    "Choose another path or change its permissions.")
+    raise UserError(
+        f"{name} ({origin}): the {what} {str(folder)!r} cannot be used because {str(existing)!r} {why}. "
+        "Choose another path or change its permissions."
+    )
 
 
 def _is_kernel_filesystem(path: Path) -> bool:

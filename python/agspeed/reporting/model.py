@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as an object: a dictionary that obeys schema.json, with loading, saving and a plain-text view.
+
+Ownership: a `Report` keeps a deep copy of the dictionary it was given. Thread-safety: read-only after construction.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agspeed.errors import UserError
+
+__all__ = ["KILL_SWITCH", "NOTICE", "SCHEMA_VERSION", "Report", "empty_report", "load", "schema", "validate"]
+
+SCHEMA_VERSION = 1
+NOTICE = (
+    "This report contains names, source locations and shapes of your model, file paths and the command line. "
+    "Read it before you share it."
+)
+KILL_SWITCH = (
+    "AGSPEED_DISABLE=1 runs everything eagerly; `with agspeed.paused():` does so for a block; "
+    "agspeed.restore(model) undoes optimize."
+)
+_COLUMNS = ("step", "ms", "max_ms", "wait_ms")
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The parsed schema.json; callers must not change it."""
+    text = Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def empty_report(subject: str = "") -> dict[str, Any]:
+    """A valid report of a model about which nothing is known yet. Fill it in, then hand it to `Report`."""
+    return {
+        "kind": "agspeed.report",
+        "schema_version": SCHEMA_VERSION,
+        "notice": NOTICE,
+        "header": {
+            "created_at": "",
+            "subject": subject,
+            "parameters": 0,
+            "parameter_bytes": 0,
+            "versions": {},
+            "machine": {"cpu": "", "isa": "", "cores": 0, "memory_bytes": 0, "os": "", "accelerators": []},
+            "threads": {"intra_op": 0, "inter_op": 0},
+            "rank": None,
+            "world_size": 1,
+            "seed": None,
+            "wall_s": 0.0,
+            "settings": {},
+        },
+        "status": {"state": "eager", "reason": "nothing has been captured yet"},
+        "decision": {
+            "chosen": "eager",
+            "why": "nothing has been decided yet",
+            "source": "none",
+            "speedup": None,
+            "drift": None,
+        },
+        "plans": [],
+        "regions": [],
+        "timeline": {"step": [], "ms": [], "max_ms": [], "wait_ms": [], "steps": 0, "steps_per_point": 1, "phases": []},
+        "time_shares": [],
+        "graph_breaks": [],
+        "recompiles": [],
+        "cost": {
+            "entries": [],
+            "foreground_s": 0.0,
+            "background_s": 0.0,
+            "budget_s": None,
+            "saving_ms_per_step": None,
+            "break_even_step": None,
+        },
+        "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
+        "fallbacks": [],
+        "cache": {"directory": None, "usable": False, "note": None, "stores": []},
+        "warnings": [],
+        "reproduce": {"command": "", "environment": {}, "plan": None},
+        "kill_switch": KILL_SWITCH,
+    }
+
+
+def validate(data: Mapping[str, Any]) -> None:
+    """Raises UserError naming the first place where `data` departs from schema.json."""
+    if not isinstance(data, Mapping) or data.get("kind") != "agspeed.report":
+        raise UserError('This is not an agspeed report: its "kind" is not "agspeed.report".')
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"The report has schema version {version!r} and this agspeed reads version {SCHEMA_VERSION}: "
+            "open it with the agspeed that wrote it."
+        )
+    problem = next(_validator().iter_errors(data), None)
+    if problem is not None:
+        raise UserError(f"The report is not valid at {problem.json_path}: {problem.message[:300]}.")
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"The report holds a value that JSON cannot: {error}.") from None
+    timeline = data["timeline"]
+    if len({len(timeline[name]) for name in _COLUMNS}) != 1:
+        raise UserError("The report is not valid at $.timeline: its columns differ in length.")
+
+
+def load(path: str | os.PathLike[str]) -> Report:
+    """Reads and validates a report.json. Raises UserError when that is impossible, with the reason."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except OSError as error:
+        raise UserError(f"The report {os.fspath(path)!r} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The report {os.fspath(path)!r} is not valid JSON: {error}.") from None
+    try:
+        return Report(data)
+    except UserError as error:
+        raise UserError(f"{os.fspath(path)}: {error}") from None
+
+
+class Report:
+    """What `agspeed.report(model)` returns: a validated snapshot."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        validate(data)
+        self._data: dict[str, Any] = copy.deepcopy(dict(data))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A copy of the JSON document."""
+        return copy.deepcopy(self._data)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes report.json or a self-contained HTML page, by suffix; the file appears whole or not at all.
+
+        Returns: the absolute path. Raises: UserError when the suffix is neither or the path cannot be written.
+        """
+        target = Path(path).expanduser().absolute()
+        suffix = target.suffix.lower()
+        if suffix == ".json":
+            text = json.dumps(self._data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        elif suffix == ".html":
+            from agspeed.reporting import html
+
+            text = html.render(self._data)
+        else:
+            raise UserError(f"A report is saved as .json or .html, and {os.fspath(path)!r} ends in neither.")
+        _write(target, text)
+        return target
+
+    def __str__(self) -> str:
+        from agspeed.reporting import text
+
+        return text.render(self._data)
+
+    def __repr__(self) -> str:
+        return f"<agspeed report: {self._data['header']['subject']}, {self._data['status']['state']}>"
+
+
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(schema())
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _write(target: Path, text: str) -> None:
+    """Writes beside the target and renames, so that readers never see half a file."""
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o600)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise UserError(
+            f"The report cannot be written to {str(target)!r}: {error.strerror}. Choose a path in an "
+            "existing directory that you may write to."
+        ) from None

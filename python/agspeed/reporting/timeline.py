@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records the time of every training step in bounded memory.
+
+Steps are averaged in buckets. When the buckets are full, neighbours are merged two by two, so a run of any length
+keeps between half of `capacity` and `capacity` points of equal width. A step in the same phase as the one before it
+extends that phase; when there are too many phases, the shortest joins its predecessor.
+
+Thread-safety: none; the training thread owns it. Cost: a few additions per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agspeed.reporting import parts
+
+__all__ = ["TimelineRecorder"]
+
+_MAX_PHASES = 256
+
+
+@dataclass
+class _Bucket:
+    first_step: int
+    count: int = 0
+    total_ms: float = 0.0
+    max_ms: float = 0.0
+    total_wait_ms: float = 0.0
+
+    def add(self, ms: float, wait_ms: float) -> None:
+        self.count += 1
+        self.total_ms += ms
+        self.max_ms = max(self.max_ms, ms)
+        self.total_wait_ms += wait_ms
+
+    def absorb(self, other: _Bucket) -> None:
+        self.count += other.count
+        self.total_ms += other.total_ms
+        self.max_ms = max(self.max_ms, other.max_ms)
+        self.total_wait_ms += other.total_wait_ms
+
+
+class TimelineRecorder:
+    """Feed it every step; ask for `to_json()` whenever a report is wanted."""
+
+    def __init__(self, capacity: int = 1024) -> None:
+        if capacity < 2 or capacity % 2:
+            raise ValueError(f"capacity must be an even number of at least 2, not {capacity}")
+        self._capacity = capacity
+        self._width = 1
+        self._steps = 0
+        self._buckets: list[_Bucket] = []
+        self._phases: list[dict[str, Any]] = []
+
+    @property
+    def steps(self) -> int:
+        """Steps seen so far; also the number of the next step."""
+        return self._steps
+
+    def add(self, ms: float, *, wait_ms: float = 0.0, phase: str = "eager", candidate: str | None = None) -> None:
+        """Records one step: `ms` without input wait, the wait apart, and what the tuner was doing (parts.phase)."""
+        if not self._buckets or self._buckets[-1].count == self._width:
+            if len(self._buckets) == self._capacity:
+                self._merge_neighbours()
+            self._buckets.append(_Bucket(self._steps))
+        self._buckets[-1].add(ms, wait_ms)
+        self._note_phase(phase, candidate)
+        self._steps += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The report's `timeline` object."""
+        buckets = self._buckets
+        return {
+            "step": [bucket.first_step for bucket in buckets],
+            "ms": [round(bucket.total_ms / bucket.count, 4) for bucket in buckets],
+            "max_ms": [round(bucket.max_ms, 4) for bucket in buckets],
+            "wait_ms": [round(bucket.total_wait_ms / bucket.count, 4) for bucket in buckets],
+            "steps": self._steps,
+            "steps_per_point": self._width,
+            "phases": [dict(phase) for phase in self._phases],
+        }
+
+    def _merge_neighbours(self) -> None:
+        for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):
+            left.absorb(right)
+        self._buckets = self._buckets[::2]
+        self._width *= 2
+
+    def _note_phase(self, kind: str, candidate: str | None) -> None:
+        last = self._phases[-1] if self._phases else None
+        if last is not None and last["kind"] == kind and last["candidate"] == candidate:
+            last["last_step"] = self._steps
+            return
+        self._phases.append(parts.phase(kind, self._steps, self._steps, candidate))
+        if len(self._phases) > _MAX_PHASES:
+            self._drop_shortest_phase()
+
+    def _drop_shortest_phase(self) -> None:
+        # The first has no predecessor and the last is still growing.
+        lengths = [phase["last_step"] - phase["first_step"] for phase in self._phases[1:-1]]
+        index = 1 + lengths.index(min(lengths))
+        self._phases[index - 1]["last_step"] = self._phases.pop(index)["last_step"]
