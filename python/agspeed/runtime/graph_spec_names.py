@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names a GraphSpec uses for element types, callables and Dynamo sources, and the way back from a name to the object.
+
+Reading is closed: a name resolves to an operator of ``torch.ops`` or to a function of torch, operator, math and a few
+builtins, never to anything that loads, stores or runs code. Stateless; any thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import enum
+import importlib
+import math
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+DTYPES: dict[str, torch.dtype] = {
+    "bool": torch.bool,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
+
+_BUILTINS = frozenset(
+    ("abs", "bool", "divmod", "float", "getattr", "hasattr", "int", "len", "max", "min", "pow", "round", "sum")
+)
+_FORBIDDEN = frozenset(
+    ("classes", "compile", "export", "hub", "jit", "load", "load_library", "package", "save", "serialization", "utils")
+)
+_SEARCH = (
+    (operator, "operator"),
+    (math, "math"),
+    (torch, "torch"),
+    (torch.nn.functional, "torch.nn.functional"),
+    *((getattr(torch._C, name), f"torch._C.{name}") for name in ("_nn", "_fft", "_linalg", "_special")),
+    (torch.Tensor, "torch.Tensor"),
+)
+
+
+def callable_name(target: Callable[..., Any]) -> str | None:
+    """The GraphSpec name of a call target, or None when no name leads back to the same object."""
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target)
+    leaf = getattr(target, "__name__", None)
+    if not isinstance(leaf, str):
+        return None
+    if leaf in _BUILTINS and getattr(builtins, leaf, None) is target:
+        return f"builtins.{leaf}"
+    for module, prefix in _SEARCH:
+        if getattr(module, leaf, None) is target:
+            return f"{prefix}.{leaf}"
+    name = f"{getattr(target, '__module__', None)}.{getattr(target, '__qualname__', leaf)}"
+    try:
+        return name if resolve_callable(name) is target else None
+    except ValueError:
+        return None
+
+
+def resolve_callable(name: str) -> Callable[..., Any]:
+    """Inverse of `callable_name`. Raises ValueError for a name outside the closed set."""
+    root, *path = name.split(".")
+    if root == "builtins" and len(path) == 1 and path[0] in _BUILTINS:
+        return getattr(builtins, path[0])  # type: ignore[no-any-return]
+    if root in ("operator", "math") and len(path) == 1 and hasattr(importlib.import_module(root), path[0]):
+        return getattr(importlib.import_module(root), path[0])  # type: ignore[no-any-return]
+    if root == "torch":
+        return _resolve_torch(name, path)
+    return _resolve_operator(name, [root, *path])
+
+
+def _resolve_torch(name: str, path: list[str]) -> Callable[..., Any]:
+    found: Any = torch
+    for part in path:
+        if part in _FORBIDDEN or not hasattr(found, part):
+            raise ValueError(f"'{name}' is not a function a graph may call")
+        found = getattr(found, part)
+        if isinstance(found, types.ModuleType) and not found.__name__.startswith("torch"):
+            raise ValueError(f"'{name}' is not a function a graph may call")
+    if not callable(found) or isinstance(found, types.ModuleType | type):
+        raise ValueError(f"'{name}' does not name a function")
+    home = getattr(found, "__module__", None)
+    if home is not None and home.split(".")[0] not in ("torch", "_operator", "builtins", "math"):
+        raise ValueError(f"'{name}' is defined in '{home}', outside torch")
+    return found  # type: ignore[no-any-return]
+
+
+def _resolve_operator(name: str, path: list[str]) -> Callable[..., Any]:
+    found: Any = torch.ops
+    try:
+        for part in path:
+            found = getattr(found, part)
+    except AttributeError:
+        raise ValueError(f"operator '{name}' is not registered in this process") from None
+    if not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        raise ValueError(f"'{name}' does not name an operator")
+    return found
+
+
+def source_to_json(source: Any) -> Any:
+    """Encodes a Dynamo source (where a graph's input comes from). Raises ValueError where a field has no JSON form."""
+    if source is None or isinstance(source, str | int | bool):
+        return source
+    if isinstance(source, enum.Enum):
+        return {"enum": [type(source).__name__, source.name]}
+    if dataclasses.is_dataclass(source) and type(source).__module__ == "torch._dynamo.source":
+        values = [source_to_json(getattr(source, f.name)) for f in dataclasses.fields(source) if f.init]
+        return {"source": type(source).__name__, "fields": values}
+    raise ValueError(f"a Dynamo source holds a {type(source).__name__}")
+
+
+def source_from_json(value: Any) -> Any:
+    """Inverse of `source_to_json`."""
+    import torch._dynamo.source as home
+
+    if not isinstance(value, dict):
+        return value
+    kind, fields = (value["source"], value["fields"]) if "source" in value else value["enum"]
+    cls = getattr(home, kind, None)
+    if not isinstance(cls, type) or cls.__module__ != home.__name__:
+        raise ValueError(f"'{kind}' is not a Dynamo source")
+    if "enum" in value:
+        return cls[fields]  # type: ignore[index]
+    return cls(*(source_from_json(field) for field in fields))
