@@ -37,7 +37,7 @@ Knobs readProcessKnobs() {
   std::vector<std::string> problems;
   Knobs result = readKnobs(fromEnvironment, problems);
   // Not through log.h: the log asks for its level here.
-  for (const std::string& problem : problems) std::fprintf(stderr, "agspeed warning: %s\n", problem.c_str());
+  for (const std::string& problem : problems) std::fprintf(stderr, "agspeed: %s\n", problem.c_str());
   return result;
 }
 

@@ -11,14 +11,13 @@ namespace agspeed {
 namespace {
 
 // Indexed by the enum's value.
-constexpr std::array<std::string_view, 5> kNames = {"debug", "info", "warning", "error", "off"};
+constexpr std::array<std::string_view, 3> kNames = {"trace", "info", "warn"};
 
 LogLevel readThreshold() {
-  std::optional<LogLevel> level = logLevelFromString(knobs().logLevel);
+  std::optional<LogLevel> level = logLevelFromString(knobs().debug);
   if (level) return *level;
-  writeLogLine(LogLevel::kWarning, "AGSPEED_LOG_LEVEL=\"" + knobs().logLevel +
-                                       "\" is none of debug, info, warning, error, off; using warning");
-  return LogLevel::kWarning;
+  writeLogLine("AGSPEED_DEBUG=\"" + knobs().debug + "\" is none of warn, info, trace; using warn");
+  return LogLevel::kWarn;
 }
 
 }  // namespace
@@ -36,14 +35,14 @@ bool isLogged(LogLevel level) {
   return level >= threshold;
 }
 
-std::string formatLogLine(LogLevel level, std::string_view message) {
-  std::string line = "agspeed " + std::string(toString(level)) + ": " + std::string(message);
+std::string formatLogLine(std::string_view message) {
+  std::string line = "agspeed: " + std::string(message);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return line + "\n";
 }
 
-void writeLogLine(LogLevel level, std::string_view message) {
-  std::string line = formatLogLine(level, message);
+void writeLogLine(std::string_view message) {
+  std::string line = formatLogLine(message);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

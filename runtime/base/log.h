@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line per event on stderr: "agspeed warning: kernel cache /x is not writable; compiling without it".
+// One line per event on stderr: "agspeed: kernel cache /x is not writable; compiling without it".
 //
-// Quiet at the default level. The level comes from the knob AGSPEED_LOG_LEVEL. Any thread may log; lines never mix,
+// Quiet at the default level. The level comes from the knob AGSPEED_DEBUG. Any thread may log; lines never mix,
 // because each is written by one call.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace agspeed {
 
-/// Ordered by severity. kOff is a threshold only, no message has it.
-enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+/// Ordered by severity; the names are those of python/agspeed/log.py.
+enum class LogLevel { kTrace, kInfo, kWarn };
 
-/// "debug", "info", "warning", "error", "off".
+/// "trace", "info", "warn".
 std::string_view toString(LogLevel level);
 /// Inverse of toString; nullopt for any other text.
 std::optional<LogLevel> logLevelFromString(std::string_view text);
@@ -22,16 +22,16 @@ std::optional<LogLevel> logLevelFromString(std::string_view text);
 /// Whether messages of `level` are printed.
 bool isLogged(LogLevel level);
 /// The line for a message, newline included; newlines inside the message become spaces.
-std::string formatLogLine(LogLevel level, std::string_view message);
-/// Writes the line, whatever the level; use AG_LOG.
-void writeLogLine(LogLevel level, std::string_view message);
+std::string formatLogLine(std::string_view message);
+/// Writes the line; use AG_LOG.
+void writeLogLine(std::string_view message);
 
 }  // namespace agspeed
 
 /// AG_LOG(kInfo, "compiled " + name): the message is evaluated only when it is printed.
-#define AG_LOG(level, message)                                        \
-  do {                                                                \
-    if (::agspeed::isLogged(::agspeed::LogLevel::level)) {            \
-      ::agspeed::writeLogLine(::agspeed::LogLevel::level, (message)); \
-    }                                                                 \
+#define AG_LOG(level, message)                             \
+  do {                                                     \
+    if (::agspeed::isLogged(::agspeed::LogLevel::level)) { \
+      ::agspeed::writeLogLine((message));                  \
+    }                                                      \
   } while (false)

@@ -19,13 +19,13 @@ Knobs readFrom(const std::map<std::string, std::string>& variables, std::vector<
 
 TEST(Knobs, DefaultsHoldWhenNothingIsSet) {
   std::vector<std::string> problems;
-  EXPECT_EQ(readFrom({}, problems).logLevel, "warning");
+  EXPECT_EQ(readFrom({}, problems).debug, "warn");
   EXPECT_TRUE(problems.empty());
 }
 
 TEST(Knobs, ASetVariableReplacesTheDefault) {
   std::vector<std::string> problems;
-  EXPECT_EQ(readFrom({{"AGSPEED_LOG_LEVEL", "debug"}}, problems).logLevel, "debug");
+  EXPECT_EQ(readFrom({{"AGSPEED_DEBUG", "trace"}}, problems).debug, "trace");
   EXPECT_TRUE(problems.empty());
 }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the C++, lit and Python tests of a built tree one after another, streams their output and prints the totals.
+
+`--fast` leaves out what is marked slow or needs a browser. Every suite runs even when an earlier one failed. Results go
+to build/dev/test-results, where summarize.py reads them. Called by `make test` and `make test-fast`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from summarize import RESULTS, summarize
+
+ROOT = RESULTS.parent.parent.parent
+BUILD = RESULTS.parent
+
+
+def commands(fast: bool) -> dict[str, list[str]]:
+    jobs = str(os.cpu_count() or 1)
+    ctest = ["ctest", "--test-dir", str(BUILD), "--output-on-failure", "--no-tests=error", "--parallel", jobs]
+    lit = [sys.executable, "-m", "lit.main", "--verbose", "--workers", jobs, "tests"]
+    pytest = [sys.executable, "-m", "pytest", "tests"]
+    if fast:
+        ctest += ["--label-exclude", "slow"]
+        pytest += ["-m", "not slow and not chromium"]
+    return {
+        "C++": [*ctest, "--output-junit", str(RESULTS / "ctest.xml")],
+        "lit": [*lit, "--xunit-xml-output", str(RESULTS / "lit.xml")],
+        "Python": [*pytest, f"--junitxml={RESULTS / 'pytest.xml'}"],
+    }
+
+
+def run(suite: str, command: list[str], environment: dict[str, str]) -> int:
+    print(f"--- {suite} tests: {' '.join(command[:4])} ...", flush=True)
+    started = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    print(f"--- {suite} tests: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
+    return code
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fast", action="store_true", help="leave out slow tests and those that need a browser")
+    fast = parser.parse_args().fast
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    (RESULTS / "gtest").mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "GTEST_OUTPUT": f"xml:{RESULTS / 'gtest'}/",
+        "PYTHONPATH": str(ROOT / "python"),
+    }
+    codes = {suite: run(suite, command, environment) for suite, command in commands(fast).items()}
+    (RESULTS / "exit-codes.json").write_text(json.dumps(codes))
+    return summarize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

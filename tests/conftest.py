@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every Python test: no test touches the user's caches or settings, and hypothesis never fails on time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("agspeed", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("agspeed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_home() -> Iterator[Path]:
+    """A home of the session's own, inherited by child processes; settings of the caller's environment are left out."""
+    with tempfile.TemporaryDirectory(prefix="agspeed-tests-") as folder, pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AGSPEED_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", folder)
+        patch.setenv("XDG_CACHE_HOME", f"{folder}/.cache")
+        patch.setenv("XDG_CONFIG_HOME", f"{folder}/.config")
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{folder}/.cache/inductor")
+        yield Path(folder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("chromium") is None:
+        skip = pytest.mark.skip(reason="no chromium on PATH; the Debian package chromium provides it")
+        for item in items:
+            if item.get_closest_marker("chromium"):
+                item.add_marker(skip)
