@@ -16,7 +16,8 @@
 //
 // The generator splits the nodes into phases: a reduction ends a phase, later phases recompute or reload what they need.
 // Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer strides
-// [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns.
+// [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns. A cluster with a
+// reduction has rank > 0, so a slice always holds whole rows.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ namespace agspeed::compiler {
 
 /// Types: the inputs and the result of arithmetic share one dtype, never bf16, f16 or bool (casts to and from f32 are
 /// explicit nodes); comparisons take two equal dtypes and give bool; logical operations take and give bool; where takes
-/// (bool, T, T); isnan and isinf give bool; bf16, f16 and bool values are only loaded, cast, selected and stored.
+/// (bool, T, T); a cast to bool is x != 0; isnan and isinf give bool; bf16, f16 and bool values are only loaded, cast,
+/// selected and stored.
 /// Shapes: a row node uses row nodes only; an element node uses both, also rows alone. A constant is a row node.
 ///
 /// What a node computes. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN propagation
@@ -60,6 +62,8 @@ struct OpInfo {
 
 const OpInfo& infoOf(PointwiseOp op);
 StatusOr<PointwiseOp> pointwiseOpFromString(std::string_view name);
+/// Checks number and dtypes of a node's inputs. Errors: kInvalidArgument with the broken rule.
+Status checkTyping(PointwiseOp op, DType result, const std::vector<DType>& inputs);
 
 /// A tensor that the kernel reads or writes.
 struct ClusterOperand {

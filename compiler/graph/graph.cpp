@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/graph/graph.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace agspeed::compiler {
+
+Argument Argument::ofBool(bool value) {
+  Argument result;
+  result.kind = Kind::kBool;
+  result.boolean = value;
+  return result;
+}
+
+Argument Argument::ofInteger(SymExpr value) {
+  Argument result;
+  result.kind = Kind::kInteger;
+  result.integer = std::move(value);
+  return result;
+}
+
+Argument Argument::ofFloat(double value) {
+  Argument result;
+  result.kind = Kind::kFloat;
+  result.number = value;
+  return result;
+}
+
+Argument Argument::ofString(std::string value) {
+  Argument result;
+  result.kind = Kind::kString;
+  result.text = std::move(value);
+  return result;
+}
+
+Argument Argument::ofDType(DType value) {
+  Argument result;
+  result.kind = Kind::kDType;
+  result.dtype = value;
+  return result;
+}
+
+Argument Argument::ofInput(int32_t position) {
+  Argument result;
+  result.kind = Kind::kValue;
+  result.input = position;
+  return result;
+}
+
+Argument Argument::ofList(std::vector<Argument> items) {
+  Argument result;
+  result.kind = Kind::kList;
+  result.items = std::move(items);
+  return result;
+}
+
+ValueId Graph::addValue(std::string name, TensorType type) {
+  Value& value = values.emplace_back();
+  value.name = std::move(name);
+  value.type = std::move(type);
+  return static_cast<ValueId>(values.size() - 1);
+}
+
+ValueId Graph::addTemporary(const std::string& base, TensorType type) {
+  return addValue(base + "." + std::to_string(values.size()), std::move(type));
+}
+
+ValueId Graph::addScalar(std::string name, SymExpr scalar) {
+  Value& value = values.emplace_back();
+  value.name = std::move(name);
+  value.isScalar = true;
+  value.scalar = std::move(scalar);
+  return static_cast<ValueId>(values.size() - 1);
+}
+
+std::vector<int32_t> producersOf(const Graph& graph) {
+  std::vector<int32_t> producers(graph.values.size(), -1);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId result : graph.nodes[i].results) {
+      if (result != kNoValue) producers[result] = static_cast<int32_t>(i);
+    }
+  }
+  return producers;
+}
+
+std::vector<std::vector<int32_t>> usersOf(const Graph& graph) {
+  std::vector<std::vector<int32_t>> users(graph.values.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId input : graph.nodes[i].inputs) {
+      if (users[input].empty() || users[input].back() != static_cast<int32_t>(i)) {
+        users[input].push_back(static_cast<int32_t>(i));
+      }
+    }
+  }
+  return users;
+}
+
+std::vector<bool> outputMask(const Graph& graph) {
+  std::vector<bool> mask(graph.values.size(), false);
+  for (ValueId output : graph.outputs) {
+    if (output != kNoValue) mask[output] = true;
+  }
+  return mask;
+}
+
+std::vector<int32_t> aliasClassesOf(const Graph& graph) {
+  std::vector<int32_t> parent(graph.values.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  auto find = [&](int32_t v) {
+    while (parent[v] != v) v = parent[v] = parent[parent[v]];
+    return v;
+  };
+  for (const Node& node : graph.nodes) {
+    if (!node.effects.mayAlias && !node.effects.isOpaque) continue;
+    for (ValueId result : node.results) {
+      for (ValueId input : node.inputs) {
+        if (result != kNoValue) parent[find(result)] = find(input);
+      }
+    }
+  }
+  for (size_t v = 0; v < parent.size(); ++v) parent[v] = find(static_cast<int32_t>(v));
+  return parent;
+}
+
+std::string joinOrigins(const std::string& a, const std::string& b) {
+  if (a.empty()) return b;
+  std::string result = a;
+  for (size_t begin = 0; begin < b.size();) {
+    size_t end = std::min(b.find(',', begin), b.size());
+    std::string name = b.substr(begin, end - begin);
+    if (("," + result + ",").find("," + name + ",") == std::string::npos) result += "," + name;
+    begin = end + 1;
+  }
+  return result;
+}
+
+}  // namespace agspeed::compiler

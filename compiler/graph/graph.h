@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph: straight-line SSA over tensors, light enough to build, copy and rewrite in microseconds. No MLIR, no torch.
+//
+//   graph
+//   symbols s0=8
+//   %x = input f32[s0,64]
+//   %b = input f32[64]
+//   %y = add %x, %b : f32[s0,64] @add_3
+//   %w = call "aten.mm.default"(%y, %x) : f32[s0,64] @mm
+//   return %w
+//
+// Nodes stand in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
+// call of an ATen operator, or (after fusion) the launch of a kernel, whose Cluster the graph owns. `origin` keeps the
+// FX node names a node came from, so plans and reports can go back to FX.
+//
+// Effects: a node that mutates, draws random numbers or is opaque is never dropped, duplicated or moved across another
+// such node or across a node that touches the same memory (see passes/graph/dependencies.h).
+// Ownership: plain values throughout; copy to keep. Thread-safety: const access only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/graph/cluster.h"
+#include "compiler/graph/tensor_type.h"
+
+namespace agspeed::compiler {
+
+using ValueId = int32_t;
+constexpr ValueId kNoValue = -1;
+
+enum class NodeKind : uint8_t { kPointwise, kReduce, kCall, kKernel };
+
+/// Argument of a call, as in the operator's schema.
+struct Argument {
+  enum class Kind : uint8_t { kNone, kBool, kInteger, kFloat, kString, kDType, kValue, kList };
+  Kind kind = Kind::kNone;
+  bool boolean = false;
+  SymExpr integer;
+  double number = 0;
+  std::string text;
+  DType dtype = DType::kF32;
+  int32_t input = 0;            ///< kValue: position in Node::inputs
+  std::vector<Argument> items;  ///< kList
+  std::string name;             ///< keyword; empty: positional
+
+  static Argument ofBool(bool value);
+  static Argument ofInteger(SymExpr value);
+  static Argument ofFloat(double value);
+  static Argument ofString(std::string value);
+  static Argument ofDType(DType value);
+  static Argument ofInput(int32_t position);
+  static Argument ofList(std::vector<Argument> items);
+};
+
+struct Effects {
+  bool isRandom = false;         ///< draws from the generator
+  bool isOpaque = false;         ///< unknown operator: may do anything to its inputs, may alias them
+  bool mayAlias = false;         ///< results may share memory with inputs
+  std::vector<int32_t> mutates;  ///< positions in Node::inputs written in place
+
+  bool isPure() const { return !isRandom && !isOpaque && mutates.empty(); }
+};
+
+struct Node {
+  NodeKind kind = NodeKind::kPointwise;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> results;  ///< kNoValue: a result that is None
+  std::string origin;            ///< FX node names, comma separated
+  Effects effects;
+
+  PointwiseOp op = PointwiseOp::kCast;  ///< kPointwise, kReduce
+  double constant = 0;                  ///< op == kConstant
+  int32_t numReducedDims = 0;           ///< kReduce: trailing dimensions of the input
+
+  std::string target;  ///< kCall: "aten.mm.default"
+  std::vector<Argument> arguments;
+  /// kCall of a view without offset: per result dimension the input dimension it walks, or -1 for a new one (size 1 or
+  /// broadcast).
+  std::optional<std::vector<int32_t>> viewDims;
+
+  int32_t cluster = -1;  ///< kKernel: index into Graph::clusters; inputs and results are its operands in order
+  Dims integers;         ///< kKernel: the launch's integer table, see cluster.h
+  SymExpr extent;
+  SymExpr grain;
+};
+
+struct Value {
+  std::string name;  ///< unique
+  TensorType type;
+  bool isScalar = false;  ///< an integer, not a tensor
+  SymExpr scalar;         ///< its value
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;  ///< kNoValue: None
+  std::vector<int64_t> hints;    ///< by symbol index: a typical value
+  std::vector<Cluster> clusters;
+
+  const TensorType& typeOf(ValueId value) const { return values[value].type; }
+  /// Requires: no value has this name.
+  ValueId addValue(std::string name, TensorType type);
+  /// Adds a tensor value called "<base>.<id>".
+  ValueId addTemporary(const std::string& base, TensorType type);
+  ValueId addScalar(std::string name, SymExpr scalar);
+
+  /// The text form; parseGraph reads it back.
+  std::string toString() const;
+  /// Errors: kInternal naming the node and the broken rule (order, arity, dtypes, shapes, effects).
+  Status verify() const;
+};
+
+/// Errors: kInvalidArgument with line and column.
+StatusOr<Graph> parseGraph(std::string_view text);
+
+/// Index of the node that produces each value, -1 for inputs and scalars.
+std::vector<int32_t> producersOf(const Graph& graph);
+/// Sorted indices of the nodes that read each value.
+std::vector<std::vector<int32_t>> usersOf(const Graph& graph);
+/// Marks values that the graph returns.
+std::vector<bool> outputMask(const Graph& graph);
+/// Class of each value: values of one class may share memory (through views and opaque calls).
+std::vector<int32_t> aliasClassesOf(const Graph& graph);
+/// Joins two comma separated origin lists without repeating a name.
+std::string joinOrigins(const std::string& a, const std::string& b);
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph::toString: the text form, one node a line. parse.cpp reads it back.
+#include <algorithm>
+
+#include "compiler/graph/graph.h"
+#include "compiler/graph/text_reader.h"
+
+namespace agspeed::compiler {
+namespace {
+
+std::string nameOf(const Graph& graph, ValueId value) {
+  return value == kNoValue ? "none" : "%" + graph.values[value].name;
+}
+
+template <typename Items, typename Print>
+std::string join(const Items& items, Print print) {
+  std::string text;
+  for (size_t i = 0; i < items.size(); ++i) text += (i ? ", " : "") + print(items[i]);
+  return text;
+}
+
+std::string printArgument(const Graph& graph, const Node& node, const Argument& argument) {
+  std::string prefix = argument.name.empty() ? "" : argument.name + "=";
+  switch (argument.kind) {
+    case Argument::Kind::kNone: return prefix + "none";
+    case Argument::Kind::kBool: return prefix + (argument.boolean ? "true" : "false");
+    case Argument::Kind::kInteger: return prefix + "int " + argument.integer.toString();
+    case Argument::Kind::kFloat: return prefix + "float " + formatDouble(argument.number);
+    case Argument::Kind::kString: return prefix + formatString(argument.text);
+    case Argument::Kind::kDType: return prefix + "dtype " + std::string(toString(argument.dtype));
+    case Argument::Kind::kValue: return prefix + nameOf(graph, node.inputs[argument.input]);
+    case Argument::Kind::kList: break;
+  }
+  return prefix + "[" + join(argument.items, [&](const Argument& item) { return printArgument(graph, node, item); }) + "]";
+}
+
+std::string printEffects(const Node& node) {
+  std::string text;
+  if (node.viewDims) text += " view [" + join(*node.viewDims, [](int32_t d) { return std::to_string(d); }) + "]";
+  if (node.effects.isRandom) text += " random";
+  if (node.effects.isOpaque) text += " opaque";
+  if (node.effects.mayAlias) text += " alias";
+  if (!node.effects.mutates.empty()) {
+    text += " mutates [" + join(node.effects.mutates, [](int32_t i) { return std::to_string(i); }) + "]";
+  }
+  return text;
+}
+
+std::string printDims(const Dims& dims) {
+  return "[" + join(dims, [](const SymExpr& dim) { return dim.toString(); }) + "]";
+}
+
+std::string printOperation(const Graph& graph, const Node& node) {
+  auto inputs = [&] { return join(node.inputs, [&](ValueId v) { return nameOf(graph, v); }); };
+  switch (node.kind) {
+    case NodeKind::kPointwise: {
+      std::string name(infoOf(node.op).name);
+      if (node.op == PointwiseOp::kConstant) return name + " " + formatDouble(node.constant);
+      return name + " " + inputs();
+    }
+    case NodeKind::kReduce:
+      return std::string(infoOf(node.op).name) + " " + inputs() + " dims " + std::to_string(node.numReducedDims);
+    case NodeKind::kCall:
+      return "call " + formatString(node.target) + "(" +
+             join(node.arguments, [&](const Argument& a) { return printArgument(graph, node, a); }) + ")" +
+             printEffects(node);
+    case NodeKind::kKernel: break;
+  }
+  return "kernel " + std::to_string(node.cluster) + "(" + inputs() + ") integers " + printDims(node.integers) +
+         " extent [" + node.extent.toString() + "] grain [" + node.grain.toString() + "]";
+}
+
+std::string printNode(const Graph& graph, const Node& node) {
+  std::string text = "  ";
+  if (!node.results.empty()) text += join(node.results, [&](ValueId v) { return nameOf(graph, v); }) + " = ";
+  text += printOperation(graph, node);
+  if (!node.results.empty()) {
+    text += " : " + join(node.results, [&](ValueId v) {
+              return v == kNoValue ? std::string("none") : graph.values[v].type.toString();
+            });
+  }
+  return text + (node.origin.empty() ? "" : " @" + formatString(node.origin)) + "\n";
+}
+
+}  // namespace
+
+std::string Graph::toString() const {
+  std::string text = "graph\n";
+  if (!hints.empty()) text += "  symbols [" + join(hints, [](int64_t hint) { return std::to_string(hint); }) + "]\n";
+  auto isInput = [&](size_t v) { return std::ranges::find(inputs, static_cast<ValueId>(v)) != inputs.end(); };
+  for (ValueId input : inputs) {
+    const Value& value = values[input];
+    text += "  %" + value.name + " = input " + (value.isScalar ? "int " + value.scalar.toString() : value.type.toString());
+    text += "\n";
+  }
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (values[v].isScalar && !isInput(v)) text += "  %" + values[v].name + " = int " + values[v].scalar.toString() + "\n";
+  }
+  for (const Node& node : nodes) text += printNode(*this, node);
+  text += "  return " + join(outputs, [&](ValueId v) { return nameOf(*this, v); }) + "\n";
+  for (const Cluster& cluster : clusters) text += cluster.toString();
+  return text;
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/graph/tensor_type.h"
+
+#include <algorithm>
+#include <array>
+
+namespace agspeed::compiler {
+namespace {
+
+constexpr int64_t kDefaultHint = 64;
+
+// Symbol values at sample point p: distinct per symbol, small and large, coprime often enough to tell polynomials apart.
+std::vector<int64_t> samplePoint(int numSymbols, int point) {
+  constexpr std::array<int64_t, 6> kBases = {2, 3, 64, 101, 4099, 30011};
+  std::vector<int64_t> values;
+  for (int i = 0; i < numSymbols; ++i) values.push_back(kBases[point] + int64_t{point + 1} * i * (i + 3));
+  return values;
+}
+
+std::string joinDims(const Dims& dims) {
+  std::string text;
+  for (size_t i = 0; i < dims.size(); ++i) text += (i ? "," : "") + dims[i].toString();
+  return text;
+}
+
+}  // namespace
+
+bool sameValue(const SymExpr& a, const SymExpr& b) {
+  int numSymbols = std::max(a.maxSymbol(), b.maxSymbol()) + 1;
+  if (numSymbols == 0) return a == b;
+  for (int point = 0; point < 6; ++point) {
+    std::vector<int64_t> values = samplePoint(numSymbols, point);
+    StatusOr<int64_t> x = a.evaluate(values);
+    StatusOr<int64_t> y = b.evaluate(values);
+    if (!x.isOk() || !y.isOk()) return a == b;
+    if (*x != *y) return false;
+  }
+  return true;
+}
+
+bool sameDims(const Dims& a, const Dims& b) { return std::ranges::equal(a, b, sameValue); }
+
+bool sameType(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && sameDims(a.sizes, b.sizes) && sameDims(a.strides, b.strides);
+}
+
+bool isOne(const SymExpr& size) { return size.isConstant() && size.constant() == 1; }
+bool isZero(const SymExpr& size) { return size.isConstant() && size.constant() == 0; }
+
+SymExpr numElements(const Dims& sizes) {
+  SymExpr count = 1;
+  for (const SymExpr& size : sizes) count = count * size;
+  return count;
+}
+
+Dims contiguousStrides(const Dims& sizes) {
+  Dims strides(sizes.size());
+  SymExpr stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    if (!isZero(sizes[i])) stride = stride * sizes[i];
+  }
+  return strides;
+}
+
+TensorType contiguousType(DType dtype, Dims sizes) {
+  Dims strides = contiguousStrides(sizes);
+  return {dtype, std::move(sizes), std::move(strides)};
+}
+
+bool isContiguous(const TensorType& type) { return isContiguousFrom(type, 0); }
+
+bool isContiguousFrom(const TensorType& type, size_t begin) {
+  Dims expected = contiguousStrides(type.sizes);
+  for (size_t i = begin; i < type.rank(); ++i) {
+    if (!isOne(type.sizes[i]) && !sameValue(type.strides[i], expected[i])) return false;
+  }
+  return true;
+}
+
+Dims broadcastDims(const Dims& a, const Dims& b) {
+  Dims result = a.size() >= b.size() ? a : b;
+  const Dims& other = a.size() >= b.size() ? b : a;
+  for (size_t i = 0; i < other.size(); ++i) {
+    SymExpr& size = result[result.size() - other.size() + i];
+    if (isOne(size)) size = other[i];
+  }
+  return result;
+}
+
+std::string TensorType::toString() const {
+  std::string text = std::string(agspeed::toString(dtype)) + "[" + joinDims(sizes) + "]";
+  return sameDims(strides, contiguousStrides(sizes)) ? text : text + "{" + joinDims(strides) + "}";
+}
+
+int64_t estimate(const SymExpr& expr, std::span<const int64_t> hints) {
+  std::vector<int64_t> values(hints.begin(), hints.end());
+  values.resize(std::max<size_t>(values.size(), static_cast<size_t>(expr.maxSymbol() + 1)), kDefaultHint);
+  StatusOr<int64_t> value = expr.evaluate(values);
+  return value.isOk() ? *value : kDefaultHint;
+}
+
+}  // namespace agspeed::compiler

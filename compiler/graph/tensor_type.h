@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorType: dtype, sizes and strides of a graph value, and the questions passes ask about symbolic sizes.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/sym_expr.h"
+
+namespace agspeed::compiler {
+
+using Dims = std::vector<SymExpr>;
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  Dims sizes;
+  Dims strides;  ///< in elements, one per size
+
+  size_t rank() const { return sizes.size(); }
+  /// "f32[64,s0]" when contiguous, else with strides: "f32[64,s0]{1,64}".
+  std::string toString() const;
+};
+
+/// True when a and b are equal for every assignment of symbols to values >= 2 (sizes 0 and 1 are never symbols). Decided
+/// by evaluation at fixed sample points, so that differently written polynomials compare equal.
+bool sameValue(const SymExpr& a, const SymExpr& b);
+bool sameDims(const Dims& a, const Dims& b);
+/// Same dtype, sizes and strides.
+bool sameType(const TensorType& a, const TensorType& b);
+bool isOne(const SymExpr& size);
+bool isZero(const SymExpr& size);
+
+SymExpr numElements(const Dims& sizes);
+/// Row-major strides. The stride of a dimension counts at least one element of every inner dimension, as in ATen.
+Dims contiguousStrides(const Dims& sizes);
+TensorType contiguousType(DType dtype, Dims sizes);
+bool isContiguous(const TensorType& type);
+/// True when dimensions [begin, rank) step through memory like one dimension, with stride 1 at the end.
+bool isContiguousFrom(const TensorType& type, size_t begin);
+/// ATen's broadcast of two shapes. Requires: they are compatible.
+Dims broadcastDims(const Dims& a, const Dims& b);
+
+/// Value with the given hints for symbols; a symbol without one counts as 64. For heuristics only.
+int64_t estimate(const SymExpr& expr, std::span<const int64_t> hints);
+
+}  // namespace agspeed::compiler
