@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""agspeed: switch on faster PyTorch training with one line.
+
+    model = agspeed.optimize(model)
+
+Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line works on
+machines without torch. What is public is listed in ``__all__`` and documented where it is defined.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["AgspeedError", "UserError", "optimize", "paused", "report", "restore", "status", "wait"]
+
+if TYPE_CHECKING:
+    from agspeed.errors import AgspeedError, UserError
+    from agspeed.frontend.api import optimize, paused, report, restore, status, wait
+
+_HOMES = {
+    "AgspeedError": "agspeed.errors",
+    "UserError": "agspeed.errors",
+    "optimize": "agspeed.frontend.api",
+    "paused": "agspeed.frontend.api",
+    "report": "agspeed.frontend.api",
+    "restore": "agspeed.frontend.api",
+    "status": "agspeed.frontend.api",
+    "wait": "agspeed.frontend.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'agspeed' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The global modes a region was captured under, so that compiling it later sees the same ones.
+
+Dynamo guards on these modes, so a captured graph is only ever run under them; a compile that happens between two steps
+must restore them or it would trace another program (no backward graph, no casts).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class AmbientModes:
+    """A snapshot of gradient mode, inference mode, autocast and default dtype."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    default_dtype: torch.dtype
+
+    @classmethod
+    def capture(cls) -> AmbientModes:
+        """The modes now in force on this thread."""
+        autocast = tuple(
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in _AUTOCAST_DEVICES
+        )
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype())
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Runs a block under these modes; the previous ones come back afterwards, whatever happens."""
+        default_dtype = torch.get_default_dtype()
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch.set_default_dtype, default_dtype)
+            torch.set_default_dtype(self.default_dtype)
+            stack.enter_context(torch.inference_mode(self.inference_mode))
+            stack.enter_context(torch.set_grad_enabled(self.grad_enabled))
+            for device, enabled, dtype in self.autocast:
+                if enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
+            yield

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`aot`: AOTAutograd's forward and backward ATen graphs, run by ATen. Saves autograd bookkeeping, recomputes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import default_partition
+
+from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.region_function import make_runner
+
+
+class Aot(Candidate):
+    """ATen graphs in both directions behind one autograd node."""
+
+    name = "aot"
+    in_process = True
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
+        recorder = Recorder()
+        with aot_settings(example_inputs):
+            from_aot = aot_module_simplified(
+                gm,
+                list(example_inputs),
+                fw_compiler=recorder.wrap("forward", run_by_aten),
+                bw_compiler=recorder.wrap("backward", run_by_aten),
+                inference_compiler=recorder.wrap("inference", run_by_aten),
+                partition_fn=default_partition,
+            )
+        return make_runner(finish(recorder, from_aot, example_inputs), gm)
+
+
+def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
+    """A graph compiler that compiles nothing: FX's generated Python calls ATen."""
+    forward = graph.forward
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        inputs = tuple(args)
+        args.clear()
+        return forward(*inputs)  # type: ignore[no-any-return]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`inductor` and `inductor-max-autotune`: TorchInductor's kernels behind our autograd node.
+
+Differences from ``torch.compile``'s default, each scoped to the compile:
+- ``fallback_random``: dropout draws the numbers eager would draw, so results can be compared and reproduced;
+- the number of threads is written into the code's key (Inductor's own cache ignores it);
+- nothing is donated and both directions are compiled at once, see `agspeed.backends.joint`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.region_function import make_runner
+
+
+class Inductor(Candidate):
+    """TorchInductor with its default options."""
+
+    name = "inductor"
+    _extra_config: dict[str, Any] = {}
+
+    def unavailable(self) -> str | None:
+        return _compiler_missing()
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
+        from torch._inductor import compile_fx, config
+
+        recorder = Recorder()
+        sources: list[str] = []
+
+        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> BoxedRunner:
+            compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
+            sources.append(getattr(compiled, "source_code", ""))
+            return recorder.record(_role(keywords), graph, inputs, compiled)
+
+        with aot_settings(example_inputs), config.patch(self.config(options)):
+            from_aot = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
+        runner = make_runner(finish(recorder, from_aot, example_inputs), gm)
+        return with_digest(runner, sources)
+
+    def config(self, options: CompileOptions) -> dict[str, Any]:
+        """Inductor's options for one compile; also what a child process must use to fill the same cache entries."""
+        return {"fallback_random": True, "cpp.threads": options.num_threads, **self._extra_config}
+
+    def fingerprint(self) -> dict[str, str]:
+        return {"torch": torch.__version__}
+
+
+class InductorMaxAutotune(Inductor):
+    """TorchInductor with matrix-product templates timed at compile time."""
+
+    name = "inductor-max-autotune"
+    _extra_config = {"max_autotune": True, "coordinate_descent_tuning": True}
+
+
+def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:
+    """Attaches a digest of the generated code, by which equal candidates are recognised and timed once."""
+    if not all(sources):
+        return runner
+
+    @functools.wraps(runner)
+    def run(*args: Any) -> Sequence[Any]:
+        return runner(*args)
+
+    run.code_digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()  # type: ignore[attr-defined]
+    return run
+
+
+def _role(keywords: dict[str, Any]) -> str:
+    if keywords.get("is_backward"):
+        return "backward"
+    return "inference" if keywords.get("is_inference") else "forward"
+
+
+@functools.cache
+def _compiler_missing() -> str | None:
+    from torch._inductor import config
+
+    names = [name for name in config.cpp.cxx if name]
+    if any(shutil.which(name) for name in names):
+        return None
+    return f"no C++ compiler ({', '.join(names)}) is on PATH: install g++ to let Inductor generate CPU code"

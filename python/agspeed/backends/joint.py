@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AOTAutograd as a library: a torch-level graph becomes forward and backward ATen graphs with a known signature.
+
+AOTAutograd's own runtime wrappers cost tens of microseconds a call and cannot be differentiated twice. This module lets it
+do what it is good at (functionalise, trace the joint graph, partition it), records what the compilers produce for the two
+halves, and hands them with a `RegionSignature` to our own autograd node (`agspeed.backends.region_function`).
+
+Graphs whose signature our node cannot express raise `UnsupportedError` with the reason; the region then stays eager.
+Graphs without a backward (captured under ``no_grad``) keep AOTAutograd's callable: it needs no autograd node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._guards import TracingContext, tracing
+
+from agspeed.errors import UnsupportedError
+
+BoxedRunner = Callable[[list[Any]], Sequence[Any]]
+GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedRunner]
+
+_NO_ALIAS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
+@dataclass(frozen=True)
+class RegionSignature:
+    """How the forward and backward graphs of a region fit together.
+
+    forward:  inputs -> mutated_inputs..., user outputs..., saved tensors..., saved integers...
+    backward: saved integers..., saved tensors..., tangents... -> one gradient or None per input
+    """
+
+    num_inputs: int
+    mutated_inputs: tuple[int, ...]
+    """Input that each leading forward output must be copied into."""
+    output_requires_grad: tuple[bool, ...]
+    """One flag per user output; True outputs have a tangent in the backward graph, in order."""
+    num_saved_tensors: int
+    num_saved_integers: int
+    input_requires_grad: tuple[bool, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.output_requires_grad)
+
+
+@dataclass
+class Half:
+    """One traced and compiled graph: its FX module, example inputs and the boxed callable made from it."""
+
+    graph: fx.GraphModule
+    example_inputs: Sequence[Any]
+    run: BoxedRunner
+
+
+@dataclass
+class Joint:
+    """Result of `trace`: both halves with their signature, or only AOTAutograd's callable for graphs without backward."""
+
+    forward: Half | None
+    backward: Half | None
+    signature: RegionSignature | None
+    inference: Callable[..., Sequence[Any]] | None
+
+
+class Recorder:
+    """Wraps graph compilers and remembers what they were given and what they made."""
+
+    def __init__(self) -> None:
+        self.halves: dict[str, Half] = {}
+        self.metadata: ViewAndMutationMeta | None = None
+
+    def wrap(self, role: str, compiler: GraphCompiler) -> GraphCompiler:
+        """A compiler that records itself under `role` ("forward", "backward" or "inference")."""
+
+        def compile_and_record(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
+            return self.record(role, graph, example_inputs, compiler(graph, example_inputs))
+
+        return compile_and_record
+
+    def record(self, role: str, graph: fx.GraphModule, inputs: Sequence[Any], run: BoxedRunner) -> BoxedRunner:
+        self.halves[role] = Half(graph, inputs, run)
+        context = TracingContext.try_get()
+        if role == "forward" and context is not None:
+            self.metadata = context.fw_metadata
+        return run
+
+
+def fake_inputs(gm: fx.GraphModule) -> list[Any]:
+    """The FakeTensor or SymInt of each placeholder of a graph captured by Dynamo."""
+    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+
+
+@contextlib.contextmanager
+def aot_settings(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """AOTAutograd's configuration for our regions, scoped: both halves at once, nothing donated, no autograd cache."""
+    fake_mode = torch._guards.detect_fake_mode(list(example_inputs))
+    with (
+        functorch_config.patch(
+            force_non_lazy_backward_lowering=True,
+            donated_buffer=False,
+            enable_autograd_cache=False,
+        ),
+        tracing(TracingContext(fake_mode)),
+        torch._dynamo.utils.preserve_rng_state(),
+    ):
+        yield
+
+
+def finish(recorder: Recorder, callable_from_aot: Callable[..., Sequence[Any]], example_inputs: Sequence[Any]) -> Joint:
+    """Turns what `recorder` saw during one AOTAutograd run into a Joint. Raises UnsupportedError with the reason."""
+    forward = recorder.halves.get("forward")
+    if forward is None:
+        return Joint(None, None, None, callable_from_aot)
+    backward = recorder.halves.get("backward")
+    metadata = recorder.metadata
+    if backward is None or metadata is None:
+        raise UnsupportedError("AOTAutograd traced a forward graph but no backward graph for it")
+    return Joint(forward, backward, _signature(metadata, forward, backward, example_inputs), None)
+
+
+def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs: Sequence[Any]) -> RegionSignature:
+    _refuse_what_the_node_cannot_do(meta, forward, inputs)
+    mutated = tuple(meta.mutated_inp_runtime_indices)
+    num_integers = meta.num_symints_saved_for_bw or 0
+    num_leading = len(mutated) + len(meta.output_info)
+    num_saved = _num_outputs(forward.graph) - num_leading - num_integers
+    requires_grad = tuple(bool(info.requires_grad and issubclass(info.raw_type, torch.Tensor)) for info in meta.output_info)
+    num_tangents = len(backward.example_inputs) - num_integers - num_saved
+    if num_tangents != sum(requires_grad):
+        raise UnsupportedError(
+            f"the backward graph takes {num_tangents} gradients where the forward graph has {sum(requires_grad)} "
+            "differentiable outputs"
+        )
+    return RegionSignature(
+        num_inputs=len(inputs),
+        mutated_inputs=mutated,
+        output_requires_grad=requires_grad,
+        num_saved_tensors=num_saved,
+        num_saved_integers=num_integers,
+        input_requires_grad=tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
+    )
+
+
+def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> None:
+    if len(forward.example_inputs) != len(inputs):
+        raise UnsupportedError("two inputs of the region are the same tensor or share storage")
+    if meta.num_intermediate_bases or any(info.output_type not in _NO_ALIAS for info in meta.output_info):
+        raise UnsupportedError("an output of the region aliases an input or another output")
+    for index, info in enumerate(meta.input_info):
+        if info.mutates_metadata or info.mutates_storage_metadata:
+            raise UnsupportedError(f"input {index} of the region changes its shape or storage in place")
+        if info.mutates_data and info.requires_grad and index in meta.mutated_inp_runtime_indices:
+            raise UnsupportedError(f"input {index} of the region requires grad and is changed in place")
+    if meta.tokens or meta.num_opaque_objects_saved_for_bw:
+        raise UnsupportedError("the region has ordered side effects")
+    if any(_is_subclass(value) for value in inputs):
+        raise UnsupportedError("an input of the region is a tensor subclass")
+
+
+def _is_subclass(value: object) -> bool:
+    plain = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, torch.nn.Buffer)
+    return isinstance(value, torch.Tensor) and type(value) not in plain
+
+
+def _num_outputs(graph: fx.GraphModule) -> int:
+    (outputs,) = graph.graph.output_node().args
+    assert isinstance(outputs, (list, tuple))
+    return len(outputs)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds candidates: every module of this package that defines one, then entry points of ``agspeed.backends``.
+
+Order matters where no timing decides (``mode="deterministic"``): built-in candidates by `_ORDER`, then others by name.
+A third-party candidate that fails to load is reported once and left out; it can never replace a built-in one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from importlib import metadata
+
+from agspeed.backends.base import Candidate
+from agspeed.errors import UserError
+from agspeed.log import warn_once
+
+ENTRY_POINT_GROUP = "agspeed.backends"
+_ORDER = ("native", "inductor", "inductor-max-autotune", "aot", "graph-eager", "torchscript")
+_NOT_CANDIDATES = frozenset({"base", "joint", "registry", "ambient", "region_function"})
+
+
+@functools.cache
+def candidates() -> dict[str, Candidate]:
+    """All candidates by name, in order of preference. Loaded once per process."""
+    found = _built_in()
+    for name, loaded in _third_party().items():
+        if name in found:
+            warn_once(f"backend-{name}", f"backend plug-in {name!r} has the name of a built-in backend and is ignored")
+            continue
+        found[name] = loaded
+    return found
+
+
+def candidate_names() -> list[str]:
+    """Names accepted by ``backends=``; "eager" is always among them."""
+    return ["eager", *candidates()]
+
+
+def candidate(name: str) -> Candidate:
+    """The candidate of that name. Raises UserError naming the known ones."""
+    try:
+        return candidates()[name]
+    except KeyError:
+        known = ", ".join(candidate_names())
+        raise UserError(f"unknown backend {name!r}: the backends here are {known}") from None
+
+
+def _built_in() -> dict[str, Candidate]:
+    import agspeed.backends as package
+
+    found: dict[str, Candidate] = {}
+    for module_info in pkgutil.iter_modules(package.__path__):
+        if module_info.name in _NOT_CANDIDATES:
+            continue
+        module = importlib.import_module(f"agspeed.backends.{module_info.name}")
+        for member in vars(module).values():
+            if _is_candidate_class(member) and member.__module__ == module.__name__:
+                found[member.name] = member()
+    return {name: found[name] for name in sorted(found, key=_rank)}
+
+
+def _third_party() -> dict[str, Candidate]:
+    found: dict[str, Candidate] = {}
+    for entry in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda e: e.name):
+        try:
+            loaded = entry.load()
+            if not _is_candidate_class(loaded):
+                raise TypeError(f"{entry.value} is not a subclass of agspeed.backends.Candidate")
+            found[entry.name] = loaded()
+        except Exception as error:  # a broken plug-in must not take the product with it
+            warn_once(f"backend-{entry.name}", f"backend plug-in {entry.name!r} could not be loaded: {error}")
+    return found
+
+
+def _is_candidate_class(member: object) -> bool:
+    return isinstance(member, type) and issubclass(member, Candidate) and hasattr(member, "name")
+
+
+def _rank(name: str) -> int:
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torchscript`: the captured graph traced into TorchScript.
+
+A legacy candidate: TorchScript is deprecated since torch 2.11 and CPU wheels have no LLVM, so its fuser does nothing on
+CPU. It runs only when named in ``backends=``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.errors import UnsupportedError
+
+
+class TorchScript(Candidate):
+    """``torch.jit.trace`` of the graph on random inputs of the captured shapes."""
+
+    name = "torchscript"
+    default = False
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
+        if not all(isinstance(value, torch.Tensor) for value in example_inputs):
+            raise UnsupportedError("TorchScript's tracer takes tensors only; this region has integer inputs")
+        inputs = tuple(_random_like(value) for value in example_inputs)
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(gm, inputs, check_trace=False)
+
+        def run(*args: Any) -> Sequence[Any]:
+            result = traced(*args)
+            return result if isinstance(result, (tuple, list)) else (result,)
+
+        return run
+
+
+def _random_like(fake: torch.Tensor) -> torch.Tensor:
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        size = [int(n) for n in fake.size()]
+        stride = [int(n) for n in fake.stride()]
+        real = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
+        return real.zero_().requires_grad_(fake.requires_grad)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture and control: from the user's module or step function to regions, plans and decisions."""

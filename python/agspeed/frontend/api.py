@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public functions: optimize, restore, report, status, wait, paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from os import PathLike
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import nn
+
+from agspeed import config
+from agspeed.backends import candidate_names
+from agspeed.errors import UserError
+from agspeed.frontend import session as sessions
+from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
+from agspeed.log import logger, warn_once
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+
+
+class Status(str):
+    """ "tuning", "tuned" or "eager"; `reason` says why."""
+
+    reason: str
+
+    def __new__(cls, state: str, reason: str) -> Status:
+        status = super().__new__(cls, state)
+        status.reason = reason
+        return status
+
+
+def optimize(
+    model: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    mode: str | None = None,
+    backends: Sequence[str] | None = None,
+    dynamic: bool | None = None,
+    numerics: str | None = None,
+    budget_s: float | None = None,
+    plan: str | PathLike[str] | None = None,
+    cache_dir: str | PathLike[str] | None = None,
+    report: str | PathLike[str] | None = None,
+    strict: bool | None = None,
+) -> Any:
+    """Makes training of `model` faster, or leaves it as it is.
+
+    The module is patched in place and returned; `restore` undoes it. A step function (one that computes a loss, calls
+    ``backward`` and steps an optimizer) is wrapped: ``@agspeed.optimize`` or ``step = agspeed.optimize(step)``.
+
+    Args:
+        model: an ``nn.Module`` on its device, before or after a DDP wrap, or a step function.
+        optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well.
+        mode: "auto" tunes within an earned budget; "max" tunes everything up front; "fast-start" uses only earlier
+            decisions; "deterministic" takes no timing; "off" does nothing.
+        backends: names of the candidates to consider, in order of preference; None means all.
+        dynamic: as for ``torch.compile``: None decides by itself whether sizes vary.
+        numerics: "standard" gates candidates against eager's own error, "exact" admits bit-equal ones only, "off" none.
+        budget_s: most seconds that tuning may add to training.
+        plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing.
+        cache_dir: folder for decisions and compiled code.
+        report: path of a report (.json or .html) written when tuning ends and at exit.
+        strict: raise where agspeed would fall back to eager.
+
+    A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
+
+    Raises: UserError for wrong types, values, names or paths; nothing has been changed then.
+    """
+    keywords = {
+        "mode": mode,
+        "backends": backends,
+        "dynamic": dynamic,
+        "numerics": numerics,
+        "budget_s": budget_s,
+        "plan": plan,
+        "cache_dir": cache_dir,
+        "report": report,
+        "strict": strict,
+    }
+    if model is None:
+        return lambda decorated: optimize(decorated, optimizer, **keywords)
+    settings = config.resolve(keywords)
+    _check(model, optimizer)
+    if settings.backends is not None:
+        config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
+    config.check_paths(settings)
+    optimized = _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
+    return optimized if optimizer is None else (optimized, optimizer)
+
+
+def restore(model: ModuleT) -> ModuleT:
+    """Undoes `optimize`; a model that was never optimized is returned as it is. Returns the user's own object."""
+    session = session_of(_unwrapped(model))
+    if session is not None:
+        session.close()
+        if isinstance(session.target, FunctionTarget):
+            return session.target.eager  # type: ignore[return-value]
+    return model
+
+
+def status(model: object) -> Status:
+    """Whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
+    session = session_of(_unwrapped(model))
+    if session is None:
+        return Status("eager", "not optimized")
+    return Status(session.state, session.reason)
+
+
+def wait(model: object, timeout_s: float | None = None) -> Status:
+    """Waits for compiles in the background; trials need training steps and are not waited for. Returns the status."""
+    session = session_of(_unwrapped(model))
+    if session is not None:
+        session.controller.wait(timeout_s)
+    return status(model)
+
+
+def report(model: object) -> Any:
+    """The autotune report of `model` as it stands: ``.to_dict()``, ``.save(path)``, ``str()``."""
+    from agspeed.frontend.record import make_report
+
+    session = session_of(_unwrapped(model))
+    if session is None:
+        raise UserError(f"{_describe(model)} is not optimized: call agspeed.optimize first")
+    return make_report(session)
+
+
+def paused() -> AbstractContextManager[None]:
+    """``with agspeed.paused():`` runs every optimized model eagerly inside the block."""
+    return sessions.paused()
+
+
+def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
+    inner = _unwrapped(module)
+    if settings.disable or settings.mode == "off":
+        logger.info("agspeed is switched off (%s)", settings.origins["disable" if settings.disable else "mode"])
+        return module
+    if session_of(inner) is not None:
+        logger.info("%s is already optimized; it keeps its first settings", type(inner).__name__)
+        return module
+    if _is_torch_compiled(inner):
+        warn_once(
+            ("compiled", id(inner)),
+            f"{type(inner).__name__} is already compiled by torch.compile and is left as it is; "
+            "pass the original module to agspeed.optimize instead",
+        )
+        return module
+    if next(inner.parameters(), None) is None:
+        logger.info("%s has no parameters: there is nothing to train, it stays eager", type(inner).__name__)
+        return module
+    sessions.Session(ModuleTarget(inner), settings)
+    return module
+
+
+def _optimize_function(function: Callable[..., Any], settings: config.Settings) -> Callable[..., Any]:
+    if settings.disable or settings.mode == "off" or session_of(function) is not None:
+        return function
+    target = FunctionTarget(function)
+    sessions.Session(target, settings)
+    return target.wrapper
+
+
+def _check(model: object, optimizer: object) -> None:
+    if isinstance(model, type):
+        raise UserError(f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance")
+    if not callable(model):
+        raise UserError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}")
+
+
+def _unwrapped(model: Any) -> Any:
+    """The module inside DistributedDataParallel or DataParallel; anything else as it is."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    return model.module if isinstance(model, wrappers) else model
+
+
+def _is_torch_compiled(module: nn.Module) -> bool:
+    return isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

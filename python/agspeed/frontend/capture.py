@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamo as our front end: turns a callable into one that runs captured regions, and never lets capture hurt.
+
+Every exception of tracing or compiling makes the frame run eagerly; the user's own exceptions are raised by the user's own
+code then. Dynamo's configuration is patched only while a frame is being converted, so other uses of ``torch.compile`` in
+the process see nothing of it. Each captured callable has a code object of its own: recompile limits of one model never
+count against another.
+
+Threads: conversion happens under Dynamo's compile lock on the thread that calls the model.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.types import ConvertFrameReturn
+
+from agspeed.log import logger
+
+RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""Called with each captured graph; returns what Dynamo's generated code will call."""
+
+_SETTINGS: dict[str, Any] = {
+    "suppress_errors": True,  # a frame that cannot be traced runs eagerly
+    "skip_nnmodule_hook_guards": False,  # a hook added later is seen
+    "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
+}
+
+
+@dataclass(frozen=True)
+class CaptureEvent:
+    """Something worth telling the user: a graph break, a recompile, or a frame left to eager."""
+
+    kind: str  # "graph-break", "recompile" or "skipped"
+    reason: str
+    where: str  # "file.py:12", or "" when unknown
+
+
+class Capture:
+    """One captured callable.
+
+    Args:
+        function: what the user calls; it is run untouched whenever a frame cannot be captured.
+        make_region: see `RegionFactory`; runs inside Dynamo's tracing context.
+        on_event: told about breaks, recompiles and skipped frames.
+        dynamic: as for ``torch.compile``.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        make_region: RegionFactory,
+        on_event: Callable[[CaptureEvent], None],
+        dynamic: bool | None,
+    ) -> None:
+        self._make_region = make_region
+        self._on_event = on_event
+        context = torch._dynamo.optimize(
+            self._backend,
+            dynamic=dynamic,
+            guard_fail_fn=self._on_guard_failure,
+        )
+        context.callback = _ScopedConversion(context.callback, self._on_skip)  # type: ignore[union-attr]
+        self.call: Callable[..., Any] = context(_with_own_code(function))
+
+    def _backend(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        if reason is not None and reason.graph_break:
+            where = user_location(reason.user_stack)
+            self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
+        return self._make_region(gm, example_inputs)
+
+    def _on_guard_failure(self, failure: Any) -> None:
+        code = failure.orig_code
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        self._on_event(CaptureEvent("recompile", _first_line(failure.reason), where))
+
+    def _on_skip(self, code: types.CodeType, error: BaseException) -> None:
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
+
+
+class _ScopedConversion:
+    """Dynamo's frame callback under our settings; anything it raises means: run this frame as it is."""
+
+    def __init__(self, inner: Any, on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
+        self._torchdynamo_orig_backend = inner._torchdynamo_orig_backend
+        self._inner = inner
+        self._on_skip = on_skip
+
+    def __call__(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
+        try:
+            with dynamo_config.patch(_SETTINGS):
+                return self._inner(frame, cache_entry, frame_state)  # type: ignore[no-any-return]
+        except Exception as error:
+            logger.debug("frame %s is left to eager", frame.f_code.co_name, exc_info=True)
+            self._on_skip(frame.f_code, error)
+            return ConvertFrameReturn()
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function that calls `function` and has a fresh code object: Dynamo keeps its cache per code object."""
+
+    def call_captured(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    code = call_captured.__code__.replace()
+    return types.FunctionType(code, globals(), "call_captured", None, call_captured.__closure__)
+
+
+def user_location(stack: Any) -> str:
+    """ "file.py:12" of the innermost frame of the user's code in a traceback summary, or ""."""
+    frames = [f for f in stack or [] if "/torch/" not in f.filename and "/agspeed/" not in f.filename]
+    chosen = frames[-1] if frames else (stack[-1] if stack else None)
+    return f"{chosen.filename}:{chosen.lineno}" if chosen is not None else ""
+
+
+def graph_location(gm: fx.GraphModule) -> str:
+    """ "file.py:12" where the graph's first operator comes from in the user's code, or ""."""
+    import re
+
+    for node in gm.graph.nodes:
+        found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+        users = [(path, line) for path, line in found if "/torch/" not in path and "/agspeed/" not in path]
+        for path, line in reversed(users or found):
+            return f"{path}:{line}"
+    return ""
+
+
+def _first_line(text: object) -> str:
+    lines = str(text).strip().splitlines()
+    return lines[0] if lines else ""

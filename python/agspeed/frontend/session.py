@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session: everything agspeed knows and does about one optimized target.
+
+A session runs the target by a *plan*: "eager" (the untouched target) or the name of a candidate (the captured target, with
+each region running that candidate where it is usable and eagerly where not). A `Controller` decides which plan the next
+step runs; the session executes plans, owns capture and regions, and keeps the record for the report.
+
+Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
+other threads while tuning, forwards without gradients, forwards under tracing or export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from agspeed.backends.base import CompileOptions
+from agspeed.config import Settings
+from agspeed.errors import AgspeedError
+from agspeed.frontend.capture import Capture, CaptureEvent
+from agspeed.frontend.region import GRAPH_EAGER, Region
+from agspeed.frontend.steps import StepClock, StepTimes
+from agspeed.frontend.target import FunctionTarget, Target
+from agspeed.log import logger, warn_once
+from agspeed.tuning.build import build
+from agspeed.tuning.controller import Controller, make_controller
+from agspeed.tuning.history import History
+from agspeed.tuning.outcome import Outcome
+
+EAGER = "eager"
+_MAX_LATE_REGIONS = 32
+"""Regions compiled after the decision (new shapes, unfrozen layers); more than that stay on graph-eager."""
+
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_pauses = 0
+
+
+class Session:
+    """See the module's text. Created by ``optimize`` on the thread that trains."""
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        self.target = target
+        self.settings = settings
+        self.options = CompileOptions(
+            num_threads=torch.get_num_threads(),
+            numerics=settings.numerics,
+            cache_dir=str(settings.cache_dir),
+            dynamic=settings.dynamic,
+        )
+        self.regions: list[Region] = []
+        self.history = History()
+        self.plan = EAGER
+        self.state, self.reason = "tuning", "waiting for the first training step"
+        self._capture: Capture | None = None
+        self._late: list[Region] = []
+        self._num_late = 0
+        self._current: Callable[..., Any] = target.eager
+        self.clock = StepClock(target.parameters, self._step_ended)
+        self.controller: Controller = make_controller(self, settings)
+        _live.add(self)
+        self.clock.start()
+        self._install(self._managed_call)
+
+    # --- plans --------------------------------------------------------------------------------------------------------
+
+    def run_plan(self, plan: str) -> None:
+        """Runs `plan` from the next forward on; the session stays managed (timed, switchable)."""
+        self._select(plan, observed=True)
+        self.plan = plan
+
+    def settle(self, plan: str, reason: str) -> None:
+        """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry."""
+        self._select(plan, observed=False)
+        self.plan = plan
+        self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
+        logger.info("%s: %s (%s)", self.target.name, plan, reason)
+        for region in self.regions:
+            region.release_sample()
+        if plan == EAGER:
+            self.clock.stop()
+        self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
+
+    def compile_regions(self, candidate: str, regions: list[Region] | None = None) -> list[Outcome]:
+        """Compiles and gates `candidate` for every region that has not been tried yet. Foreground.
+
+        Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected.
+        """
+        outcomes = []
+        for region in self.regions if regions is None else regions:
+            if candidate not in region.outcomes:
+                region.outcomes[candidate] = build(candidate, region, self.options)
+            outcomes.append(region.outcomes[candidate])
+        self._raise_if_strict(outcomes)
+        return outcomes
+
+    def close(self) -> None:
+        """Undoes everything: the target is as it was before ``optimize``."""
+        self.controller.close()
+        self.clock.stop()
+        self.target.uninstall()
+        self.state, self.reason, self.plan = "eager", "restored", EAGER
+        _live.discard(self)
+
+    # --- calls of the target ------------------------------------------------------------------------------------------
+
+    def _managed_call(self, *args: Any, **kwargs: Any) -> Any:
+        """Entry while tuning."""
+        if not self._is_training_call():
+            return self.target.eager(*args, **kwargs)
+        was_in_step = self.clock.in_step
+        self.clock.forward_begins()
+        if not was_in_step or not self.clock.in_step:
+            self.controller.before_step()
+        if not isinstance(self.target, FunctionTarget):
+            return self._current(*args, **kwargs)
+        try:
+            return self._current(*args, **kwargs)
+        finally:
+            self.clock.function_ends()
+
+    def _is_training_call(self) -> bool:
+        if not self.clock.is_own_thread() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return False
+        return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
+
+    def _eager_entry(self) -> Callable[..., Any]:
+        eager = self.target.eager
+
+        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
+            return eager(*args, **kwargs)
+
+        return run_eagerly
+
+    def _compiled_entry(self) -> Callable[..., Any]:
+        eager, captured, clock = self.target.eager, self._captured(), self.clock
+        is_grad_enabled = torch.is_grad_enabled
+
+        def run_compiled(*args: Any, **kwargs: Any) -> Any:
+            if not is_grad_enabled():
+                return eager(*args, **kwargs)
+            clock.forward_begins()
+            return captured(*args, **kwargs)
+
+        def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
+            clock.forward_begins()
+            try:
+                return captured(*args, **kwargs)
+            finally:
+                clock.function_ends()
+
+        return run_compiled_function if isinstance(self.target, FunctionTarget) else run_compiled
+
+    def _install(self, entry: Callable[..., Any]) -> None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return entry(*args, **kwargs)
+
+        self._entry = call if entry == self._managed_call else entry  # a bound method takes no attributes
+        if not _pauses:
+            self.target.install(self._entry, self)
+
+    # --- capture ------------------------------------------------------------------------------------------------------
+
+    def _captured(self) -> Callable[..., Any]:
+        if self._capture is None:
+            self._capture = Capture(self.target.eager, self._make_region, self._on_capture_event, self.settings.dynamic)
+        return self._capture.call
+
+    def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        region = Region(len(self.regions), gm, self._on_region_call, self._on_region_failure)
+        self.regions.append(region)
+        return region.dispatcher  # type: ignore[no-any-return]
+
+    def _on_region_call(self, region: Region) -> None:
+        if self.state == "tuned" and self.plan not in region.outcomes and region not in self._late:
+            self._late.append(region)
+
+    def _on_region_failure(self, region: Region, candidate: str, error: BaseException) -> None:
+        self.history.add_fallback(region.where, f"{candidate}: {region.outcomes[candidate].reason}")
+        if self.settings.strict:
+            raise AgspeedError(f"region {region.index} ({region.where}): {candidate} failed at run time") from error
+
+    def _on_capture_event(self, event: CaptureEvent) -> None:
+        self.history.add_capture_event(event.kind, event.reason, event.where)
+        if event.kind == "skipped":
+            warn_once(("skipped", event.where), f"{event.where} runs eagerly: {event.reason}")
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _step_ended(self, times: StepTimes) -> None:
+        self.history.add_step(self.plan, times.busy, times.input_wait)
+        if self.state == "tuning":
+            self.controller.after_step(times)
+        elif self._late:
+            self._compile_late_regions()
+
+    def _compile_late_regions(self) -> None:
+        regions, self._late = self._late, []
+        self._num_late += len(regions)
+        for region in regions:
+            if self._num_late > _MAX_LATE_REGIONS:
+                region.outcomes[self.plan] = Outcome(self.plan, "skipped", "too many different graphs were captured")
+            else:
+                self.compile_regions(self.plan, [region])
+            region.select(self.plan)
+            region.release_sample()
+
+    def _select(self, plan: str, *, observed: bool) -> None:
+        self._current = self.target.eager if plan == EAGER else self._captured()
+        if plan != EAGER:
+            for region in self.regions:
+                region.select(plan, observed=observed)
+
+    def _raise_if_strict(self, outcomes: list[Outcome]) -> None:
+        bad = [o for o in outcomes if o.state in ("failed", "rejected")] if self.settings.strict else []
+        if bad:
+            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Runs every optimized target eagerly inside the block."""
+    global _pauses
+    _pauses += 1
+    if _pauses == 1:
+        for session in list(_live):
+            session.target.install(session._eager_entry(), session)
+    try:
+        yield
+    finally:
+        _pauses -= 1
+        if _pauses == 0:
+            for session in list(_live):
+                session.target.install(session._entry, session)
+
+
+__all__ = ["EAGER", "GRAPH_EAGER", "Session", "paused"]

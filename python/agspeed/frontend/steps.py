@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a training step begins and ends, for one model.
+
+A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of the
+model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are measured
+from forward to forward. The time between the end of a step and the next forward is input wait and is kept apart.
+
+One process-wide hook serves all clocks; it is removed when no clock is running. Threads: a clock listens to the thread that
+started it and ignores all others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_FORWARDS_WITHOUT_OPTIMIZER = 3
+"""Forwards without any optimizer step after which a loop counts as one without optimizer."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One finished step, in seconds."""
+
+    busy: float
+    input_wait: float
+
+
+class StepClock:
+    """Calls `on_end(times)` after each training step of a model.
+
+    Args:
+        parameters: returns the model's parameters now (they may change while training).
+        on_end: called on the training thread, inside ``optimizer.step()`` or at the next forward.
+    """
+
+    def __init__(
+        self, parameters: Callable[[], Iterable[torch.Tensor]], on_end: Callable[[StepTimes], None]
+    ) -> None:
+        self._parameters = parameters
+        self._on_end = on_end
+        self._thread = threading.get_ident()
+        self._ours: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._begin: float | None = None
+        self._end: float | None = None
+        self._wait = 0.0
+        self._forwards_since_step = 0
+        self._has_optimizer = True
+
+    @property
+    def in_step(self) -> bool:
+        """True between a step's first forward and its end."""
+        return self._begin is not None
+
+    def is_own_thread(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def forward_begins(self) -> None:
+        """To be called before each training forward of the model."""
+        now = time.perf_counter()
+        if self._begin is not None:
+            self._forwards_since_step += 1
+            if self._has_optimizer and self._forwards_since_step >= _FORWARDS_WITHOUT_OPTIMIZER and not self._ours:
+                self._has_optimizer = False
+            if not self._has_optimizer:
+                self._finish(now)
+        if self._begin is None:
+            self._wait = now - self._end if self._end is not None else 0.0
+            self._begin = time.perf_counter()
+
+    def function_ends(self) -> None:
+        """To be called when a step function returns: its call is the step."""
+        if self._begin is not None and self.is_own_thread():
+            self._finish(time.perf_counter())
+
+    def start(self) -> None:
+        _clocks.add(self)
+
+    def stop(self) -> None:
+        _clocks.remove(self)
+        self._begin = self._end = None
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called by the process-wide hook after every optimizer step of the process."""
+        if self._begin is None or not self.is_own_thread():
+            return
+        ours = self._ours.get(optimizer)
+        if not ours:  # asked again while false: parameter groups may be added later
+            ours = self._holds_ours(optimizer)
+            if ours:
+                self._ours[optimizer] = True
+        if ours:
+            self._has_optimizer = True
+            self._finish(time.perf_counter())
+
+    def _finish(self, now: float) -> None:
+        assert self._begin is not None
+        times = StepTimes(now - self._begin, self._wait)
+        self._begin, self._forwards_since_step = None, 0
+        self._end = now
+        self._on_end(times)
+        self._end = time.perf_counter()
+
+    def _holds_ours(self, optimizer: torch.optim.Optimizer) -> bool:
+        ids = {id(parameter) for parameter in self._parameters()}
+        return any(id(parameter) in ids for group in optimizer.param_groups for parameter in group["params"])
+
+
+class _Clocks:
+    """The running clocks and the one hook that serves them."""
+
+    def __init__(self) -> None:
+        self._running: tuple[StepClock, ...] = ()
+        self._hook: torch.utils.hooks.RemovableHandle | None = None
+
+    def add(self, clock: StepClock) -> None:
+        if clock not in self._running:
+            self._running = (*self._running, clock)
+        if self._hook is None:
+            self._hook = register_optimizer_step_post_hook(self._after_step)
+
+    def remove(self, clock: StepClock) -> None:
+        self._running = tuple(other for other in self._running if other is not clock)
+        if not self._running and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        for clock in self._running:
+            clock.optimizer_stepped(optimizer)
+
+
+_clocks = _Clocks()

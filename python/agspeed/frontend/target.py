@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was handed to optimize(): a module that is patched in place, or a step function that is wrapped.
+
+A module is switched by its `_compiled_call_impl` slot: free of cost, invisible to ``state_dict``, dropped by pickling and
+``deepcopy``, and undone by setting it to None. Optimizing never touches the module's class, forward, parameters or hooks.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from agspeed.frontend.session import Session
+
+_MARK = "agspeed_session"
+
+
+class Target(ABC):
+    """The user's callable: how to run it untouched and how to put something else in its place."""
+
+    name: str
+    eager: Callable[..., Any]
+    """Runs the user's code exactly as it was."""
+
+    @abstractmethod
+    def install(self, entry: Callable[..., Any], session: Session) -> None:
+        """Makes calls of the target go to `entry`."""
+
+    @abstractmethod
+    def uninstall(self) -> None:
+        """Makes calls of the target go to the user's code again, at no cost."""
+
+    @abstractmethod
+    def parameters(self) -> Iterable[torch.Tensor]:
+        """The trainable tensors that belong to the target, as of now."""
+
+
+class ModuleTarget(Target):
+    """An ``nn.Module``, patched in place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.name = type(module).__name__
+        self.eager = module._call_impl
+
+    def install(self, entry: Callable[..., Any], session: Session) -> None:
+        setattr(entry, _MARK, session)
+        self.module._compiled_call_impl = entry
+
+    def uninstall(self) -> None:
+        self.module._compiled_call_impl = None
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        return self.module.parameters()
+
+
+class FunctionTarget(Target):
+    """A step function. `wrapper` is what the user gets back."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        self.eager = function
+        self._entry = function
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._entry(*args, **kwargs)
+
+        self.wrapper = call
+
+    def install(self, entry: Callable[..., Any], session: Session) -> None:
+        setattr(self.wrapper, _MARK, session)
+        self._entry = entry
+
+    def uninstall(self) -> None:
+        self._entry = self.eager
+        if hasattr(self.wrapper, _MARK):
+            delattr(self.wrapper, _MARK)
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        return ()
+
+
+def session_of(target: object) -> Session | None:
+    """The session of an optimized module or step function, or None."""
+    holder = target._compiled_call_impl if isinstance(target, nn.Module) else target
+    return getattr(holder, _MARK, None)
