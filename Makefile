@@ -39,6 +39,7 @@ lint: setup
 
 format: setup
 	@$(FORMATTED_CPP) | xargs -r .venv/bin/clang-format -i
+	@$(PY) .ci/knobs_markdown.py
 	@.venv/bin/ruff format --quiet python tests benchmarks .ci
 	@.venv/bin/ruff check --quiet --fix python tests benchmarks .ci
 

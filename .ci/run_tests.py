@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from summarize import RESULTS, summarize
 
@@ -25,7 +26,7 @@ BUILD = RESULTS.parent
 def commands(fast: bool) -> dict[str, list[str]]:
     jobs = str(os.cpu_count() or 1)
     ctest = ["ctest", "--test-dir", str(BUILD), "--output-on-failure", "--no-tests=error", "--parallel", jobs]
-    lit = [sys.executable, "-m", "lit.main", "--verbose", "--workers", jobs, "tests"]
+    lit = [str(Path(sys.executable).with_name("lit")), "--verbose", "--workers", jobs, "tests"]
     pytest = [sys.executable, "-m", "pytest", "tests"]
     if fast:
         ctest += ["--label-exclude", "slow"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every Python test: no test touches the user's caches or settings, and hypothesis never fails on time."""
+"""For every Python test: nothing touches the user's caches or settings, and hypothesis never fails on time."""
 
 from __future__ import annotations
 

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes runtime/base/knobs.md, the documentation of the environment variables, from runtime/base/knobs.def."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+BASE = Path(__file__).resolve().parent.parent / "runtime" / "base"
+OUTPUT = BASE / "knobs.md"
+ROW = re.compile(
+    r'^AG_KNOB\(\s*\w+,\s*([\w:]+),\s*(.+?),\s*"(AGSPEED_\w+)",\s*((?:"(?:\\.|[^"])*"\s*)+)\)', re.M | re.S
+)
+
+
+def markdown(definitions: str) -> str:
+    """The table of all rows, in their order."""
+    lines = [
+        "# Environment variables of the C++ side",
+        "",
+        "Generated from `knobs.def` by `make format`. What users choose per model is listed by `agspeed config`.",
+        "",
+        "| variable | type | default | what it does |",
+        "|---|---|---|---|",
+    ]
+    for kind, default, variable, texts in ROW.findall(definitions):
+        documentation = "".join(re.findall(r'"((?:\\.|[^"])*)"', texts))
+        lines.append(f"| `{variable}` | {kind.removeprefix('std::')} | `{default}` | {documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    OUTPUT.write_text(markdown((BASE / "knobs.def").read_text()))

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may know whom, for C++ includes and Python imports. The tables below are the rule; there are no exceptions.
+
+A component is a folder, and a file belongs to the longest component that is a prefix of its path. Every component may
+use itself. To add a component: one row, below all rows it names (tests may use anything, nothing may use tests).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.lint import sources
+
+_GRAPH = ("compiler/graph", "runtime/base")
+_RUNTIME = ("runtime", "runtime/aten", "runtime/base", "runtime/device", "runtime/memory")
+_COMPILER = ("compiler/graph", "compiler/import", "compiler/kernel", "compiler/program", "passes", "passes/graph",
+             "passes/kernel", *_RUNTIME)  # fmt: skip
+
+# Component -> components whose headers it may include. Order is the layer order: a row names only rows above it.
+CPP_LAYERS: dict[str, tuple[str, ...]] = {
+    "runtime/base": (),
+    "runtime/device": ("runtime/base",),
+    "runtime/memory": ("runtime/base", "runtime/device"),
+    "runtime/tune": ("runtime/base",),
+    "runtime": ("runtime/base", "runtime/device", "runtime/memory"),
+    "runtime/aten": ("runtime", "runtime/base", "runtime/device", "runtime/memory"),
+    "compiler/graph": ("runtime/base",),
+    "compiler/import": _GRAPH,
+    "passes/graph": _GRAPH,
+    "passes": (*_GRAPH, "passes/graph"),
+    "passes/kernel": _GRAPH,
+    "compiler/kernel": (*_GRAPH, "passes/kernel", "runtime"),
+    "compiler/program": (*_GRAPH, "compiler/kernel", "passes", "passes/graph", *_RUNTIME),
+    "backends": (*_GRAPH, "compiler/kernel", "compiler/program", "passes", "passes/graph", "passes/kernel", *_RUNTIME),
+    "compiler/driver": (*_COMPILER, "backends"),
+    "compiler/tools": (*_COMPILER, "backends", "compiler/driver"),
+    "python/csrc": ("compiler/driver", "runtime/tune", *_RUNTIME),
+}
+
+# Headers of other projects -> the only components that may include them.
+FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
+    r"(ATen|c10|caffe2|torch)/": ("python/csrc", "runtime/aten"),
+    r"(llvm|llvm-c|mlir|mlir-c)/": ("compiler/kernel", "compiler/tools", "passes/kernel"),
+    r"(pybind11/|Python\.h)": ("python/csrc",),
+    r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),
+    r"sqlite3": ("runtime/tune",),
+}
+
+# Units of the Python package, lowest first. A unit may import units of lower rows and itself.
+PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("config", "log"),
+    ("_native", "reporting"),
+    ("runtime",),
+    ("backends",),
+    ("tuning",),
+    ("frontend",),
+    ("__init__",),
+    ("cli",),
+)
+# These read JSON and settings only: no torch, no native code, nothing but the units named.
+PURE_PYTHON = {"errors": (), "config": ("errors",), "log": ("errors",), "reporting": ("errors", "config", "log")}
+
+
+def component_of(path: str) -> str | None:
+    """The component a C++ file belongs to, or None for tests and benchmarks."""
+    owners = [name for name in CPP_LAYERS if path.startswith(f"{name}/")]
+    return max(owners, key=len, default=None)
+
+
+def cpp_violations(path: str, headers: Iterable[tuple[int, str]]) -> list[str]:
+    """One sentence per include of `path` that the tables do not allow."""
+    component = component_of(path)
+    if component is None:
+        return []
+    found = []
+    for line, header in headers:
+        for pattern, owners in FOREIGN_HEADERS.items():
+            if re.match(pattern, header) and component not in owners:
+                found.append(f"{path}:{line}: {component} must not include {header}: only {', '.join(owners)} may")
+        target = component_of(header)
+        if target is None and re.match(r"(tests|benchmarks)/", header):
+            found.append(f"{path}:{line}: product code must not include {header}")
+        elif target not in (None, component, *CPP_LAYERS[component]):
+            found.append(f"{path}:{line}: {component} must not include {header} of {target}")
+    return found
+
+
+def unit_of(module: str, is_unit: Callable[[str], bool]) -> str | None:
+    """agspeed.frontend.guards -> frontend; agspeed.optimize -> __init__; another package -> None."""
+    parts = module.split(".")
+    if parts[0] != "agspeed":
+        return None
+    return parts[1] if len(parts) > 1 and is_unit(parts[1]) else "__init__"
+
+
+def rank_of(unit: str) -> int:
+    return next(rank for rank, row in enumerate(PYTHON_ORDER) if unit in row)
+
+
+def known_units() -> set[str]:
+    return {unit for row in PYTHON_ORDER for unit in row}
+
+
+def python_violations(path: str, imported: Iterable[tuple[int, str, bool]]) -> list[str]:
+    """One sentence per import of a module of the package that the order does not allow, lazy imports included."""
+    unit = path.removeprefix("python/agspeed/").split("/")[0].removesuffix(".py")
+    if unit not in known_units():
+        return [f"{path}:1: unit {unit} has no row in PYTHON_ORDER"]
+    found = []
+    for line, module, _ in imported:
+        target = unit_of(module, known_units().__contains__)
+        if module.split(".")[0] in ("benchmarks", "tests"):
+            found.append(f"{path}:{line}: the package must not import {module}")
+        if unit in PURE_PYTHON and module.split(".")[0] == "torch":
+            found.append(f"{path}:{line}: {unit} must work without torch")
+        if target is None or target == unit:
+            continue
+        if unit in PURE_PYTHON and target not in PURE_PYTHON[unit]:
+            found.append(f"{path}:{line}: {unit} must not import {module}")
+        elif rank_of(target) >= rank_of(unit):
+            found.append(f"{path}:{line}: {unit} must not import {module}: {target} is not below it")
+    return found
+
+
+def test_cpp_includes_follow_the_layers() -> None:
+    found = [line for path in sources.cpp_files() for line in cpp_violations(path, sources.includes(path))]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_every_cpp_product_file_belongs_to_a_component() -> None:
+    tops = ("backends/", "compiler/", "passes/", "python/", "runtime/")
+    homeless = [path for path in sources.cpp_files() if path.startswith(tops) and component_of(path) is None]
+    assert not homeless, f"no row in CPP_LAYERS for: {homeless}"
+
+
+def test_the_cpp_table_has_no_cycles() -> None:
+    seen: set[str] = set()
+    for component, allowed in CPP_LAYERS.items():
+        assert set(allowed) <= seen, f"{component} names rows below it: {sorted(set(allowed) - seen)}"
+        seen.add(component)
+
+
+def test_python_imports_follow_the_order() -> None:
+    paths = [path for path in sources.python_files() if path.startswith("python/agspeed/")]
+    found = [line for path in paths for line in python_violations(path, sources.imports(path))]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_command_line_does_not_load_torch_at_import() -> None:
+    paths = [
+        path for path in sources.python_files() if path.startswith(("python/agspeed/cli/", "python/agspeed/__init__"))
+    ]
+    found = [
+        f"{path}:{line}: {module} is loaded at import"
+        for path in paths
+        for line, module, at_import in sources.imports(path)
+        if at_import and module.split(".")[0] == "torch"
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "allowed"),
+    [
+        ("runtime/base/log.cpp", "runtime/base/knobs.h", True),
+        ("runtime/base/log.cpp", "runtime/program.h", False),
+        ("runtime/executor.cpp", "torch/torch.h", False),
+        ("runtime/aten/call.cpp", "ATen/core/dispatch/Dispatcher.h", True),
+        ("compiler/graph/graph.cpp", "mlir/IR/Builders.h", False),
+        ("compiler/kernel/emit.cpp", "llvm/IR/Module.h", True),
+        ("runtime/executor.cpp", "compiler/graph/graph.h", False),
+        ("passes/graph/fuse.cpp", "tests/helpers.h", False),
+        ("runtime/memory/arena.cpp", "sqlite3.h", False),
+        ("tests/runtime/test_x.cpp", "torch/torch.h", True),
+    ],
+)
+def test_an_include_is_judged_by_the_tables(path: str, header: str, allowed: bool) -> None:
+    assert (cpp_violations(path, [(1, header)]) == []) is allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "allowed"),
+    [
+        ("python/agspeed/config.py", "agspeed.errors.UserError", True),
+        ("python/agspeed/runtime/native.py", "agspeed._native", True),
+        ("python/agspeed/runtime/native.py", "agspeed.frontend.api", False),
+        ("python/agspeed/frontend/api.py", "agspeed.tuning.gate", True),
+        ("python/agspeed/frontend/api.py", "agspeed.optimize", False),
+        ("python/agspeed/reporting/html.py", "torch", False),
+        ("python/agspeed/reporting/html.py", "agspeed.tuning.gate", False),
+        ("python/agspeed/cli/doctor.py", "agspeed.optimize", True),
+        ("python/agspeed/backends/aot.py", "tests.lint.sources", False),
+        ("python/agspeed/novelty/x.py", "os", False),
+    ],
+)
+def test_an_import_is_judged_by_the_order(path: str, module: str, allowed: bool) -> None:
+    assert (python_violations(path, [(1, module, True)]) == []) is allowed

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conventions that hold across files: licence lines, READMEs, the list of root files, sorted lists, one place for the
+environment, nothing tied to one machine."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.lint import sources
+
+ROOT_FILES = {
+    # keep-sorted
+    ".clang-format",
+    ".clang-tidy",
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "CMakeLists.txt",
+    "CMakePresets.json",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "pyproject.toml",
+}
+PRODUCT_FOLDERS = {"backends", "benchmarks", "compiler", "passes", "python", "runtime", "tests"}
+CARRIES_SPDX = (".cmake", ".cpp", ".def", ".h", ".py", ".pyi", ".sh", ".td", ".toml", "CMakeLists.txt", "Makefile")
+TEXT = (*CARRIES_SPDX, ".ag", ".cfg", ".css", ".html", ".j2", ".js", ".json", ".md", ".mlir", ".txt", ".yaml")
+
+# Written with character classes so that this file does not contain what it forbids.
+FOREIGN_TEXT = {
+    r"(?<![\w.~$}])/(home|root|work|Users)/\w": "an absolute path of one machine",
+    r"pypi[.]org|files[.]pythonhosted|download[.]pytorch|deb[.]debian|[-]-(extra-)?index-url": "a package registry",
+    r"<<<<<<[<]|>>>>>>[>]": "an unresolved merge",
+}
+
+
+def text_files() -> list[str]:
+    return [path for path in sources.tracked() if path.endswith(TEXT)]
+
+
+def test_sources_open_with_the_licence_line() -> None:
+    missing = []
+    for path in sources.tracked():
+        if path.endswith(CARRIES_SPDX):
+            opening = sources.read(path).split("\n", 2)[:2]
+            if not any("SPDX-License-Identifier: Apache-2.0" in line for line in opening):
+                missing.append(path)
+    assert not missing, "no SPDX line at the top of:\n" + "\n".join(missing)
+
+
+def test_modules_and_headers_say_what_they_are() -> None:
+    silent = []
+    for path in sources.tracked():
+        if path.endswith(".h") and not re.match(r"(//[^\n]*\n){2,}", sources.read(path)):
+            silent.append(path)
+        is_module = path.endswith(".py") and PurePosixPath(path).name not in ("__init__.py", "lit.cfg.py")
+        if is_module and not (sources.parse(path).body and _docstring(path)):
+            silent.append(path)
+    assert not silent, "no opening comment or docstring in:\n" + "\n".join(silent)
+
+
+def _docstring(path: str) -> str | None:
+    return ast.get_docstring(sources.parse(path))
+
+
+def test_the_root_holds_only_what_tools_look_for() -> None:
+    roots = {path.split("/")[0] for path in sources.tracked()}
+    assert roots <= ROOT_FILES | PRODUCT_FOLDERS | {".ci"}, sorted(roots - ROOT_FILES - PRODUCT_FOLDERS - {".ci"})
+
+
+@pytest.mark.parametrize("folder", sorted(PRODUCT_FOLDERS))
+def test_every_folder_has_a_readme_of_reasonable_length(folder: str) -> None:
+    path = f"{folder}/README.md"
+    assert path in sources.tracked(), f"{path} is missing"
+    lines = sources.read(path).count("\n")
+    assert 40 <= lines <= 150, f"{path} has {lines} lines"
+
+
+@pytest.mark.parametrize(("path", "limit"), [("README.md", 150), ("CONTRIBUTING.md", 120)])
+def test_the_first_pages_are_short(path: str, limit: int) -> None:
+    assert path in sources.tracked(), f"{path} is missing"
+    assert sources.read(path).count("\n") <= limit
+
+
+def test_nothing_is_tied_to_one_machine() -> None:
+    found = []
+    for path in text_files():
+        for at, line in enumerate(sources.read(path).splitlines(), 1):
+            found += [f"{path}:{at}: {what}: {line.strip()[:100]}" for pattern, what in FOREIGN_TEXT.items()
+                      if re.search(pattern, line)]  # fmt: skip
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_todo_notes_are_rare_and_have_a_reason() -> None:
+    notes, bare, lines = 0, [], 0
+    for path in [*sources.cpp_files(), *sources.python_files()]:
+        text = sources.read(path)
+        lines += text.count("\n")
+        for at, line in enumerate(text.splitlines(), 1):
+            if re.search(r"(//|#) *(TODO|FIXME|XXX)\b", line):
+                notes += 1
+                if not re.search(r"TODO\([^)]+\)", line):
+                    bare.append(f"{path}:{at}: {line.strip()}")
+    assert not bare, "TODO(reason) is the form:\n" + "\n".join(bare)
+    assert notes * 1000 <= lines, f"{notes} TODOs in {lines} lines"
+
+
+def test_only_the_knobs_read_the_environment() -> None:
+    found = [
+        f"{path}:{at}"
+        for path in sources.cpp_files()
+        if path != "runtime/base/knobs.cpp" and not sources.is_test(path)
+        for at, line in enumerate(sources.without_hidden_text(sources.read(path)).splitlines(), 1)
+        if re.search(r"\b(secure_)?getenv\b|\benviron\b", line)
+    ]
+    assert not found, "add a row to runtime/base/knobs.def instead: " + ", ".join(found)
+
+
+def test_the_documentation_of_the_knobs_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("knobs_markdown", sources.ROOT / ".ci" / "knobs_markdown.py")
+    assert spec is not None and spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    definitions = sources.read("runtime/base/knobs.def")
+    assert generator.markdown(definitions).count("\n| `") == definitions.count("\nAG_KNOB("), "a row was not understood"
+    assert sources.read("runtime/base/knobs.md") == generator.markdown(definitions), "run make format"
+
+
+# --- sorted lists -----------------------------------------------------------------------------------------------------
+
+
+def sorted_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, entries) of every list that a comment line "keep-sorted" opens.
+
+    The list ends at a blank line, a comment, a closing bracket or a line indented less; lines indented more belong to
+    the entry above them.
+    """
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if not re.fullmatch(r"\s*(//|#)\s*keep-sorted", line):
+            continue
+        entries: list[str] = []
+        indent = None
+        for entry in lines[at + 1 :]:
+            own = len(entry) - len(entry.lstrip())
+            indent = own if indent is None else indent
+            if own < indent or (own == indent and re.match(r"\s*(//|#|[)\]}]|$)", entry)):
+                break
+            if own == indent:
+                entries.append(entry.strip())
+        yield at + 1, entries
+
+
+def test_lists_marked_so_are_sorted() -> None:
+    found = []
+    for path in text_files():
+        for at, entries in sorted_blocks(sources.read(path)):
+            for above, below in itertools.pairwise(entries):
+                if below < above:
+                    found.append(f"{path}:{at}: {below!r} belongs above {above!r}")
+            if not entries:
+                found.append(f"{path}:{at}: an empty list")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_sorted_list_ends_where_a_person_would_say() -> None:
+    text = "x = [\n  # keep-sorted\n  b(1,\n    z),\n  a,\n]\n# keep-sorted\nrow c\nrow d\n\nrow a\n"
+    assert list(sorted_blocks(text)) == [(2, ["b(1,", "a,"]), (7, ["row c", "row d"])]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Size budgets of files, functions and folders, and a report of the figures (`pytest -s tests/lint/check_sizes.py`).
+
+A budget is a smell detector: where two halves would have to be read together, keep one file and add a line of reason to
+EXPLAINED. Generated tables go there too.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from tests.lint import sources
+
+# File or folder -> why it may exceed its budget.
+EXPLAINED: dict[str, str] = {}
+
+MAX_LINES = {".cpp": 600, ".h": 400, ".py": 600, ".cmake": 300, ".txt": 200, ".md": 200}
+MAX_FUNCTION_LINES = 100
+MAX_PASS_LINES = 150  # MLIR pass bodies and emitters build IR line by line
+MAX_NESTING = 5
+MAX_PARAMETERS = 8
+MAX_FILES_IN_FOLDER = 40
+MAX_MEDIAN_FUNCTION = 15
+MAX_P90_FUNCTION = 50
+
+
+def all_functions(tests: bool) -> list[sources.Function]:
+    paths = [path for path in sources.tracked() if sources.is_test(path) is tests]
+    cpp = [function for path in paths if path.endswith(sources.CPP) for function in sources.cpp_functions(path)]
+    python = [function for path in paths if path.endswith(".py") for function in sources.python_functions(path)]
+    return cpp + python
+
+
+def line_limit(path: str) -> int:
+    return MAX_PASS_LINES if path.startswith(("passes/kernel/", "compiler/kernel/")) else MAX_FUNCTION_LINES
+
+
+def report(violations: Iterable[str]) -> str:
+    return "\n" + "\n".join(violations) + "\nsplit where the concepts split, or give the reason in EXPLAINED"
+
+
+def test_files_stay_within_their_budget() -> None:
+    sizes = {path: sources.read(path).count("\n") for path in sources.tracked() if path not in EXPLAINED}
+    limits = {path: MAX_LINES.get(PurePosixPath(path).suffix) for path in sizes}
+    found = [
+        f"{path}: {sizes[path]} lines, limit {limit}" for path, limit in limits.items() if limit and sizes[path] > limit
+    ]
+    assert not found, report(found)
+
+
+def test_functions_stay_within_their_budget() -> None:
+    functions = all_functions(tests=False) + all_functions(tests=True)
+    found = []
+    for function in functions:
+        if function.path in EXPLAINED:
+            continue
+        if function.length > line_limit(function.path):
+            found.append(f"{function.where}: {function.length} lines, limit {line_limit(function.path)}")
+        if function.nesting > MAX_NESTING:
+            found.append(f"{function.where}: nested {function.nesting} deep, limit {MAX_NESTING}")
+        if function.num_parameters > MAX_PARAMETERS:
+            found.append(f"{function.where}: {function.num_parameters} positional parameters, limit {MAX_PARAMETERS}")
+    assert not found, report(found)
+
+
+def test_most_functions_are_short() -> None:
+    lengths = sorted(function.length for function in all_functions(tests=False))
+    median, p90 = statistics.median(lengths), lengths[int(len(lengths) * 0.9)]
+    print(f"{len(lengths)} functions: median {median} lines, p90 {p90}, longest {lengths[-1]}")
+    assert median <= MAX_MEDIAN_FUNCTION
+    assert p90 <= MAX_P90_FUNCTION
+
+
+def test_folders_are_not_crowded() -> None:
+    counts = Counter(str(PurePosixPath(path).parent) for path in sources.tracked())
+    found = [f"{folder}: {count} files, limit {MAX_FILES_IN_FOLDER}" for folder, count in counts.items()
+             if count > MAX_FILES_IN_FOLDER and folder not in EXPLAINED]  # fmt: skip
+    assert not found, report(found)
+
+
+def test_explanations_name_files_that_exist() -> None:
+    paths = set(sources.tracked()) | {str(PurePosixPath(path).parent) for path in sources.tracked()}
+    assert set(EXPLAINED) <= paths, f"EXPLAINED names what is gone: {sorted(set(EXPLAINED) - paths)}"
+
+
+def test_the_reader_of_cpp_functions_sees_what_a_person_sees(monkeypatch) -> None:
+    text = """namespace a {
+struct S {
+  int x = 1;
+  int get() const { return x; }
+};
+// { a brace in a comment
+int f(int a,
+      int b) {
+  if (a) {
+    for (;;) {
+      call("}", '{', [] { return 1; });
+    }
+  }
+  return 1'000;
+}
+S::S() : x(1) {}
+constexpr int kTable[] = {1, 2};
+}  // namespace a
+"""
+    monkeypatch.setattr(sources, "read", lambda path: text)
+    found = [(function.line, function.length, function.nesting) for function in sources.cpp_functions("x.cpp")]
+    assert found == [(4, 1, 0), (7, 9, 2), (16, 1, 0)]
