@@ -157,9 +157,9 @@ class Report:
         return target
 
     def __str__(self) -> str:
-        from agspeed.reporting import text
+        from agspeed.reporting import terminal
 
-        return text.render(self._data)
+        return terminal.as_text(self._data)
 
     def __repr__(self) -> str:
         return f"<agspeed report: {self._data['header']['subject']}, {self._data['status']['state']}>"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two reports side by side: what changed in the decision, the speed, the cost and the conditions.
+
+Numbers measured under different conditions are still shown, under a line that says which conditions differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from agspeed.reporting import format as fmt
+
+__all__ = ["Row", "compare", "differing_conditions", "view"]
+
+Json = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """One line: what it is and its value in both reports, as people read it."""
+
+    label: str
+    before: str
+    after: str
+    changed: bool
+
+
+def compare(before: Json, after: Json) -> list[Row]:
+    """The decision and its figures, then the plans of both."""
+    rows = [_row(label, get(before), get(after)) for label, get in _FIGURES]
+    names = dict.fromkeys(plan["name"] for report in (before, after) for plan in report["plans"])
+    return rows + [_row(f"plan {name}", _plan(before, name), _plan(after, name)) for name in names]
+
+
+def differing_conditions(before: Json, after: Json) -> list[Row]:
+    """Machine, threads, versions, settings that are not the same: numbers then compare only loosely."""
+    left, right = _conditions(before), _conditions(after)
+    rows = (
+        _row(name, left.get(name, fmt.MISSING), right.get(name, fmt.MISSING)) for name in dict.fromkeys([*left, *right])
+    )
+    return [row for row in rows if row.changed]
+
+
+def view(before: Json, after: Json) -> Group:
+    """A rich view of both lists."""
+    return Group(
+        _table("Comparison", compare(before, after)),
+        Text(),
+        _conditions_view(differing_conditions(before, after)),
+    )
+
+
+def _conditions_view(rows: list[Row]) -> Table | Text:
+    if not rows:
+        return Text("Same machine, threads, versions and settings.", style="dim")
+    return _table("Conditions that differ: compare the numbers with care", rows)
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in ("", "Before", "After"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        style = "bold" if row.changed else "dim"
+        table.add_row(Text(row.label), Text(row.before, style=style), Text(row.after, style=style))
+    return table
+
+
+def _row(label: str, before: str, after: str) -> Row:
+    return Row(label, before, after, before != after)
+
+
+def _speedup(report: Json) -> str:
+    speedup = report["decision"]["speedup"]
+    return fmt.MISSING if speedup is None else f"{fmt.ratio(speedup['estimate'])} ({fmt.interval(speedup)})"
+
+
+def _plan(report: Json, name: str) -> str:
+    plan = next((plan for plan in report["plans"] if plan["name"] == name), None)
+    if plan is None:
+        return fmt.MISSING
+    time = "" if plan["step_ms"] is None else f", {fmt.milliseconds(plan['step_ms'])}"
+    return f"{plan['state']}{time}"
+
+
+_FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
+    ("subject", lambda r: str(r["header"]["subject"])),
+    ("status", lambda r: str(r["status"]["state"])),
+    ("chosen", lambda r: str(r["decision"]["chosen"])),
+    ("speed against eager", _speedup),
+    ("tuning, foreground", lambda r: fmt.seconds(r["cost"]["foreground_s"])),
+    ("tuning, background", lambda r: fmt.seconds(r["cost"]["background_s"])),
+    ("break-even step", lambda r: fmt.count(r["cost"]["break_even_step"])),
+    ("peak memory, eager", lambda r: fmt.size(r["memory"]["eager_peak_bytes"])),
+    ("peak memory, chosen", lambda r: fmt.size(r["memory"]["chosen_peak_bytes"])),
+    ("graph breaks", lambda r: fmt.count(len(r["graph_breaks"]))),
+    ("recompiles", lambda r: fmt.count(sum(item["count"] for item in r["recompiles"]))),
+    ("fallbacks", lambda r: fmt.count(len(r["fallbacks"]))),
+)
+
+
+def _conditions(report: Json) -> dict[str, str]:
+    header = report["header"]
+    found = {f"machine {key}": str(value) for key, value in header["machine"].items()}
+    found |= {f"threads {key}": str(value) for key, value in header["threads"].items()}
+    found |= {f"version of {key}": value for key, value in header["versions"].items()}
+    found |= {f"setting {key}": str(setting["value"]) for key, setting in header["settings"].items()}
+    return found | {"world size": str(header["world_size"]), "parameters": fmt.count(header["parameters"])}

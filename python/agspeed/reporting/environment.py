@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conditions of a run: versions, machine, threads, command. Used by the report's header and by `agspeed doctor`.
+
+Nothing here imports torch: its figures are read only where the process has loaded it already, so that looking at a
+machine stays cheap and works without it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["command", "cores", "cpu_name", "describe", "isa", "machine", "memory_bytes", "threads", "versions"]
+
+_PACKAGES = ("agspeed", "torch", "numpy")
+# Widest first: the first one whose every flag the processor has.
+_ISA_FLAGS = (
+    ("avx512_bf16", ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")),
+    ("avx512", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
+    ("avx2", ("avx2", "fma")),
+    ("avx", ("avx",)),
+)
+
+
+def describe() -> dict[str, Any]:
+    """The part of the report's header that this process can tell by itself."""
+    rank = os.environ.get("RANK", "")
+    world_size = os.environ.get("WORLD_SIZE", "")
+    return {
+        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "machine": machine(),
+        "threads": threads(),
+        "rank": int(rank) if rank.isdigit() else None,
+        "world_size": int(world_size) if world_size.isdigit() else 1,
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    agspeed = sys.modules.get("agspeed")
+    found.setdefault("agspeed", str(getattr(agspeed, "__version__", "unknown")))
+    return dict(sorted(found.items()))
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpu": cpu_name(),
+        "isa": isa(),
+        "cores": cores(),
+        "memory_bytes": memory_bytes(),
+        "os": platform.platform(terse=True),
+        "accelerators": _accelerators(),
+    }
+
+
+def threads() -> dict[str, int]:
+    """torch's thread counts; before torch is loaded, the cores this process may use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "get_num_threads"):
+        return {"intra_op": cores(), "inter_op": cores()}
+    return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
+def cores() -> int:
+    """Cores this process may run on (its affinity), not what the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Memory this process may use: the machine's, or its control group's where that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def cpu_name() -> str:
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def isa() -> str:
+    """The vector instruction set that matters for kernels: avx512, avx2, neon, or the machine's architecture."""
+    flags = set(_cpuinfo().get("flags", "").split())
+    for name, needed in _ISA_FLAGS:
+        if flags.issuperset(needed):
+            return name
+    return "neon" if platform.machine() in ("aarch64", "arm64") else platform.machine()
+
+
+def command() -> str:
+    """The command line of this process, ready for a shell."""
+    arguments = sys.orig_argv or sys.argv
+    return shlex.join(arguments)
+
+
+def _accelerators() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The first processor's block of /proc/cpuinfo."""
+    block = _read("/proc/cpuinfo").split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and places as people read them; shared by the terminal, the HTML page and the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["count", "error", "interval", "location", "milliseconds", "percent", "plural", "ratio", "seconds", "size"]
+
+MISSING = "–"
+
+
+def milliseconds(value: float | None) -> str:
+    """A step time: three significant digits, in the unit that suits it."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0 ms"
+    if value < 0.9995:
+        return f"{value * 1000:.3g} µs"
+    return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 99.5:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def size(value: float | None) -> str:
+    """Bytes in binary units."""
+    if value is None:
+        return MISSING
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} TiB"
+
+
+def ratio(value: float | None) -> str:
+    """A speed-up: 1.31×."""
+    if value is None:
+        return MISSING
+    return f"{value:.3f}×" if 0.9 < value < 1.1 else f"{value:.2f}×"
+
+
+def interval(value: Mapping[str, Any] | None) -> str:
+    """An interval of ratios: 1.28–1.34×."""
+    if value is None:
+        return MISSING
+    return f"{ratio(value['low'])[:-1]}–{ratio(value['high'])}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share == 0 or share >= 0.0995 else f"{share * 100:.1f} %"
+
+
+def error(value: float | str | None) -> str:
+    """An error against fp64; "nan" and "inf" stay words."""
+    if value is None:
+        return MISSING
+    return value if isinstance(value, str) else f"{value:.1e}"
+
+
+def count(value: int | None) -> str:
+    return MISSING if value is None else f"{value:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def location(place: Mapping[str, Any] | None) -> str:
+    """file:line, with the function where it is known."""
+    if place is None:
+        return MISSING
+    where = f"{place['file']}:{place['line']}"
+    return f"{where} in {place['function']}" if place["function"] else where

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions a report answers without help, each in a sentence or two: what, how sure, at what cost, what next.
+
+Facts come first; the few suggestions name the number that they rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agspeed.reporting import format as fmt
+
+__all__ = ["Answer", "answers", "headline", "next_steps"]
+
+Json = Mapping[str, Any]
+
+_INPUT_WAIT_WORTH_NAMING = 0.15
+_MAX_SUGGESTIONS = 4
+
+
+class Answer(NamedTuple):
+    question: str
+    text: str
+
+
+def answers(report: Json) -> list[Answer]:
+    """Question and answer pairs, in reading order; the last one is what to do next."""
+    return [
+        Answer("What was chosen", _chosen(report)),
+        Answer("How sure", _certainty(report)),
+        Answer("Is it right", _correctness(report)),
+        Answer("What it cost", _cost(report)),
+        Answer("What to do next", " ".join(next_steps(report))),
+    ]
+
+
+def headline(report: Json) -> str:
+    """A few words for the top of the page."""
+    speedup = report["decision"]["speedup"]
+    if report["status"]["state"] == "tuning":
+        return "still tuning"
+    if report["decision"]["chosen"] == "eager" or speedup is None:
+        return "runs eagerly" if report["decision"]["chosen"] == "eager" else f"runs {report['decision']['chosen']}"
+    return f"{fmt.ratio(speedup['estimate'])} eager's speed"
+
+
+def next_steps(report: Json) -> list[str]:
+    """Sentences, most valuable first; never empty."""
+    found = [*_finish_tuning(report), *_input_wait(report), *_graph_breaks(report), *_recompiles(report)]
+    found += _fallbacks(report)
+    return found[:_MAX_SUGGESTIONS] or [_settled(report)]
+
+
+def _chosen(report: Json) -> str:
+    decision, status = report["decision"], report["status"]
+    text = f"{decision['chosen']}, because {_clause(decision['why'])}."
+    eager, chosen = _step_ms(report["plans"], "eager"), _step_ms(report["plans"], decision["chosen"])
+    if eager is not None and chosen is not None and decision["chosen"] != "eager":
+        text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
+    return f"{text} Status: {status['state']}, {_clause(status['reason'])}."
+
+
+def _certainty(report: Json) -> str:
+    decision = report["decision"]
+    speedup = decision["speedup"]
+    origin = {
+        "measured": "measured in this run",
+        "cache": "decided in an earlier run and read from the cache",
+        "plan-file": "replayed from a plan file, not timed here",
+        "fixed-order": "taken by fixed order, not timed",
+        "none": "nothing has been decided",
+    }[decision["source"]]
+    text = f"The choice was {origin}." if decision["source"] != "none" else "Nothing has been decided yet."
+    if speedup is not None:
+        text = (
+            f"{fmt.percent(speedup['confidence'])} interval {fmt.interval(speedup)} of eager's speed, from "
+            f"{fmt.plural(speedup['pairs'], 'pair')} of real training steps. {text}"
+        )
+    return text if decision["drift"] is None else f"{text} Since then: {_clause(decision['drift'])}."
+
+
+def _correctness(report: Json) -> str:
+    name = report["decision"]["chosen"]
+    if name == "eager":
+        return "Eager is the reference: results are those of the untouched model."
+    gates = [c["gate"] for c in _all_candidates(report) if c["name"] == name and c["gate"] is not None]
+    wrong = sum(c["state"] == "wrong" for c in _all_candidates(report))
+    text = f" The gate rejected {fmt.plural(wrong, 'wrong candidate')}." if wrong else ""
+    if not gates or all(gate["verdict"] == "not-run" for gate in gates):
+        return f"The numerics gate has not run on {name}.{text}"
+    groups = [(kind, gate[kind]) for gate in gates for kind in ("forward", "gradients", "optimizer") if gate[kind]]
+    if not groups:
+        return f"{name} passed the numerics gate.{text}"
+    kind, worst = max(groups, key=lambda group: _sortable(group[1]["rms"]))
+    return (
+        f"{name} passed the numerics gate; against fp64 its worst RMS error is {fmt.error(worst['rms'])} ({kind}), "
+        f"eager's own is {fmt.error(worst['eager_rms'])}.{text}"
+    )
+
+
+def _cost(report: Json) -> str:
+    cost = report["cost"]
+    foreground, background = fmt.seconds(cost["foreground_s"]), fmt.seconds(cost["background_s"])
+    text = f"{foreground} of training time and {background} in the background."
+    break_even, steps = cost["break_even_step"], report["timeline"]["steps"]
+    if break_even is None:
+        return f"{text} There is no saving to earn it back with." if cost["foreground_s"] else text
+    if steps >= break_even:
+        return f"{text} Earned back at step {break_even:,}; {steps:,} steps have run."
+    return f"{text} It will be earned back at step {break_even:,}; {steps:,} steps have run."
+
+
+def _finish_tuning(report: Json) -> list[str]:
+    if report["status"]["state"] != "tuning":
+        return []
+    pending = sum(plan["state"] == "pending" for plan in report["plans"])
+    return [f"Keep training: {fmt.plural(pending, 'candidate')} still to decide; agspeed.wait(model) finishes now."]
+
+
+def _input_wait(report: Json) -> list[str]:
+    total = sum(share["ms"] for share in report["time_shares"])
+    waiting = sum(share["ms"] for share in report["time_shares"] if share["kind"] == "input-wait")
+    if total == 0 or waiting / total < _INPUT_WAIT_WORTH_NAMING:
+        return []
+    return [
+        f"Feed the model faster: {fmt.percent(waiting / total)} of a step waits for input, which no compiler helps."
+    ]
+
+
+def _graph_breaks(report: Json) -> list[str]:
+    costly = [item for item in report["graph_breaks"] if item["cost_ms"]]
+    if not costly:
+        return []
+    worst = max(costly, key=lambda item: item["cost_ms"])
+    return [
+        f"Remove the graph break at {fmt.location(worst['location'])} ({_clause(worst['reason'])}): "
+        f"it costs {fmt.milliseconds(worst['cost_ms'])} per step."
+    ]
+
+
+def _recompiles(report: Json) -> list[str]:
+    total = sum(item["count"] for item in report["recompiles"])
+    if total < 3:
+        return []
+    return [f"Pad to few sizes or pass dynamic=True: changing inputs caused {total:,} recompiles."]
+
+
+def _fallbacks(report: Json) -> list[str]:
+    if not report["fallbacks"]:
+        return []
+    first = max(report["fallbacks"], key=lambda item: int(item["count"]))
+    return [
+        f"See the fallbacks: {_place(first)} runs eagerly ({_clause(first['reason'])}); "
+        "AGSPEED_STRICT=1 raises instead."
+    ]
+
+
+def _settled(report: Json) -> str:
+    if report["decision"]["chosen"] == "eager":
+        return "Nothing: training runs as it did before."
+    return "Nothing: keep the cache directory and the next run starts tuned."
+
+
+def _all_candidates(report: Json) -> list[Json]:
+    return [*report["plans"], *(c for region in report["regions"] for c in region["candidates"])]
+
+
+def _step_ms(plans: Sequence[Json], name: str) -> float | None:
+    return next((plan["step_ms"] for plan in plans if plan["name"] == name), None)
+
+
+def _place(item: Json) -> str:
+    if item["location"] is not None:
+        return fmt.location(item["location"])
+    return "one place" if item["region"] is None else f"region {item['region']}"
+
+
+def _clause(sentence: str) -> str:
+    """A sentence made fit for the middle of another."""
+    return sentence.strip().rstrip(".")
+
+
+def _sortable(error: float | str) -> float:
+    return float(error)

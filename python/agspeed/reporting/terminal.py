@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report in a terminal: answers first, then tables; colour only where the console has it.
+
+`as_text` is the same view without colour, for `str(report)` and files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agspeed.reporting import format as fmt
+from agspeed.reporting import summary
+
+__all__ = ["STATE_STYLES", "as_text", "print_report", "state_label"]
+
+Json = Mapping[str, Any]
+
+STATE_STYLES = {
+    "chosen": "bold green",
+    "slower": "default",
+    "wrong": "bold red",
+    "memory": "yellow",
+    "failed": "red",
+    "skipped": "dim",
+    "pending": "cyan",
+}
+_MAX_ROWS = 12
+
+
+def print_report(report: Json, console: Console | None = None) -> None:
+    """Writes the whole report to `console` (standard output by default)."""
+    (console or Console()).print(_view(report), soft_wrap=False)
+
+
+def as_text(report: Json, width: int = 110) -> str:
+    """The report as plain text without trailing blanks."""
+    stream = io.StringIO()
+    print_report(
+        report, Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    )
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def state_label(candidate: Json) -> str:
+    """The state in words that need no legend."""
+    return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
+
+
+def _view(report: Json) -> Group:
+    blocks: list[RenderableType] = [_title(report), _answers(report)]
+    if report["plans"]:
+        blocks.append(_plans(report))
+    if report["regions"]:
+        blocks.append(_regions(report))
+    blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
+    blocks += [Text(f"Warning: {message}", style="yellow") for message in report["warnings"][:_MAX_ROWS]]
+    blocks += [_footer(report)]
+    return Group(*(item for block in blocks for item in (block, Text())))
+
+
+def _title(report: Json) -> Text:
+    header = report["header"]
+    machine, threads = header["machine"], header["threads"]
+    conditions = [machine["cpu"], machine["isa"], fmt.plural(threads["intra_op"], "thread")]
+    conditions += [f"{name} {header['versions'][name]}" for name in ("torch", "agspeed") if name in header["versions"]]
+    text = Text.assemble(
+        ("agspeed", "bold"), "  ", (header["subject"], "bold cyan"), "  ", (summary.headline(report), "bold green")
+    )
+    text.append("\n" + " · ".join(part for part in conditions if part), style="dim")
+    return text
+
+
+def _answers(report: Json) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for question, text in summary.answers(report):
+        grid.add_row(Text(question), Text(text))
+    return grid
+
+
+def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _plans(report: Json) -> Table:
+    numbers = ("Step", "Speed", "Compile", "Peak")
+    table = _table("Plans", "Plan", "State", "Step", "Speed", "Interval", "Compile", "Peak", "Why", right=numbers)
+    for plan in report["plans"]:
+        style = STATE_STYLES[plan["state"]]
+        compile_time = "cached" if plan["cached"] else fmt.seconds(plan["compile_s"])
+        table.add_row(
+            Text(plan["name"], style=style),
+            Text(state_label(plan), style=style),
+            fmt.milliseconds(plan["step_ms"]),
+            fmt.ratio(plan["speedup"]["estimate"] if plan["speedup"] else None),
+            fmt.interval(plan["speedup"]),
+            compile_time,
+            fmt.size(plan["peak_bytes"]),
+            Text(plan["reason"] or ""),
+        )
+    return table
+
+
+def _regions(report: Json) -> Table:
+    table = _table("Regions", "Region", "Where", "Operators", "Native", "Shapes", "Runs", right=("Operators", "Native"))
+    for region in report["regions"][:_MAX_ROWS]:
+        share = region["native_operators"] / region["operators"] if region["operators"] else 0.0
+        table.add_row(
+            Text(region["id"]),
+            Text(fmt.location(region["location"])),
+            fmt.count(region["operators"]),
+            fmt.percent(share),
+            fmt.count(len(region["shapes"])),
+            Text(region["chosen"] or "eager"),
+        )
+    return _with_rest(table, len(report["regions"]))
+
+
+def _breaks(report: Json) -> Table:
+    table = _table("Graph breaks", "Where", "Count", "Per step", "Reason", right=("Count", "Per step"))
+    for item in report["graph_breaks"][:_MAX_ROWS]:
+        cost = fmt.milliseconds(item["cost_ms"])
+        table.add_row(Text(fmt.location(item["location"])), fmt.count(item["count"]), cost, Text(item["reason"]))
+    return _with_rest(table, len(report["graph_breaks"]))
+
+
+def _recompiles(report: Json) -> Table:
+    table = _table("Recompiles", "Where", "Count", "Cost", "Reason", right=("Count", "Cost"))
+    for item in report["recompiles"][:_MAX_ROWS]:
+        cost = fmt.seconds(item["cost_s"])
+        table.add_row(Text(fmt.location(item["location"])), fmt.count(item["count"]), cost, Text(item["reason"]))
+    return _with_rest(table, len(report["recompiles"]))
+
+
+def _fallbacks(report: Json) -> Table:
+    table = _table("Fallbacks to eager", "Region", "Where", "Count", "Reason", right=("Count",))
+    for item in report["fallbacks"][:_MAX_ROWS]:
+        region, where = Text(item["region"] or fmt.MISSING), Text(fmt.location(item["location"]))
+        table.add_row(region, where, fmt.count(item["count"]), Text(item["reason"]))
+    return _with_rest(table, len(report["fallbacks"]))
+
+
+def _with_rest(table: Table, total: int) -> Table:
+    if total > _MAX_ROWS:
+        table.caption = f"and {total - _MAX_ROWS:,} more; the HTML report lists all"
+        table.caption_justify = "left"
+    return table
+
+
+def _footer(report: Json) -> Text:
+    text = Text(f"Switch off: {report['kill_switch']}", style="dim")
+    if report["reproduce"]["command"]:
+        text.append(f"\nReproduce: {report['reproduce']['command']}")
+    return text
