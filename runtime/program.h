@@ -115,4 +115,9 @@ struct Program {
   SymExpr arenaBytes;
 };
 
+/// Checks every rule that running relies on: ids in range, values written before they are read and not read after their
+/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value; kUnsupported for a
+/// stream other than 0.
+Status verify(const Program& program, size_t numKernels, size_t numConstants);
+
 }  // namespace agspeed::runtime

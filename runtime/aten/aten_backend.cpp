@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/aten/aten_backend.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "runtime/aten/tensors.h"
+
+namespace agspeed::runtime::aten {
+
+// --- AtenBackend -----------------------------------------------------------------------------------------------------
+
+StatusOr<std::shared_ptr<AtenBackend>> AtenBackend::create(const Program& program,
+                                                           const std::vector<at::Tensor>& constants) {
+  std::shared_ptr<AtenBackend> backend(new AtenBackend(program, constants));
+  for (const Instruction& instruction : program.instructions) {
+    const auto* call = std::get_if<ExternalCall>(&instruction.op);
+    if (call == nullptr) continue;
+    StatusOr<OperatorCall> bound = OperatorCall::bind(*call);
+    if (!bound) return bound.status().withContext(instruction.origin);
+    backend->calls_.push_back(*std::move(bound));
+  }
+  backend->findRoots();
+  return backend;
+}
+
+void AtenBackend::findRoots() {
+  roots_.resize(program_.values.size());
+  std::iota(roots_.begin(), roots_.end(), 0);
+  for (const OperatorCall& call : calls_) {
+    for (size_t i = 0; i < call.results().size(); ++i) {
+      const ValueId source = call.aliasOfResult(i);
+      if (call.results()[i] != kNoValue && source != kNoValue) roots_[call.results()[i]] = roots_[source];
+    }
+  }
+}
+
+std::unique_ptr<TensorFrame> AtenBackend::newFrame() const { return std::make_unique<AtenFrame>(*this); }
+
+StatusOr<std::unique_ptr<BackendPlan>> AtenBackend::plan(const ResolvedProgram& resolved) const {
+  auto plan = std::make_unique<AtenPlan>();
+  for (const OperatorCall& call : calls_) {
+    StatusOr<std::vector<c10::IValue>> arguments = call.resolveArguments(resolved.symbols);
+    if (!arguments) return arguments.status().withContext(c10::toString(call.handle().operator_name()));
+    plan->arguments.push_back(*std::move(arguments));
+  }
+  return std::unique_ptr<BackendPlan>(std::move(plan));
+}
+
+// --- AtenFrame -------------------------------------------------------------------------------------------------------
+
+AtenFrame::AtenFrame(const AtenBackend& backend)
+    : backend_(backend), slots_(backend.program().values.size()), integers_(backend.program().inputs.size()) {
+  const Program& program = backend.program();
+  for (size_t id = 0; id < program.values.size(); ++id) {
+    const ValueDecl& decl = program.values[id];
+    if (decl.storage == Storage::kConstant) {
+      slots_[id] = backend.constants()[decl.index];
+    } else if (decl.storage == Storage::kArena) {
+      inArena_.push_back(static_cast<ValueId>(id));
+    } else if (!decl.isScalar) {
+      transient_.push_back(static_cast<ValueId>(id));
+    }
+  }
+  for (auto output = program.outputs.begin(); output != program.outputs.end(); ++output) {
+    const ValueId root = *output == kNoValue ? kNoValue : backend.root(*output);
+    const Storage storage = root == kNoValue ? Storage::kFresh : program.values[root].storage;
+    copyOutput_.push_back(storage == Storage::kArena || storage == Storage::kConstant);
+    lastOutput_.push_back(std::find(output + 1, program.outputs.end(), *output) == program.outputs.end());
+  }
+}
+
+at::Tensor AtenFrame::takeOutput(size_t index) {
+  const ValueId id = backend_.program().outputs[index];
+  if (id == kNoValue) return {};
+  if (copyOutput_[index]) return copyWithLayout(tensor(id), plan_->layouts[id]);
+  return lastOutput_[index] ? std::move(slots_[id]) : slots_[id];
+}
+
+int64_t AtenFrame::inputSize(int32_t input, int32_t dim) const {
+  if (dim == -1) return integers_[input];
+  const at::Tensor& tensor = slots_[backend_.program().inputs[input]];
+  return tensor.defined() && dim < tensor.dim() ? tensor.size(dim) : 0;
+}
+
+Status AtenFrame::checkInput(size_t index) const {
+  const ValueId id = backend_.program().inputs[index];
+  if (backend_.program().values[id].isScalar) {
+    if (integers_[index] == plan_->scalars[id]) return {};
+    return invalidArgument("input " + std::to_string(index) + " is " + std::to_string(integers_[index]) +
+                           " where the graph was compiled for " + std::to_string(plan_->scalars[id]));
+  }
+  const TensorLayout& layout = plan_->layouts[id];
+  if (matches(slots_[id], layout)) return {};
+  return invalidArgument("input " + std::to_string(index) + " is " + describe(slots_[id]) +
+                         " where the graph was compiled for " + toString(layout));
+}
+
+void AtenFrame::moveArena(std::byte* arena) {
+  for (ValueId id : inArena_) slots_[id].reset();
+  arena_ = arena;
+}
+
+Status AtenFrame::begin(const ResolvedProgram& plan, std::byte* arena) {
+  if (plan_ != &plan || arena_ != arena) moveArena(arena);
+  plan_ = &plan;
+  arguments_ = static_cast<const AtenPlan*>(plan.backend.get());
+  for (size_t i = 0; i < integers_.size(); ++i) AG_RETURN_IF_ERROR(checkInput(i));
+  return {};
+}
+
+const at::Tensor& AtenFrame::tensor(ValueId value) {
+  at::Tensor& slot = slots_[value];
+  if (!slot.defined() && plan_->arenaOffsets[value] >= 0) {
+    c10::InferenceMode normalTensor(false);  // the wrapper outlives this call
+    slot = wrapMemory(plan_->layouts[value], arena_ + plan_->arenaOffsets[value]);
+  }
+  return slot;
+}
+
+void* AtenFrame::data(ValueId value) { return const_cast<void*>(tensor(value).const_data_ptr()); }
+
+Status AtenFrame::allocate(ValueId value) {
+  try {
+    slots_[value] = emptyTensor(plan_->layouts[value]);
+    return {};
+  } catch (const std::exception& error) {
+    return resourceExhausted(error.what());
+  }
+}
+
+c10::IValue AtenFrame::tensorArgument(const OperatorCall::TensorArgument& argument) {
+  if (argument.isOptionalList) {
+    c10::List<std::optional<at::Tensor>> list;
+    list.reserve(argument.values.size());
+    for (ValueId id : argument.values) list.push_back(id == kNoValue ? std::nullopt : std::optional(tensor(id)));
+    return list;
+  }
+  if (argument.isList) {
+    c10::List<at::Tensor> list;
+    list.reserve(argument.values.size());
+    for (ValueId id : argument.values) list.push_back(tensor(id));
+    return list;
+  }
+  const ValueId id = argument.values.front();
+  if (id == kNoValue) return {};
+  if (backend_.program().values[id].isScalar) return plan_->scalars[id];
+  return tensor(id);
+}
+
+Status AtenFrame::call(size_t index) {
+  const OperatorCall& call = backend_.calls()[index];
+  const std::vector<c10::IValue>& prepared = arguments_->arguments[index];
+  try {
+    stack_.assign(prepared.begin(), prepared.end());
+    for (const OperatorCall::TensorArgument& argument : call.tensorArguments()) {
+      stack_[argument.position] = tensorArgument(argument);
+    }
+    call.handle().callBoxed(stack_);
+    Status status = storeResults(call);
+    stack_.clear();
+    return status;
+  } catch (const c10::Error& error) {
+    stack_.clear();
+    return invalidArgument(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    stack_.clear();
+    return invalidArgument(error.what());
+  }
+}
+
+Status AtenFrame::storeResults(const OperatorCall& call) {
+  const std::vector<ValueId>& results = call.results();
+  size_t next = 0;
+  const auto store = [&](at::Tensor tensor) -> Status {
+    if (next >= results.size() || results[next] == kNoValue) return (++next, Status());
+    return storeResult(results[next++], std::move(tensor));
+  };
+  for (c10::IValue& value : stack_) {
+    if (value.isTensor()) {
+      AG_RETURN_IF_ERROR(store(std::move(value).toTensor()));
+    } else if (value.isTensorList()) {
+      for (at::Tensor tensor : value.toTensorVector()) AG_RETURN_IF_ERROR(store(std::move(tensor)));
+    } else {
+      ++next;  // numbers among the results are known to the graph as expressions
+    }
+  }
+  if (next < results.size()) return internalError("returned fewer results than the Program reads");
+  return {};
+}
+
+Status AtenFrame::storeResult(ValueId value, at::Tensor tensor) {
+  const TensorLayout& layout = plan_->layouts[value];
+  if (matches(tensor, layout)) {
+    slots_[value] = std::move(tensor);
+  } else if (matchesExceptStrides(tensor, layout)) {
+    slots_[value] = copyWithLayout(tensor, layout);
+  } else {
+    return internalError("returned " + describe(tensor) + " where the Program declares " + toString(layout));
+  }
+  return {};
+}
+
+void AtenFrame::release(ValueId value) { slots_[value].reset(); }
+
+void AtenFrame::end() {
+  for (ValueId id : transient_) slots_[id].reset();
+}
+
+}  // namespace agspeed::runtime::aten

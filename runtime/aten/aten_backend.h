@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorBackend of torch: one AtenBackend per entry, one AtenFrame per call in flight.
+//
+// Operators run below autograd, autocast, functorch and Python dispatch, whatever the calling thread has switched on: the
+// graph was traced through all of these. Results whose strides differ from what the Program declares are copied into the
+// declared layout, because kernels were compiled for it.
+// Threading and ownership: see runtime/tensor_backend.h. The backend holds the constants' tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <vector>
+
+#include "runtime/aten/operator_call.h"
+#include "runtime/tensor_backend.h"
+
+namespace agspeed::runtime::aten {
+
+/// Prepared arguments of every ExternalCall, for one set of sizes.
+struct AtenPlan final : BackendPlan {
+  std::vector<std::vector<c10::IValue>> arguments;
+};
+
+class AtenBackend final : public TensorBackend {
+ public:
+  /// `program` and `constants` (by index into Executable::constants) must outlive the backend.
+  /// Errors: those of OperatorCall::bind.
+  static StatusOr<std::shared_ptr<AtenBackend>> create(const Program& program, const std::vector<at::Tensor>& constants);
+
+  std::unique_ptr<TensorFrame> newFrame() const override;
+  StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const override;
+  void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override;
+
+  const Program& program() const { return program_; }
+  const std::vector<OperatorCall>& calls() const { return calls_; }
+  const std::vector<at::Tensor>& constants() const { return constants_; }
+  /// The value whose memory `value` may share, following views to their source; `value` itself when it owns its memory.
+  ValueId root(ValueId value) const { return roots_[value]; }
+
+ private:
+  AtenBackend(const Program& program, const std::vector<at::Tensor>& constants)
+      : program_(program), constants_(constants) {}
+  void findRoots();
+
+  const Program& program_;
+  const std::vector<at::Tensor>& constants_;
+  std::vector<OperatorCall> calls_;
+  std::vector<ValueId> roots_;  ///< by ValueId
+};
+
+class AtenFrame final : public TensorFrame {
+ public:
+  explicit AtenFrame(const AtenBackend& backend);
+
+  /// Before run: the inputs, by position.
+  void setInput(size_t index, at::Tensor tensor) { slots_[backend_.program().inputs[index]] = std::move(tensor); }
+  void setInput(size_t index, int64_t integer) { integers_[index] = integer; }
+  /// After run: a tensor output by position; undefined for None. Each output may be taken once.
+  at::Tensor takeOutput(size_t index);
+
+  int64_t inputSize(int32_t input, int32_t dim) const override;
+  Status begin(const ResolvedProgram& plan, std::byte* arena) override;
+  void* data(ValueId value) override;
+  Status allocate(ValueId value) override;
+  Status call(size_t index) override;
+  void release(ValueId value) override;
+  void end() override;
+
+ private:
+  Status checkInput(size_t index) const;
+  void moveArena(std::byte* arena);
+  const at::Tensor& tensor(ValueId value);
+  c10::IValue tensorArgument(const OperatorCall::TensorArgument& argument);
+  Status storeResults(const OperatorCall& call);
+  Status storeResult(ValueId value, at::Tensor tensor);
+
+  const AtenBackend& backend_;
+  const ResolvedProgram* plan_ = nullptr;
+  const AtenPlan* arguments_ = nullptr;
+  std::byte* arena_ = nullptr;
+  std::vector<at::Tensor> slots_;    ///< by ValueId
+  std::vector<int64_t> integers_;    ///< integer inputs, by position
+  std::vector<ValueId> transient_;   ///< slots that end() empties
+  std::vector<ValueId> inArena_;     ///< slots that stay as long as plan and arena do
+  std::vector<bool> copyOutput_;     ///< by output: it may share memory with the arena or a constant
+  std::vector<bool> lastOutput_;     ///< by output: no later output is the same value
+  c10::Stack stack_;                 ///< of the operator being called
+};
+
+}  // namespace agspeed::runtime::aten

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/aten/aten_executable.h"
+
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <utility>
+
+#include "runtime/aten/tensors.h"
+
+namespace agspeed::runtime::aten {
+namespace {
+
+constexpr c10::DispatchKeySet kSkippedKeys = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                             c10::autocast_dispatch_keyset | c10::python_ks |
+                                             c10::functorch_transforms_ks;
+
+StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant) {
+  Program holder;
+  holder.values.emplace_back().type = constant.type;
+  AG_ASSIGN_OR_RETURN(auto resolved, resolve(holder, {}));
+  const TensorLayout& layout = resolved->layouts.front();
+  if (static_cast<int64_t>(constant.bytes.size()) != layout.bytes) {
+    return invalidArgument("a constant has " + std::to_string(constant.bytes.size()) + " bytes, its type needs " +
+                           std::to_string(layout.bytes));
+  }
+  c10::InferenceMode normalTensor(false);
+  at::Tensor tensor = emptyTensor(layout);
+  if (layout.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), constant.bytes.data(), constant.bytes.size());
+  return tensor;
+}
+
+Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, AtenFrame& frame) {
+  const size_t expected = entry.program().inputs.size();
+  if (inputs.size() != expected) {
+    return invalidArgument("takes " + std::to_string(expected) + " inputs, got " + std::to_string(inputs.size()));
+  }
+  for (size_t i = 0; i < expected; ++i) {
+    const auto* integer = std::get_if<int64_t>(&inputs[i]);
+    if (entry.isScalarInput(i) != (integer != nullptr)) {
+      return invalidArgument("input " + std::to_string(i) + " must be " +
+                             (entry.isScalarInput(i) ? "an integer" : "a tensor"));
+    }
+    if (integer != nullptr) {
+      frame.setInput(i, *integer);
+    } else if (const auto* tensor = std::get_if<at::Tensor>(&inputs[i])) {
+      frame.setInput(i, *tensor);
+    }
+  }
+  return {};
+}
+
+int32_t inputIndex(const Program& program, ValueId id) {
+  return id != kNoValue && program.values[id].storage == Storage::kInput ? program.values[id].index : -1;
+}
+
+}  // namespace
+
+OperatorsOnly::OperatorsOnly() : keys_(kSkippedKeys), gradMode_(false) {}
+
+int32_t AtenEntry::inputOfOutput(size_t index) const {
+  return isScalarOutput(index) ? -1 : inputIndex(program(), program().outputs[index]);
+}
+
+int32_t AtenEntry::inputAliasedByOutput(size_t index) const {
+  const ValueId id = program().outputs[index];
+  return id == kNoValue || isScalarOutput(index) ? -1 : inputIndex(program(), backend->root(id));
+}
+
+StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared_ptr<const Executable> executable) {
+  std::shared_ptr<AtenExecutable> loaded(new AtenExecutable);
+  loaded->executable_ = executable;
+  for (const ConstantTensor& constant : executable->constants) {
+    AG_ASSIGN_OR_RETURN(at::Tensor tensor, loadConstant(constant));
+    loaded->constants_.push_back(std::move(tensor));
+  }
+  for (const auto& [name, program] : executable->entries) {
+    // Verified before anything walks its ids.
+    const size_t numKernels = executable->kernels ? executable->kernels->numKernels() : 0;
+    AG_RETURN_IF_ERROR(verify(program, numKernels, executable->constants.size()).withContext("entry " + name));
+    AtenEntry entry;
+    AG_ASSIGN_OR_RETURN(entry.backend, AtenBackend::create(program, loaded->constants_));
+    AG_ASSIGN_OR_RETURN(entry.executor, Executor::create(executable, name, entry.backend, loaded->arenas_));
+    loaded->entries_.emplace(name, std::move(entry));
+  }
+  return std::shared_ptr<const AtenExecutable>(std::move(loaded));
+}
+
+const AtenEntry* AtenExecutable::entry(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs) const {
+  OperatorsOnly guard;
+  Executor::Lease lease = entry.executor->lease();
+  auto& frame = static_cast<AtenFrame&>(lease.frame());
+  AG_RETURN_IF_ERROR(setInputs(entry, inputs, frame));
+  AG_RETURN_IF_ERROR(entry.executor->run(lease));
+  const Program& program = entry.program();
+  std::vector<Argument> outputs(program.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (entry.isScalarOutput(i)) {
+      outputs[i] = Executor::resolved(lease).scalars[program.outputs[i]];
+    } else if (program.outputs[i] != kNoValue) {
+      outputs[i] = frame.takeOutput(i);
+    }
+  }
+  return outputs;
+}
+
+}  // namespace agspeed::runtime::aten

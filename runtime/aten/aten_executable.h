@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// AtenExecutable: an Executable bound to torch, ready to run its entries on tensors.
+//
+// Thread-safety: immutable after load; any thread may run any entry. Shared ownership: whoever may still run an entry
+// (a region, an autograd node) holds a shared_ptr.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/aten/aten_backend.h"
+#include "runtime/executor.h"
+
+namespace agspeed::runtime::aten {
+
+/// A tensor, an integer, or None.
+using Argument = std::variant<std::monostate, at::Tensor, int64_t>;
+
+/// One entry, bound.
+struct AtenEntry {
+  std::shared_ptr<AtenBackend> backend;
+  std::unique_ptr<Executor> executor;
+
+  const Program& program() const { return executor->program(); }
+  bool isScalarInput(size_t index) const { return program().values[program().inputs[index]].isScalar; }
+  /// Output `index` is an integer, not a tensor.
+  bool isScalarOutput(size_t index) const {
+    const ValueId id = program().outputs[index];
+    return id != kNoValue && program().values[id].isScalar;
+  }
+  /// The input that output `index` is, or -1.
+  int32_t inputOfOutput(size_t index) const;
+  /// The input whose memory output `index` is or may be a view of, or -1.
+  int32_t inputAliasedByOutput(size_t index) const;
+};
+
+class AtenExecutable {
+ public:
+  /// Errors: kUnsupported for an operator torch lacks, kInvalidArgument for a malformed Program; the entry is named.
+  static StatusOr<std::shared_ptr<const AtenExecutable>> load(std::shared_ptr<const Executable> executable);
+
+  /// nullptr when there is no such entry.
+  const AtenEntry* entry(const std::string& name) const;
+  /// Errors: kInvalidArgument for inputs that do not fit, else what Executor::run reports.
+  StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs) const;
+  const CompileStats& stats() const { return executable_->stats; }
+
+ private:
+  AtenExecutable() = default;
+  std::shared_ptr<const Executable> executable_;
+  std::shared_ptr<ArenaPool> arenas_ = std::make_shared<ArenaPool>();
+  std::vector<at::Tensor> constants_;
+  std::map<std::string, AtenEntry> entries_;
+};
+
+/// While alive, operators called on this thread go straight to their kernels: no autograd, autocast, functorch or Python.
+class OperatorsOnly {
+ public:
+  OperatorsOnly();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard keys_;
+  c10::AutoGradMode gradMode_;
+};
+
+}  // namespace agspeed::runtime::aten

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors by TensorLayout: the conversions between the runtime's plain descriptions and torch's objects.
+//
+// Stateless functions, safe from any thread. They go below torch's dispatcher and never record autograd history.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "runtime/resolved_program.h"
+
+namespace agspeed::runtime::aten {
+
+c10::ScalarType scalarTypeOf(DType dtype);
+/// nullopt for types that Programs do not know (quantized, float8, ...).
+std::optional<DType> dtypeOf(c10::ScalarType type);
+
+/// Uninitialised memory of torch's CPU allocator.
+at::Tensor emptyTensor(const TensorLayout& layout);
+/// A tensor over memory that somebody else owns and that outlives it.
+at::Tensor wrapMemory(const TensorLayout& layout, void* data);
+/// A fresh tensor of that layout with the same values. Requires: same sizes.
+at::Tensor copyWithLayout(const at::Tensor& tensor, const TensorLayout& layout);
+
+/// Whether a kernel compiled for `layout` may read the tensor: a plain CPU tensor with this dtype, these sizes and, for
+/// dimensions that are walked, these strides.
+bool matches(const at::Tensor& tensor, const TensorLayout& layout);
+/// As matches, but any strides will do.
+bool matchesExceptStrides(const at::Tensor& tensor, const TensorLayout& layout);
+
+/// "f32[8, 64] with strides [64, 1]", for messages.
+std::string toString(const TensorLayout& layout);
+std::string describe(const at::Tensor& tensor);
+
+}  // namespace agspeed::runtime::aten

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace agspeed::runtime {
+
+/// An Instruction, flattened. Ranges are indices into the Executor's operands_ and fresh_.
+struct Executor::Step {
+  enum class Kind : uint8_t { kKernel, kExternal, kRelease };
+  Kind kind = Kind::kKernel;
+  KernelLaunch kernel;    ///< kKernel; pointers and integers are filled per call
+  size_t index = 0;       ///< kKernel: which launch; kExternal: which external call
+  ValueId value = 0;      ///< kRelease
+  size_t firstOperand = 0, endOperand = 0;
+  size_t firstFresh = 0, endFresh = 0;
+  const Instruction* instruction = nullptr;
+};
+
+/// The reusable state of one call in flight.
+struct Executor::Call {
+  std::unique_ptr<TensorFrame> frame;
+  Plan plan;
+  ArenaPool::Buffer arena;
+  std::vector<void*> pointers;  ///< scratch: a kernel's operands
+  std::vector<int64_t> symbols;
+};
+
+namespace {
+
+// All values an instruction touches, in order.
+std::vector<ValueId> valuesOf(const Instruction& instruction) {
+  if (const auto* kernel = std::get_if<KernelCall>(&instruction.op)) return kernel->operands;
+  std::vector<ValueId> values;
+  if (const auto* call = std::get_if<ExternalCall>(&instruction.op)) {
+    for (const ExternalArg& arg : call->args) values.insert(values.end(), arg.values.begin(), arg.values.end());
+  }
+  return values;
+}
+
+std::string describe(const Instruction& instruction) {
+  const auto* call = std::get_if<ExternalCall>(&instruction.op);
+  const std::string what = call != nullptr ? call->op : "memory allocation";
+  return instruction.origin.empty() ? what : what + " (" + instruction.origin + ")";
+}
+
+}  // namespace
+
+Executor::Executor(std::shared_ptr<const Executable> executable, const Program& program,
+                   std::shared_ptr<TensorBackend> backend, std::shared_ptr<ArenaPool> arenas)
+    : executable_(std::move(executable)),
+      program_(program),
+      backend_(std::move(backend)),
+      arenas_(std::move(arenas)) {}
+
+Executor::~Executor() {
+  for (std::atomic<Call*>& slot : idle_) delete slot.load();
+}
+
+StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Executable> executable,
+                                                     const std::string& entry, std::shared_ptr<TensorBackend> backend,
+                                                     std::shared_ptr<ArenaPool> arenas) {
+  const auto found = executable->entries.find(entry);
+  if (found == executable->entries.end()) return invalidArgument("this Executable has no entry \"" + entry + "\"");
+  const Program& program = found->second;
+  std::unique_ptr<Executor> executor(
+      new Executor(std::move(executable), program, std::move(backend), std::move(arenas)));
+  executor->flatten();
+  if (program.symbols.empty()) {
+    AG_ASSIGN_OR_RETURN(executor->staticPlan_, executor->makePlan({}));
+  }
+  return executor;
+}
+
+void Executor::flatten() {
+  std::vector<bool> allocated(program_.values.size(), false);
+  size_t launches = 0;
+  size_t calls = 0;
+  for (const Instruction& instruction : program_.instructions) {
+    Step step;
+    step.instruction = &instruction;
+    step.firstOperand = operands_.size();
+    step.firstFresh = fresh_.size();
+    for (ValueId id : valuesOf(instruction)) {
+      operands_.push_back(id);
+      if (id == kNoValue || program_.values[id].storage != Storage::kFresh || allocated[id]) continue;
+      allocated[id] = true;
+      fresh_.push_back(id);
+    }
+    step.endOperand = operands_.size();
+    step.endFresh = fresh_.size();
+    if (const auto* kernel = std::get_if<KernelCall>(&instruction.op)) {
+      const auto index = static_cast<size_t>(kernel->kernel);
+      step.kernel = {executable_->kernels->kernel(index), executable_->kernels.get(), index, nullptr, nullptr};
+      step.index = launches++;
+    } else if (const auto* release = std::get_if<Release>(&instruction.op)) {
+      step.kind = Step::Kind::kRelease;
+      step.value = release->value;
+    } else {
+      step.kind = Step::Kind::kExternal;
+      step.index = calls++;
+    }
+    steps_.push_back(step);
+  }
+}
+
+StatusOr<Executor::Plan> Executor::makePlan(std::vector<int64_t> symbols) const {
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<ResolvedProgram> plan, resolve(program_, std::move(symbols)));
+  AG_ASSIGN_OR_RETURN(plan->backend, backend_->plan(*plan));
+  return Plan(std::move(plan));
+}
+
+StatusOr<Executor::Plan> Executor::findPlan(const std::vector<int64_t>& symbols) const {
+  std::lock_guard lock(plansMutex_);
+  const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p->symbols == symbols; });
+  if (found != plans_.end()) {
+    std::rotate(plans_.begin(), found, found + 1);
+    return plans_.front();
+  }
+  AG_ASSIGN_OR_RETURN(Plan plan, makePlan(symbols));
+  plans_.insert(plans_.begin(), plan);
+  if (plans_.size() > kRecentPlans) plans_.pop_back();
+  return plan;
+}
+
+Status Executor::choosePlan(Call& call) const {
+  if (staticPlan_ != nullptr) {
+    if (call.plan == nullptr) call.plan = staticPlan_;
+    return {};
+  }
+  call.symbols.clear();
+  for (const SymbolBinding& binding : program_.symbols) {
+    call.symbols.push_back(call.frame->inputSize(binding.input, binding.dim));
+  }
+  if (call.plan != nullptr && call.plan->symbols == call.symbols) return {};
+  AG_ASSIGN_OR_RETURN(call.plan, findPlan(call.symbols));
+  return {};
+}
+
+Status Executor::begin(Call& call) const {
+  AG_RETURN_IF_ERROR(choosePlan(call));
+  call.arena = arenas_->acquire(call.plan->arenaBytes);
+  if (call.plan->arenaBytes > 0 && call.arena.data == nullptr) {
+    return resourceExhausted("no memory for an arena of " + std::to_string(call.plan->arenaBytes) + " bytes");
+  }
+  return call.frame->begin(*call.plan, call.arena.data.get());
+}
+
+Status Executor::allocateFresh(const Step& step, Call& call) const {
+  for (size_t i = step.firstFresh; i < step.endFresh; ++i) AG_RETURN_IF_ERROR(call.frame->allocate(fresh_[i]));
+  return {};
+}
+
+void Executor::launch(const Step& step, Call& call) const {
+  const ResolvedLaunch& resolved = call.plan->launches[step.index];
+  if (resolved.extent <= 0) return;
+  call.pointers.clear();
+  for (size_t i = step.firstOperand; i < step.endOperand; ++i) {
+    const ValueId id = operands_[i];
+    const int64_t offset = call.plan->arenaOffsets[id];
+    call.pointers.push_back(offset >= 0 ? call.arena.data.get() + offset : call.frame->data(id));
+  }
+  KernelLaunch kernel = step.kernel;
+  kernel.pointers = call.pointers.data();
+  kernel.integers = call.plan->integers.data() + resolved.firstInteger;
+  if (resolved.extent <= resolved.grain) {
+    kernel.run(0, resolved.extent);
+  } else {
+    backend_->parallelFor(resolved.extent, resolved.grain, kernel);
+  }
+}
+
+Status Executor::runSteps(Call& call) const {
+  for (const Step& step : steps_) {
+    if (step.firstFresh != step.endFresh) {
+      AG_RETURN_IF_ERROR(allocateFresh(step, call).withContext(describe(*step.instruction)));
+    }
+    switch (step.kind) {
+      case Step::Kind::kKernel: launch(step, call); break;
+      case Step::Kind::kRelease: call.frame->release(step.value); break;
+      case Step::Kind::kExternal:
+        if (Status status = call.frame->call(step.index); !status) {
+          return status.withContext(describe(*step.instruction));
+        }
+        break;
+    }
+  }
+  return {};
+}
+
+Status Executor::run(Lease& lease) const {
+  Call& call = *lease.call_;
+  AG_RETURN_IF_ERROR(begin(call));
+  return runSteps(call);
+}
+
+const ResolvedProgram& Executor::resolved(const Lease& lease) { return *lease.call_->plan; }
+
+Executor::Lease Executor::lease() const {
+  for (std::atomic<Call*>& slot : idle_) {
+    if (Call* call = slot.exchange(nullptr, std::memory_order_acquire)) return {*this, std::unique_ptr<Call>(call)};
+  }
+  auto call = std::make_unique<Call>();
+  call->frame = backend_->newFrame();
+  return {*this, std::move(call)};
+}
+
+void Executor::giveBack(std::unique_ptr<Call> call) const {
+  call->frame->end();
+  arenas_->release(std::move(call->arena));
+  call->arena = {};
+  for (std::atomic<Call*>& slot : idle_) {
+    Call* expected = nullptr;
+    if (slot.compare_exchange_strong(expected, call.get(), std::memory_order_release)) {
+      call.release();
+      return;
+    }
+  }
+}
+
+Executor::Lease::Lease(const Executor& executor, std::unique_ptr<Call> call)
+    : executor_(&executor), call_(std::move(call)) {}
+Executor::Lease::Lease(Lease&&) noexcept = default;
+Executor::Lease::~Lease() {
+  if (call_ != nullptr) executor_->giveBack(std::move(call_));
+}
+TensorFrame& Executor::Lease::frame() const { return *call_->frame; }
+
+}  // namespace agspeed::runtime

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: runs one entry of an Executable, again and again. No torch here: tensors are behind tensor_backend.h.
+//
+// Loading flattens the Program into steps with resolved kernel addresses. A call leases a Call (frame, arena, pointer
+// table: nothing is allocated once a few calls have run), binds the symbols from the inputs, finds the ResolvedProgram
+// of these sizes and runs the steps in order:
+//
+//   Executor::Lease lease = executor.lease();
+//   ... put the inputs into lease.frame() ...
+//   AG_RETURN_IF_ERROR(executor.run(lease));
+//   ... take the outputs from lease.frame() ...
+//
+// Thread-safety: all const functions may run on several threads at once; a Lease belongs to one thread. The Executor
+// must outlive its leases. Errors of run: kInvalidArgument when the inputs do not fit the Program (nothing ran),
+// otherwise what an operator reported, with the operator and its origin in the message; outputs are then undefined.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/executable.h"
+#include "runtime/memory/arena_pool.h"
+#include "runtime/tensor_backend.h"
+
+namespace agspeed::runtime {
+
+class Executor {
+ public:
+  class Lease;
+
+  /// Requires: the entry's Program passed verify(). Errors: those of resolve() and of the backend's plan().
+  static StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const Executable> executable,
+                                                    const std::string& entry, std::shared_ptr<TensorBackend> backend,
+                                                    std::shared_ptr<ArenaPool> arenas);
+  ~Executor();
+
+  Lease lease() const;
+  Status run(Lease& lease) const;
+  const Program& program() const { return program_; }
+  /// The sizes of the last run() on this lease.
+  static const ResolvedProgram& resolved(const Lease& lease);
+
+ private:
+  struct Call;
+  struct Step;
+  using Plan = std::shared_ptr<const ResolvedProgram>;
+
+  Executor(std::shared_ptr<const Executable> executable, const Program& program, std::shared_ptr<TensorBackend> backend,
+           std::shared_ptr<ArenaPool> arenas);
+  void flatten();
+  StatusOr<Plan> makePlan(std::vector<int64_t> symbols) const;
+  StatusOr<Plan> findPlan(const std::vector<int64_t>& symbols) const;
+  Status choosePlan(Call& call) const;
+  Status begin(Call& call) const;
+  Status runSteps(Call& call) const;
+  void launch(const Step& step, Call& call) const;
+  Status allocateFresh(const Step& step, Call& call) const;
+  void giveBack(std::unique_ptr<Call> call) const;
+
+  const std::shared_ptr<const Executable> executable_;
+  const Program& program_;
+  const std::shared_ptr<TensorBackend> backend_;
+  const std::shared_ptr<ArenaPool> arenas_;
+  std::vector<Step> steps_;
+  std::vector<ValueId> operands_;  ///< of all steps
+  std::vector<ValueId> fresh_;     ///< values to allocate before their first use, of all steps
+  Plan staticPlan_;                ///< set when the Program has no symbols
+
+  static constexpr size_t kIdleCalls = 4;
+  static constexpr size_t kRecentPlans = 16;
+  mutable std::array<std::atomic<Call*>, kIdleCalls> idle_{};
+  mutable std::mutex plansMutex_;
+  mutable std::vector<Plan> plans_;  ///< most recent first; guarded by plansMutex_
+};
+
+/// One call in flight: returns its buffers to the Executor when destroyed.
+class Executor::Lease {
+ public:
+  Lease(Lease&&) noexcept;
+  Lease& operator=(Lease&&) = delete;
+  ~Lease();
+  TensorFrame& frame() const;
+
+ private:
+  friend class Executor;
+  Lease(const Executor& executor, std::unique_ptr<Call> call);
+  const Executor* executor_;
+  std::unique_ptr<Call> call_;
+};
+
+}  // namespace agspeed::runtime

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/program.h"
+
+#include <string>
+#include <utility>
+
+namespace agspeed::runtime {
+namespace {
+
+// Walks the instructions in order and remembers which values hold something.
+class Verifier {
+ public:
+  Verifier(const Program& program, size_t numKernels, size_t numConstants)
+      : program_(program), numKernels_(numKernels), numConstants_(numConstants), alive_(program.values.size(), false) {}
+
+  Status verify() {
+    AG_RETURN_IF_ERROR(checkInputs());
+    AG_RETURN_IF_ERROR(checkValues());
+    AG_RETURN_IF_ERROR(checkSymbols());
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      AG_RETURN_IF_ERROR(checkInstruction(program_.instructions[i])
+                             .withContext("instruction " + std::to_string(i) + " (" +
+                                          program_.instructions[i].origin + ")"));
+    }
+    return checkOutputs();
+  }
+
+ private:
+  static Status broken(std::string what) { return invalidArgument("malformed Program: " + std::move(what)); }
+
+  bool exists(ValueId id) const { return id >= 0 && static_cast<size_t>(id) < program_.values.size(); }
+
+  static std::string name(ValueId id) { return "value v" + std::to_string(id); }
+
+  Status checkInputs() {
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      const ValueId id = program_.inputs[i];
+      if (!exists(id)) return broken("input " + std::to_string(i) + " names no value");
+      const ValueDecl& decl = program_.values[id];
+      if (decl.storage != Storage::kInput || decl.index != static_cast<int32_t>(i)) {
+        return broken(name(id) + " is input " + std::to_string(i) + " but not declared so");
+      }
+    }
+    return {};
+  }
+
+  Status checkValues() {
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const ValueDecl& decl = program_.values[id];
+      if (decl.type.sizes.size() != decl.type.strides.size()) {
+        return broken(name(id) + " has " + std::to_string(decl.type.sizes.size()) + " sizes but " +
+                      std::to_string(decl.type.strides.size()) + " strides");
+      }
+      if (decl.storage == Storage::kConstant && (decl.index < 0 || static_cast<size_t>(decl.index) >= numConstants_)) {
+        return broken(name(id) + " names constant " + std::to_string(decl.index) + " of " +
+                      std::to_string(numConstants_));
+      }
+      // An external value exists once its call ran; everything else from the start.
+      alive_[id] = decl.storage != Storage::kExternal || decl.isScalar;
+    }
+    return {};
+  }
+
+  Status checkSymbols() const {
+    for (const SymbolBinding& binding : program_.symbols) {
+      const bool inRange = binding.input >= 0 && static_cast<size_t>(binding.input) < program_.inputs.size();
+      if (!inRange) return broken("a symbol is bound to input " + std::to_string(binding.input));
+      const ValueDecl& decl = program_.values[program_.inputs[binding.input]];
+      const bool scalar = binding.dim == -1;
+      if (scalar != decl.isScalar || binding.dim >= static_cast<int32_t>(decl.type.sizes.size())) {
+        return broken("a symbol is bound to dimension " + std::to_string(binding.dim) + " of input " +
+                      std::to_string(binding.input));
+      }
+    }
+    return {};
+  }
+
+  Status checkRead(ValueId id) const {
+    if (!exists(id)) return broken("reads a value that does not exist");
+    if (!alive_[id]) return broken(name(id) + " is read before it is written, or after its release");
+    return {};
+  }
+
+  Status checkInstruction(const Instruction& instruction) {
+    if (instruction.stream != 0) return unsupported("stream " + std::to_string(instruction.stream) + " on a host device");
+    return std::visit([this](const auto& op) { return check(op); }, instruction.op);
+  }
+
+  Status check(const KernelCall& call) {
+    if (call.kernel < 0 || static_cast<size_t>(call.kernel) >= numKernels_) {
+      return broken("kernel " + std::to_string(call.kernel) + " of " + std::to_string(numKernels_));
+    }
+    for (ValueId id : call.operands) {
+      AG_RETURN_IF_ERROR(checkRead(id));
+      if (program_.values[id].isScalar) return broken(name(id) + " is a number, kernels take tensors");
+    }
+    return {};
+  }
+
+  Status check(const ExternalCall& call) {
+    for (const ExternalArg& arg : call.args) {
+      for (ValueId id : arg.values) {
+        if (id != kNoValue) AG_RETURN_IF_ERROR(checkRead(id));
+      }
+    }
+    for (ValueId id : call.results) {
+      if (id == kNoValue) continue;
+      if (!exists(id) || program_.values[id].storage != Storage::kExternal) {
+        return broken(call.op + " writes a value that is not of storage kExternal");
+      }
+      alive_[id] = true;
+    }
+    return {};
+  }
+
+  Status check(const Release& release) {
+    AG_RETURN_IF_ERROR(checkRead(release.value));
+    const Storage storage = program_.values[release.value].storage;
+    if (storage != Storage::kExternal && storage != Storage::kFresh) {
+      return broken(name(release.value) + " is released but owns no memory");
+    }
+    alive_[release.value] = false;
+    return {};
+  }
+
+  Status checkOutputs() const {
+    for (ValueId id : program_.outputs) {
+      if (id == kNoValue) continue;
+      AG_RETURN_IF_ERROR(checkRead(id).withContext("output"));
+      if (program_.values[id].storage == Storage::kArena) return broken(name(id) + " is an output inside the arena");
+    }
+    return {};
+  }
+
+  const Program& program_;
+  const size_t numKernels_;
+  const size_t numConstants_;
+  std::vector<bool> alive_;
+};
+
+}  // namespace
+
+Status verify(const Program& program, size_t numKernels, size_t numConstants) {
+  return Verifier(program, numKernels, numConstants).verify();
+}
+
+}  // namespace agspeed::runtime

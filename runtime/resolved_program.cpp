@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/resolved_program.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace agspeed::runtime {
+namespace {
+
+StatusOr<std::vector<int64_t>> evaluateAll(const std::vector<SymExpr>& expressions, const std::vector<int64_t>& symbols) {
+  std::vector<int64_t> values;
+  values.reserve(expressions.size());
+  for (const SymExpr& expression : expressions) {
+    AG_ASSIGN_OR_RETURN(int64_t value, expression.evaluate(symbols));
+    values.push_back(value);
+  }
+  return values;
+}
+
+StatusOr<TensorLayout> resolveLayout(const TensorType& type, const std::vector<int64_t>& symbols) {
+  TensorLayout layout;
+  layout.dtype = type.dtype;
+  AG_ASSIGN_OR_RETURN(layout.sizes, evaluateAll(type.sizes, symbols));
+  AG_ASSIGN_OR_RETURN(layout.strides, evaluateAll(type.strides, symbols));
+  int64_t elements = 1;
+  for (size_t dim = 0; dim < layout.sizes.size(); ++dim) {
+    if (layout.sizes[dim] < 0) return invalidArgument("a size evaluates to " + std::to_string(layout.sizes[dim]));
+    elements = layout.sizes[dim] == 0 ? 0 : elements;
+    if (elements > 0) elements += (layout.sizes[dim] - 1) * layout.strides[dim];
+  }
+  layout.bytes = elements * static_cast<int64_t>(sizeInBytes(layout.dtype));
+  return layout;
+}
+
+Status resolveValue(const ValueDecl& decl, ResolvedProgram& out) {
+  if (decl.isScalar) {
+    out.layouts.emplace_back();
+    out.arenaOffsets.push_back(-1);
+    AG_ASSIGN_OR_RETURN(int64_t scalar, decl.symbolValue.evaluate(out.symbols));
+    out.scalars.push_back(scalar);
+    return {};
+  }
+  AG_ASSIGN_OR_RETURN(TensorLayout layout, resolveLayout(decl.type, out.symbols));
+  int64_t offset = -1;
+  if (decl.storage == Storage::kArena) {
+    AG_ASSIGN_OR_RETURN(offset, decl.arenaOffset.evaluate(out.symbols));
+    if (offset < 0 || offset + layout.bytes > out.arenaBytes) {
+      return invalidArgument("an arena value of " + std::to_string(layout.bytes) + " bytes at offset " +
+                             std::to_string(offset) + " leaves the arena of " + std::to_string(out.arenaBytes));
+    }
+  }
+  out.layouts.push_back(std::move(layout));
+  out.arenaOffsets.push_back(offset);
+  out.scalars.push_back(0);
+  return {};
+}
+
+Status resolveLaunch(const KernelCall& call, ResolvedProgram& out) {
+  ResolvedLaunch launch;
+  launch.firstInteger = out.integers.size();
+  AG_ASSIGN_OR_RETURN(std::vector<int64_t> integers, evaluateAll(call.integers, out.symbols));
+  out.integers.insert(out.integers.end(), integers.begin(), integers.end());
+  AG_ASSIGN_OR_RETURN(launch.extent, call.extent.evaluate(out.symbols));
+  AG_ASSIGN_OR_RETURN(launch.grain, call.grain.evaluate(out.symbols));
+  launch.grain = std::max<int64_t>(launch.grain, 1);
+  out.launches.push_back(launch);
+  return {};
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<ResolvedProgram>> resolve(const Program& program, std::vector<int64_t> symbols) {
+  auto out = std::make_unique<ResolvedProgram>();
+  out->symbols = std::move(symbols);
+  AG_ASSIGN_OR_RETURN(out->arenaBytes, program.arenaBytes.evaluate(out->symbols));
+  for (size_t id = 0; id < program.values.size(); ++id) {
+    AG_RETURN_IF_ERROR(resolveValue(program.values[id], *out).withContext("value v" + std::to_string(id)));
+  }
+  for (const Instruction& instruction : program.instructions) {
+    if (const auto* call = std::get_if<KernelCall>(&instruction.op)) {
+      AG_RETURN_IF_ERROR(resolveLaunch(*call, *out).withContext(instruction.origin));
+    }
+  }
+  return out;
+}
+
+}  // namespace agspeed::runtime
