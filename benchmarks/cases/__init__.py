@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the declarative cases: every table of every .toml file in this folder is one case, named by its key."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_REQUIRED = {"kind", "stresses"}
+
+
+def load() -> list[dict[str, Any]]:
+    """All cases in file order. Raises ValueError naming the file and case where something is missing or doubled."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(Path(__file__).parent.glob("*.toml")):
+        for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            if missing := _REQUIRED - row.keys():
+                raise ValueError(f"{path.name}: case {name!r} lacks {', '.join(sorted(missing))}")
+            if name in found:
+                raise ValueError(f"{path.name}: case {name!r} is defined twice")
+            found[name] = {"name": name, **row}
+    return list(found.values())
+
+
+def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
+    """Cases by name (all when empty) and kind (any when None). Raises ValueError for unknown names, or when none is left."""
+    every = load()
+    if unknown := set(names) - {case["name"] for case in every}:
+        raise ValueError(f"unknown case {', '.join(sorted(unknown))}; `benchmarks/run.py list` shows all")
+    chosen = [case for case in every if (not names or case["name"] in names) and kind in (None, case["kind"])]
+    if not chosen:
+        raise ValueError(f"no case of kind {kind!r}; kinds: {', '.join(sorted({case['kind'] for case in every}))}")
+    return chosen

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to run a workload that the runner can time: one table, one row each.
+
+A candidate prepares the session's modules in place, so that the training loop stays the same code. `settle` then runs
+real steps until the candidate is in its steady state. Preparing changes process-wide state of torch (compile caches):
+candidates of one process share it as they would in a user's program. The table itself is readable without torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from benchmarks.workloads.base import Training
+
+
+@dataclass
+class Settled:
+    """How a candidate reached its steady state; `chosen` is agspeed's decision per module, empty for fixed ones."""
+
+    seconds: float
+    steps: int
+    chosen: dict[str, str] = field(default_factory=dict)
+    code: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`prepare(module, cache_dir)` works in place; `tunes` says that agspeed decides while steps run."""
+
+    name: str
+    prepare: Callable[[nn.Module, Path], None]
+    tunes: bool = False
+
+
+def _compiled(**arguments: Any) -> Callable[[nn.Module, Path], None]:
+    return lambda module, cache_dir: module.compile(**arguments)
+
+
+def _optimized(**arguments: Any) -> Callable[[nn.Module, Path], None]:
+    def prepare(module: nn.Module, cache_dir: Path) -> None:
+        import agspeed
+
+        agspeed.optimize(module, cache_dir=str(cache_dir), **arguments)
+
+    return prepare
+
+
+CANDIDATES: dict[str, Candidate] = {
+    row.name: row
+    for row in (
+        Candidate("eager", lambda module, cache_dir: None),
+        Candidate("aot_eager", _compiled(backend="aot_eager")),
+        Candidate("inductor", _compiled()),
+        Candidate("inductor-max-autotune", _compiled(mode="max-autotune")),
+        Candidate("agspeed", _optimized(mode="max"), tunes=True),
+        Candidate("agspeed-auto", _optimized(mode="auto"), tunes=True),
+        Candidate("agspeed-eager", _optimized(mode="max", backends=["eager"]), tunes=True),
+        Candidate("agspeed-native", _optimized(mode="deterministic", backends=["native"]), tunes=True),
+    )
+}
+ORACLE = ("eager", "inductor", "inductor-max-autotune")
+
+
+def find(name: str) -> Candidate:
+    """The candidate called `name`. Raises ValueError when there is none."""
+    if name not in CANDIDATES:
+        raise ValueError(f"unknown candidate {name!r}; known: {', '.join(CANDIDATES)}")
+    return CANDIDATES[name]
+
+
+def prepare(candidate: Candidate, training: Training, cache_dir: Path) -> None:
+    for module in training.modules.values():
+        candidate.prepare(module, cache_dir)
+
+
+def settle(candidate: Candidate, training: Training, seconds: float, min_steps: int = 6) -> Settled:
+    """Steps until compiled and, where agspeed tunes, until no module is tuning; TimeoutError after `seconds`."""
+    started, steps = time.monotonic(), 0
+    least = max(min_steps, 2 * training.period)
+    with generated_code() as code:
+        while steps < least or (candidate.tunes and _tuning(training)):
+            training.step(training.batches[steps % len(training.batches)])
+            steps += 1
+            if candidate.tunes:
+                _wait_for_compiles(training)
+            if time.monotonic() - started > seconds:
+                raise TimeoutError(f"{candidate.name} was still settling after {steps} steps and {seconds:.0f} s")
+    chosen = {name: decision(report) for name, report in reports(training).items()} if candidate.tunes else {}
+    return Settled(time.monotonic() - started, steps, chosen, frozenset(code))
+
+
+def _tuning(training: Training) -> bool:
+    """True while agspeed is still deciding about a module of the session."""
+    import agspeed
+
+    return any(agspeed.status(module) == "tuning" for module in training.modules.values())
+
+
+def _wait_for_compiles(training: Training) -> None:
+    import agspeed
+
+    for module in training.modules.values():
+        agspeed.wait(module)
+
+
+def reports(training: Training) -> dict[str, dict[str, Any]]:
+    """agspeed's report of each module of the session, as data."""
+    import agspeed
+
+    return {name: agspeed.report(module).to_dict() for name, module in training.modules.items()}
+
+
+def decision(report: dict[str, Any]) -> str:
+    """The chosen plan's name; regions that chose otherwise are added."""
+    regions = {region["chosen"] for region in report["regions"] if region["chosen"]}
+    return "+".join([report["decision"]["chosen"], *sorted(regions - {report["decision"]["chosen"]})])
+
+
+@contextmanager
+def generated_code() -> Iterator[set[str]]:
+    """Collects the source of every wrapper that Inductor generates or loads from its cache inside the block."""
+    from torch._inductor.graph import GraphLowering
+
+    collected: set[str] = set()
+    previous = GraphLowering.save_output_code
+    GraphLowering.save_output_code = staticmethod(lambda source: collected.add(_without_comments(source)))
+    try:
+        yield collected
+    finally:
+        GraphLowering.save_output_code = previous
+
+
+def _without_comments(source: str) -> str:
+    """The wrapper's text without comment lines, which carry source positions."""
+    return "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("#"))

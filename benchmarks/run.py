@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark runner: lists cases, runs them, prints tables. `python benchmarks/run.py --help`; see README.md.
+
+This process starts one worker process at a time and only waits while it measures.
+Importable as `benchmarks.run`: `run_cells` does the work, `main(argv)` is the command line.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from benchmarks import cases, cells, table  # noqa: E402 - the repository root must be importable first
+from benchmarks.measure import candidates  # noqa: E402
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run.py", description="Benchmarks of agspeed on real training workloads."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="cases, with what they stress")
+    listing.add_argument("--kind", help="only cases of this kind")
+    listing.set_defaults(run=_list)
+
+    running = commands.add_parser("run", help="measure cases and write a JSON result")
+    running.add_argument("--case", nargs="+", default=[], metavar="NAME", help="default: all cases of the kind")
+    running.add_argument("--kind", default="steady", help="default: steady")
+    running.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
+    running.add_argument("--candidates", default="eager,inductor,inductor-max-autotune,agspeed", metavar="A,B,...")
+    running.add_argument("--pairs", type=int, default=100, help="least number of pairs per candidate (default 100)")
+    running.add_argument("--max-pairs", type=int, default=240, help="stop there even if the interval is wide")
+    running.add_argument("--half-width", type=float, default=0.007, help="stop when the interval is this narrow")
+    running.add_argument("--seconds", type=float, default=180, help="time limit of one comparison")
+    running.add_argument(
+        "--settle-seconds", type=float, default=900, help="time limit of compiling or tuning one candidate"
+    )
+    running.add_argument(
+        "--steps", type=int, default=0, help="length of measured timelines (regret); default: per case"
+    )
+    running.add_argument("--cache-dir", help="keep compile caches here; default: a new empty folder")
+    running.add_argument("--json", type=Path, help="result file; cells are appended to it as they finish")
+    running.set_defaults(run=_run)
+
+    printing = commands.add_parser("table", help="Markdown tables of a result file")
+    printing.add_argument("json", type=Path)
+    printing.set_defaults(run=lambda given: _print(table.render(cells.read(given.json))))
+
+    comparing = commands.add_parser("compare", help="two result files, cell by cell")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    comparing.set_defaults(
+        run=lambda given: _print(table.render_changes(cells.read(given.before), cells.read(given.after)))
+    )
+
+    sharing = commands.add_parser("share", help="re-measure the matrix-product share of workloads (1 thread)")
+    sharing.add_argument("--case", nargs="+", default=[], metavar="NAME")
+    sharing.set_defaults(run=_share)
+    return parser
+
+
+def _print(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for case in cases.select([], arguments.kind):
+        share = f"{case['gemm_share']:.0%}" if "gemm_share" in case else "-"
+        print(f"{case['name']:32} {case['kind']:15} {share:>5}  {case['stresses']}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    wanted = arguments.candidates.split(",")
+    for name in wanted:
+        candidates.find(name)
+    settings = {
+        "candidates": wanted,
+        "limits": {
+            "min_pairs": arguments.pairs,
+            "max_pairs": max(arguments.max_pairs, arguments.pairs),
+            "half_width": arguments.half_width,
+            "seconds": arguments.seconds,
+        },
+        "settle_seconds": arguments.settle_seconds,
+        "steps": arguments.steps,
+    }
+    command = shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if sys.argv else [])])
+    result = cells.run(
+        cases.select(arguments.case, None if arguments.case else arguments.kind),
+        arguments.threads,
+        settings,
+        command,
+        arguments.cache_dir,
+        arguments.json,
+    )
+    print(table.render(result))
+    return 0 if all(cell["status"] == "ok" for cell in result["cells"]) else 1
+
+
+def _share(arguments: argparse.Namespace) -> int:
+    """Prints the share beside the frozen one, which is a property of the workload on the machine it was frozen on."""
+    import torch
+
+    from benchmarks import workloads
+    from benchmarks.measure import gemm_share
+
+    torch.set_num_threads(1)
+    for case in cases.select(arguments.case, "steady"):
+        measured = gemm_share.measure(workloads.load(case["workload"]).build())
+        print(f"{case['name']:20} frozen {case['gemm_share']:.2f}  measured {measured:.2f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    os.chdir(Path(__file__).resolve().parents[1])
+    sys.exit(main())

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markdown from result files: pure functions from a result (cells.py) to text.
+
+Every table is preceded by the command, machine and date that made it, and a void or failed cell is shown as such.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.measure.statistics import geometric_mean
+
+Cell = dict[str, Any]
+_SHORT = {"inductor": "Inductor", "inductor-max-autotune": "max-autotune", "agspeed": "agspeed"}
+
+
+def render(result: dict[str, Any]) -> str:
+    """All cells of a result, one section per kind."""
+    sections = [_heading(result)]
+    for kind, section in _SECTIONS.items():
+        cells = [cell for cell in result["cells"] if cell["kind"] == kind]
+        if cells:
+            sections.append(section([cell for cell in cells if cell["status"] == "ok"]))
+            sections.append("\n".join(_excuses(cells)))
+    return "\n\n".join(section for section in sections if section)
+
+
+def render_changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Speed-ups of the steady cells that both results hold; a change counts when the intervals do not overlap."""
+    old = {(cell["case"], cell["threads"]): cell for cell in before["cells"] if cell["kind"] == "steady"}
+    rows = []
+    for cell in after["cells"]:
+        match = old.get((cell["case"], cell["threads"]))
+        for name, row in cell.get("candidates", {}).items() if match and cell["kind"] == "steady" else ():
+            was = match.get("candidates", {}).get(name, {}).get("speedup")
+            if was and (now := row.get("speedup")):
+                rows.append([cell["case"], str(cell["threads"]), name, _ratio(was), _ratio(now), _verdict(was, now)])
+    return _markdown(["workload", "threads", "candidate", "before", "after", "verdict"], rows)
+
+
+def _verdict(was: Cell, now: Cell) -> str:
+    if now["low"] > was["high"]:
+        return "faster"
+    return "slower" if now["high"] < was["low"] else "no change shown"
+
+
+def _heading(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    described = f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}, torch {machine['torch']}"
+    return f"`{result['command']}`  \n{described}; {result['date']}"
+
+
+def _excuses(cells: list[Cell]) -> list[str]:
+    """A line for every void or failed cell and for every candidate that failed inside a good one."""
+    lines = []
+    for cell in cells:
+        if cell["status"] != "ok":
+            lines.append(f"- {_label(cell)}: **{cell['status']}**, {cell.get('reason', 'no reason given')}")
+        for name, row in cell.get("candidates", {}).items():
+            if row["status"] == "failed":
+                lines.append(f"- {_label(cell)}, {name}: **failed**, {row['reason']}")
+    return lines
+
+
+def _steady(cells: list[Cell]) -> str:
+    names = list(dict.fromkeys(name for cell in cells for name in cell["candidates"]))
+    columns = ["workload", "threads", "GEMM share", "eager ms", *(_SHORT.get(name, name) for name in names), "chosen"]
+    rows = [
+        [
+            cell["case"],
+            str(cell["threads"]),
+            f"{cell['gemm_share']:.0%}",
+            f"{cell['eager_ms']:.2f}",
+            *(_speed(cell["candidates"].get(name)) for name in names),
+            _chosen(cell),
+        ]
+        for cell in cells
+    ]
+    legend = "Speed-up over eager of a whole training step: median of paired ratios ± half of its 95 % interval."
+    return "\n\n".join([_markdown(columns, rows), legend, _summary(cells, names)])
+
+
+def _speed(row: Cell | None) -> str:
+    if row is None:
+        return ""
+    if row["status"] == "same-code":
+        return f"same code as {_SHORT.get(row['as'], row['as'])}"
+    return _ratio(row["speedup"]) if row["status"] == "timed" else row["status"]
+
+
+def _ratio(estimate: Cell) -> str:
+    return f"{estimate['value']:.2f} ± {estimate['half_width'] * estimate['value']:.3f}"
+
+
+def _chosen(cell: Cell) -> str:
+    decisions = cell["candidates"].get("agspeed", {}).get("chosen", {})
+    return ", ".join(dict.fromkeys(decisions.values()))
+
+
+def _summary(cells: list[Cell], names: list[str]) -> str:
+    """Geometric means, worst cells, distance from the oracle and who won how often."""
+    lines = []
+    for name in names:
+        ratios = {_label(cell): value for cell in cells if (value := _value(cell, name)) is not None}
+        if ratios:
+            worst = min(ratios, key=lambda label: ratios[label])
+            mean = geometric_mean(ratios.values())
+            lines.append(f"- {_SHORT.get(name, name)}: geomean {mean:.3f}, worst {ratios[worst]:.3f} ({worst})")
+    distances = {_label(cell): cell["agspeed_to_oracle"] for cell in cells if "agspeed_to_oracle" in cell}
+    if distances:
+        worst = min(distances, key=lambda label: distances[label])
+        mean = geometric_mean(distances.values())
+        lines.append(
+            f"- agspeed / best of eager and Inductor: geomean {mean:.3f}, worst {distances[worst]:.3f} ({worst})"
+        )
+    for title, winners in (
+        ("Fastest without agspeed", Counter(cell["oracle"]["winner"] for cell in cells)),
+        ("Fastest", Counter(cell["winner"] for cell in cells)),
+        ("Chosen by agspeed", Counter(_chosen(cell) for cell in cells if _chosen(cell))),
+    ):
+        if winners:
+            lines.append(f"- {title}: " + ", ".join(f"{name} {count}" for name, count in winners.most_common()))
+    return "\n".join(lines)
+
+
+def _label(cell: Cell) -> str:
+    return f"{cell['case']}, {cell['threads']} threads"
+
+
+def _value(cell: Cell, name: str) -> float | None:
+    """Speed-up of a candidate; one that shares another's code shares its time."""
+    row = cell["candidates"].get(name, {})
+    if row.get("status") == "same-code":
+        row = cell["candidates"][row["as"]]
+    return row["speedup"]["value"] if row.get("status") == "timed" else None
+
+
+def _overhead(cells: list[Cell]) -> str:
+    rows = []
+    for cell in cells:
+        for name, row in cell["candidates"].items():
+            extra = row.get("extra_us")
+            shown = f"{extra['value']:+.2f} ({extra['low']:+.2f} to {extra['high']:+.2f})" if extra else row["status"]
+            rows.append([cell["case"], str(cell["threads"]), f"{cell['eager_ms'] * 1e3:.1f}", name, shown])
+    return _markdown(["case", "threads", "eager µs", "candidate", "extra µs (95 %)"], rows)
+
+
+def _regret(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            str(cell["threads"]),
+            f"{row['steps']:,} {row['basis']}",
+            f"{row['seconds']:.1f}",
+            f"{row['seconds'] / cell['tuning_seconds']:.0f} x" if cell["tuning_seconds"] else "-",
+            f"{row['paid']:.3f}",
+            f"{row['free']:.3f}",
+        ]
+        for cell in cells
+        for row in cell["horizons"]
+    ]
+    columns = ["case", "threads", "steps", "seconds", "of tuning cost", "regret, compile paid", "regret, compile free"]
+    return _markdown(columns, rows)
+
+
+def _warm_start(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            str(cell["threads"]),
+            f"{cell['cold']['seconds']:.2f}",
+            f"{cell['warm']['seconds']:.2f}",
+            f"{cell['ratio']:.1%}",
+            ", ".join(dict.fromkeys(cell["warm"]["chosen"].values())),
+        ]
+        for cell in cells
+    ]
+    return _markdown(["case", "threads", "cold s", "warm s", "warm / cold", "chosen"], rows)
+
+
+def _native_compile(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            str(cell["threads"]),
+            f"{cell['seconds']['value']:.3f}",
+            f"{cell['seconds']['low']:.3f} to {cell['seconds']['high']:.3f}",
+        ]
+        for cell in cells
+    ]
+    return _markdown(["case", "threads", "seconds", "range"], rows)
+
+
+def _markdown(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; empty when there are no rows."""
+    if not rows:
+        return ""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+_SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
+    "steady": _steady,
+    "overhead": _overhead,
+    "regret": _regret,
+    "warm_start": _warm_start,
+    "native_compile": _native_compile,
+}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training workload is: a frozen recipe that builds one independent training session.
+
+A `Workload` is data. Its `build` makes a `Training`: modules a candidate may compile in place, a closure that performs
+one whole training step on a batch, and a fixed list of real batches. Building twice gives bit-identical weights and
+data, so two candidates start from the same state. Not thread-safe: building seeds torch's global generator.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Batch = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training session. `step` does zero_grad, forward, loss, backward and update, and returns the detached loss.
+
+    `period` is the number of consecutive batches that make up one unit of equal work; it is above 1 only where batches
+    differ in shape, and timing blocks are whole periods.
+    """
+
+    modules: dict[str, nn.Module]
+    step: Callable[[Batch], Tensor]
+    batches: Sequence[Batch]
+    period: int = 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named recipe. `learn_steps` steps on its own data are enough for the loss to fall visibly."""
+
+    name: str
+    stresses: str
+    seed: int
+    make: Callable[[], Training]
+    learn_steps: int = 30
+
+    def build(self) -> Training:
+        torch.manual_seed(self.seed)
+        return self.make()
+
+
+def supervised(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_of: Callable[[nn.Module, Batch], Tensor],
+    batches: Sequence[Batch],
+    period: int = 1,
+) -> Training:
+    """The usual loop around one model: `loss_of(model, batch)` runs the forward and returns a scalar loss."""
+
+    def step(batch: Batch) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Training({"model": model}, step, batches, period)
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Classification loss outside the model, for (input, label) batches; sequences are flattened."""
+    inputs, labels = batch
+    logits = model(inputs)
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def mean_squared(model: nn.Module, batch: Batch) -> Tensor:
+    """Regression loss outside the model, for (input, target) batches."""
+    inputs, target = batch
+    return nn.functional.mse_loss(model(inputs), target)

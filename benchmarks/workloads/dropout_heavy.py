@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A regularised residual MLP: dropout on every activation, so random numbers and masks dominate."""
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.workloads import data
+from benchmarks.workloads.base import Training, Workload, cross_entropy, supervised
+
+
+class DropoutBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.mix = nn.Linear(width, width)
+        self.drop1, self.drop2 = nn.Dropout(0.1), nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.drop1(nn.functional.gelu(x * self.scale + self.shift))
+        return x + self.drop2(torch.tanh(self.mix(hidden)))
+
+
+def make() -> Training:
+    width = 128
+    model = nn.Sequential(nn.Linear(64, width), *(DropoutBlock(width) for _ in range(4)), nn.Linear(width, 10))
+    batches = data.shuffled_batches(*data.digits(), batch=512, count=7, seed=16)
+    return supervised(model, torch.optim.Adam(model.parameters(), lr=2e-3), cross_entropy, batches)
+
+
+WORKLOAD = Workload("dropout_heavy", "eight dropouts per step on 512x128 activations, digits", 16, make)
