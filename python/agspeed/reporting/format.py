@@ -6,20 +6,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["count", "error", "interval", "location", "milliseconds", "percent", "plural", "ratio", "seconds", "size"]
+__all__ = [
+    "count",
+    "error",
+    "interval",
+    "location",
+    "milliseconds",
+    "percent",
+    "plural",
+    "ratio",
+    "seconds",
+    "size",
+    "state",
+]
 
 MISSING = "–"
 
 
 def milliseconds(value: float | None) -> str:
-    """A step time: three significant digits, in the unit that suits it."""
+    """A step time in the unit that suits it."""
     if value is None:
         return MISSING
     if value == 0:
         return "0 ms"
     if value < 0.9995:
-        return f"{value * 1000:.3g} µs"
-    return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
+        return f"{_three_digits(value * 1000)} µs"
+    return f"{_three_digits(value)} ms" if value < 999.5 else f"{_three_digits(value / 1000)} s"
 
 
 def seconds(value: float | None) -> str:
@@ -86,3 +98,15 @@ def location(place: Mapping[str, Any] | None) -> str:
         return MISSING
     where = f"{place['file']}:{place['line']}"
     return f"{where} in {place['function']}" if place["function"] else where
+
+
+def state(candidate: Mapping[str, Any]) -> str:
+    """The state in words that need no legend."""
+    if candidate["name"] == "eager" and candidate["state"] == "slower":
+        return "reference"
+    return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{decimals}f}"

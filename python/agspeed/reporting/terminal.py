@@ -17,7 +17,7 @@ from rich.text import Text
 from agspeed.reporting import format as fmt
 from agspeed.reporting import summary
 
-__all__ = ["STATE_STYLES", "as_text", "print_report", "state_label"]
+__all__ = ["STATE_STYLES", "as_text", "print_report"]
 
 Json = Mapping[str, Any]
 
@@ -45,11 +45,6 @@ def as_text(report: Json, width: int = 110) -> str:
         report, Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     )
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
-
-
-def state_label(candidate: Json) -> str:
-    """The state in words that need no legend."""
-    return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
 
 
 def _view(report: Json) -> Group:
@@ -100,7 +95,7 @@ def _plans(report: Json) -> Table:
         compile_time = "cached" if plan["cached"] else fmt.seconds(plan["compile_s"])
         table.add_row(
             Text(plan["name"], style=style),
-            Text(state_label(plan), style=style),
+            Text(fmt.state(plan), style=style),
             fmt.milliseconds(plan["step_ms"]),
             fmt.ratio(plan["speedup"]["estimate"] if plan["speedup"] else None),
             fmt.interval(plan["speedup"]),
