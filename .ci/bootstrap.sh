@@ -69,12 +69,12 @@ install_packages() {
          "so please have them installed and run again: ${required[*]}"
   fi
   command -v apt-get >/dev/null || fail "this system has no apt-get; install the equivalents of: ${required[*]} ${optional[*]}"
-  say "installing system packages: ${required[*]} ${optional[*]}"
+  say "installing system packages:" "${required[@]}" "${optional[@]}"
   export DEBIAN_FRONTEND=noninteractive
   "${sudo[@]}" apt-get update -qq
   local unknown=()
   for name in "${required[@]}"; do
-    apt-cache policy "$name" | grep -q 'Candidate: [^(]' || unknown+=("$name")
+    [[ "$(apt-cache policy "$name")" == *"Candidate: "[!\(]* ]] || unknown+=("$name")
   done
   ((${#unknown[@]} == 0)) || fail "apt offers no package named ${unknown[*]}; agspeed needs a release with MLIR 22 packages," \
                                   "such as Debian 12 with its security repository"

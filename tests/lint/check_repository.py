@@ -140,21 +140,22 @@ def sorted_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line, entries) of every list that a comment line "keep-sorted" opens.
 
     The list ends at a blank line, a comment, a closing bracket or a line indented less; lines indented more belong to
-    the entry above them.
+    the entry above them. A first line that only opens a bracket, such as "set(NAMES", is not an entry.
     """
     lines = text.splitlines()
     for at, line in enumerate(lines):
         if not re.fullmatch(r"\s*(//|#)\s*keep-sorted", line):
             continue
         entries: list[str] = []
+        begin = at + 2 if at + 1 < len(lines) and re.search(r"[(\[{][^,)\]}]*$", lines[at + 1]) else at + 1
         indent = None
-        for entry in lines[at + 1 :]:
+        for entry in lines[begin:]:
             own = len(entry) - len(entry.lstrip())
             indent = own if indent is None else indent
             if own < indent or (own == indent and re.match(r"\s*(//|#|[)\]}]|$)", entry)):
                 break
             if own == indent:
-                entries.append(entry.strip())
+                entries.append(entry.strip().rstrip(",);"))
         yield at + 1, entries
 
 
@@ -172,4 +173,6 @@ def test_lists_marked_so_are_sorted() -> None:
 
 def test_a_sorted_list_ends_where_a_person_would_say() -> None:
     text = "x = [\n  # keep-sorted\n  b(1,\n    z),\n  a,\n]\n# keep-sorted\nrow c\nrow d\n\nrow a\n"
-    assert list(sorted_blocks(text)) == [(2, ["b(1,", "a,"]), (7, ["row c", "row d"])]
+    assert list(sorted_blocks(text)) == [(2, ["b(1", "a"]), (7, ["row c", "row d"])]
+    text = "# keep-sorted\nset(NAMES\n  b.cpp\n  a.cpp)\nnext(c)\n"
+    assert list(sorted_blocks(text)) == [(1, ["b.cpp", "a.cpp"])]
