@@ -14,5 +14,7 @@ void bindBuildInfo(pybind11::module_& module);
 void bindDispatcher(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
+/// Tuner and TuningDatabase.
+void bindTuner(pybind11::module_& module);
 
 }  // namespace agspeed::python

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindBuildInfo(module);
   agspeed::python::bindDispatcher(module);
   agspeed::python::bindMemoryMeter(module);
+  agspeed::python::bindTuner(module);
 }

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native half of agspeed. C++ side: python/csrc, one bind_x.cpp per section."""
+
+from typing import Any, Literal, TypedDict
+
+# --- tuner (bind_tuner.cpp) -------------------------------------------------------------------------------------------
+
+class TunerArm(TypedDict, total=False):
+    name: str  # required; "eager" is always there and never listed
+    compile_seconds: float  # expected, in the background
+    foreground_seconds: float  # expected while training stands still: load and gate
+
+class TunerConfig(TypedDict, total=False):
+    """Every field may be missing or None: then the default of runtime/tune/config.h holds."""
+
+    mode: Literal["auto", "max", "fast-start", "deterministic"]
+    arms: list[str | TunerArm]  # order of compiling, and of choice in deterministic mode
+    pinned_arm: str
+    capture_seconds: float
+    budget_fraction: float
+    budget_seconds: float
+    fast_start_seconds: float
+    min_gain: float
+    target_half_width: float
+    confidence: float
+    min_pairs: int
+    max_pairs: int
+    min_run_seconds: float
+    max_run_steps: int
+    drop_ratio: float
+    warmup_steps: int
+    memory_fraction: float
+    memory_slack_bytes: int
+    guard_fraction: float
+    max_retunes: int
+    retune_after_steps: int
+
+class TunerAction(TypedDict):
+    kind: Literal["capture", "compile", "priority", "load", "wait", "run", "decide", "rollback"]
+    arm: str
+    level: Literal["suspended", "idle", "raised"]  # compile, priority
+    seconds: float  # priority: back to idle after so long; 0 = until further notice
+    reason: str  # decide, rollback, priority
+
+class Tuner:
+    """Chooses the arm of the next step. Not thread-safe: every call from the training thread.
+
+    At each step boundary: step_finished(...), then carry out advance()'s actions in order. After an action that blocked
+    (capture, load, wait) report its outcome and call advance() again before the next step. ValueError on wrong input.
+    """
+
+    def __init__(self, config: TunerConfig) -> None: ...
+    # Answers to "capture".
+    def capture_finished(self, foreground_seconds: float) -> None: ...
+    def capture_failed(self, reason: str, foreground_seconds: float = 0.0) -> None: ...
+    def expect_capture(self, foreground_seconds: float) -> None: ...
+    # Answers to "compile", "wait" and "load". After a compile: "compiled" when load and gate still cost foreground time
+    # (the tuner then asks for "load" once it can pay), else "ready". Seconds add up over calls.
+    def arm_changed(
+        self,
+        arm: str,
+        state: Literal["compiling", "compiled", "ready", "rejected", "failed", "skipped"],
+        reason: str = "",
+        background_seconds: float = 0.0,
+        foreground_seconds: float = 0.0,
+    ) -> None: ...
+    def add_arm(self, arm: str | TunerArm) -> None: ...
+    # `arm`: what really ran. `disturbed`: outside load, a recompile, a pause; not needed for compiles the tuner asked for.
+    def step_finished(
+        self, arm: str, seconds: float, shape: str = "", peak_bytes: int = 0, disturbed: bool = False
+    ) -> None: ...
+    def steps_skipped(self, count: int, seconds: float) -> None: ...  # within quiet_steps
+    def shape_seen(self, shape: str) -> None: ...
+    def adopt(self, arm: str) -> None: ...  # what the database says; before the first advance()
+    def request_rollback(self, reason: str) -> None: ...  # the running arm misbehaved: out for good
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def advance(self) -> list[TunerAction]: ...
+    @property
+    def current(self) -> str: ...
+    @property
+    def phase(self) -> Literal["observing", "capturing", "tuning", "settled"]: ...
+    @property
+    def status(self) -> Literal["tuning", "tuned", "eager"]: ...
+    @property
+    def status_reason(self) -> str: ...
+    @property
+    def quiet_steps(self) -> int | None: ...  # steps that need no report; None = for ever
+    def snapshot(self) -> dict[str, Any]: ...  # for the report; fields in runtime/tune/README.md
+    def decision_record(self) -> dict[str, Any] | None: ...  # for the database
+
+class TuningDatabase:
+    """Decisions of earlier processes (runtime/tune/database_format.md). An untrusted file is ignored: see `warning`.
+
+    A key needs graph, shapes, dtypes, device, threads, isa, versions; a record needs "arm". `now`: int(time.time()).
+    """
+
+    def __init__(self, path: str) -> None: ...
+    @property
+    def is_usable(self) -> bool: ...
+    @property
+    def warning(self) -> str: ...  # empty when all is well; show it once
+    @property
+    def path(self) -> str: ...
+    def find(self, key: dict[str, Any], now: int) -> dict[str, Any] | None: ...
+    def store(self, key: dict[str, Any], record: dict[str, Any], now: int) -> None: ...
+    def list(self) -> list[dict[str, Any]]: ...  # key, record (None when damaged), created, used, uses, intact
+    def prune(self, used_before: int, max_rows: int) -> int: ...
+    def export_text(self) -> str: ...
+    def import_text(self, text: str, now: int) -> int: ...
+
+# --- end of tuner -----------------------------------------------------------------------------------------------------

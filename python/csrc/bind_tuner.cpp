@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuner and TuningDatabase. Python sees plain dicts: configuration in, actions, snapshots and records out.
+#include <stdexcept>
+#include <string>
+
+#include "python/csrc/bindings.h"
+#include "runtime/tune/database.h"
+#include "runtime/tune/tuner.h"
+
+namespace agspeed::python {
+namespace {
+
+namespace py = pybind11;
+using namespace runtime::tune;  // a source file, and every name below comes from there
+
+/// Everything these two classes refuse is the caller's mistake.
+void throwIfFailed(const Status& status) {
+  if (!status) throw py::value_error(status.message());
+}
+
+template <typename T>
+T valueOrThrow(StatusOr<T> result) {
+  throwIfFailed(result.status());
+  return std::move(result).value();
+}
+
+py::object loadJson(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
+
+std::string dumpJson(const py::dict& value) {
+  return py::module_::import("json").attr("dumps")(value).cast<std::string>();
+}
+
+/// One row per number or text of TunerConfig that Python may set.
+template <typename Visit>
+void visitFields(TunerConfig& config, Visit visit) {
+  visit("budget_fraction", config.budgetFraction);
+  visit("budget_seconds", config.budgetSeconds);
+  visit("capture_seconds", config.captureSeconds);
+  visit("confidence", config.confidence);
+  visit("drop_ratio", config.dropRatio);
+  visit("fast_start_seconds", config.fastStartSeconds);
+  visit("guard_fraction", config.guardFraction);
+  visit("max_pairs", config.maxPairs);
+  visit("max_retunes", config.maxRetunes);
+  visit("max_run_steps", config.maxRunSteps);
+  visit("memory_fraction", config.memoryFraction);
+  visit("memory_slack_bytes", config.memorySlackBytes);
+  visit("min_gain", config.minGain);
+  visit("min_pairs", config.minPairs);
+  visit("min_run_seconds", config.minRunSeconds);
+  visit("pinned_arm", config.pinnedArm);
+  visit("retune_after_steps", config.retuneAfterSteps);
+  visit("target_half_width", config.targetHalfWidth);
+  visit("warmup_steps", config.warmupSteps);
+}
+
+/// An arm is its name, or {"name", "compile_seconds", "foreground_seconds"}.
+ArmSpec toArmSpec(const py::handle& value) {
+  if (py::isinstance<py::str>(value)) return {value.cast<std::string>(), 0, 0};
+  const auto fields = value.cast<py::dict>();
+  const auto number = [&](const char* name) { return fields.contains(name) ? fields[name].cast<double>() : 0.0; };
+  return {fields["name"].cast<std::string>(), number("compile_seconds"), number("foreground_seconds")};
+}
+
+TunerConfig toConfig(const py::dict& values) {
+  TunerConfig config;
+  size_t numKnown = 0;
+  const auto take = [&](const char* name, auto& field) {
+    if (!values.contains(name)) return;
+    ++numKnown;
+    const py::object value = values[name];
+    if (!value.is_none()) field = value.cast<std::decay_t<decltype(field)>>();
+  };
+  visitFields(config, take);
+  if (values.contains("mode")) {
+    ++numKnown;
+    config.mode = valueOrThrow(parseMode(values["mode"].cast<std::string>()));
+  }
+  if (values.contains("arms")) {
+    ++numKnown;
+    for (const py::handle& arm : values["arms"]) config.arms.push_back(toArmSpec(arm));
+  }
+  if (numKnown != values.size()) {
+    throw py::value_error("tuner: the configuration has an unknown field among " + py::repr(values.attr("keys")()).cast<std::string>());
+  }
+  return config;
+}
+
+py::dict toDict(const Action& action) {
+  py::dict result;
+  result["kind"] = toString(action.kind);
+  result["arm"] = action.arm;
+  result["level"] = toString(action.level);
+  result["seconds"] = action.seconds;
+  result["reason"] = action.reason;
+  return result;
+}
+
+py::object optionalSteps(int64_t steps) { return steps == Tuner::kForever ? py::none() : py::object(py::int_(steps)); }
+
+void bindTunerClass(py::module_& module) {
+  const auto create = [](const py::dict& config) { return valueOrThrow(Tuner::create(toConfig(config))); };
+  const auto armChanged = [](Tuner& tuner, std::string arm, const std::string& state, std::string reason,
+                             double backgroundSeconds, double foregroundSeconds) {
+    const ArmState parsed = valueOrThrow(parseArmState(state));
+    throwIfFailed(tuner.armChanged({std::move(arm), parsed, std::move(reason), backgroundSeconds, foregroundSeconds}));
+  };
+  const auto stepFinished = [](Tuner& tuner, std::string arm, double seconds, std::string shape, int64_t peakBytes,
+                               bool disturbed) {
+    throwIfFailed(tuner.stepFinished({std::move(arm), seconds, std::move(shape), peakBytes, disturbed}));
+  };
+  const auto advance = [](Tuner& tuner) {
+    py::list actions;
+    for (const Action& action : tuner.advance()) actions.append(toDict(action));
+    return actions;
+  };
+  const auto record = [](const Tuner& tuner) -> py::object {
+    return tuner.decision() ? loadJson(tuner.decisionRecord()) : py::none();
+  };
+  py::class_<Tuner>(module, "Tuner")
+      .def(py::init(create), py::arg("config"))
+      .def("capture_finished", &Tuner::captureFinished, py::arg("foreground_seconds"))
+      .def("capture_failed", &Tuner::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
+      .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
+      .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
+           py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)
+      .def("add_arm", [](Tuner& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); }, py::arg("arm"))
+      .def("step_finished", stepFinished, py::arg("arm"), py::arg("seconds"), py::arg("shape") = "",
+           py::arg("peak_bytes") = 0, py::arg("disturbed") = false)
+      .def("steps_skipped", &Tuner::stepsSkipped, py::arg("count"), py::arg("seconds"))
+      .def("shape_seen", &Tuner::shapeSeen, py::arg("shape"))
+      .def("adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
+      .def("request_rollback", &Tuner::requestRollback, py::arg("reason"))
+      .def("pause", &Tuner::pause)
+      .def("resume", &Tuner::resume)
+      .def("advance", advance)
+      .def_property_readonly("current", [](const Tuner& tuner) { return tuner.current(); })
+      .def_property_readonly("phase", [](const Tuner& tuner) { return toString(tuner.phase()); })
+      .def_property_readonly("status", [](const Tuner& tuner) { return tuner.status(); })
+      .def_property_readonly("status_reason", [](const Tuner& tuner) { return tuner.statusReason(); })
+      .def_property_readonly("quiet_steps", [](const Tuner& tuner) { return optionalSteps(tuner.quietSteps()); })
+      .def("snapshot", [](const Tuner& tuner) { return loadJson(tuner.snapshot()); })
+      .def("decision_record", record);
+}
+
+py::dict toDict(const DatabaseRow& row) {
+  py::dict result;
+  result["key"] = row.isIntact ? loadJson(row.key) : py::none();
+  result["record"] = row.isIntact ? loadJson(row.record) : py::none();
+  result["created"] = row.created;
+  result["used"] = row.used;
+  result["uses"] = row.uses;
+  result["intact"] = row.isIntact;
+  return result;
+}
+
+void bindDatabaseClass(py::module_& module) {
+  const auto find = [](TuningDatabase& database, const py::dict& key, int64_t now) -> py::object {
+    const auto record = valueOrThrow(database.find(dumpJson(key), now));
+    return record ? loadJson(*record) : py::none();
+  };
+  const auto store = [](TuningDatabase& database, const py::dict& key, const py::dict& record, int64_t now) {
+    throwIfFailed(database.store(dumpJson(key), dumpJson(record), now));
+  };
+  const auto list = [](TuningDatabase& database) {
+    py::list rows;
+    for (const DatabaseRow& row : database.list()) rows.append(toDict(row));
+    return rows;
+  };
+  const auto importText = [](TuningDatabase& database, const std::string& text, int64_t now) {
+    return valueOrThrow(database.importText(text, now));
+  };
+  py::class_<TuningDatabase>(module, "TuningDatabase")
+      .def(py::init<std::string>(), py::arg("path"))
+      .def_property_readonly("is_usable", &TuningDatabase::isUsable)
+      .def_property_readonly("warning", &TuningDatabase::warning)
+      .def_property_readonly("path", &TuningDatabase::path)
+      .def("find", find, py::arg("key"), py::arg("now"))
+      .def("store", store, py::arg("key"), py::arg("record"), py::arg("now"))
+      .def("list", list)
+      .def("prune", &TuningDatabase::prune, py::arg("used_before"), py::arg("max_rows"))
+      .def("export_text", &TuningDatabase::exportText)
+      .def("import_text", importText, py::arg("text"), py::arg("now"));
+}
+
+}  // namespace
+
+void bindTuner(pybind11::module_& module) {
+  bindTunerClass(module);
+  bindDatabaseClass(module);
+}
+
+}  // namespace agspeed::python

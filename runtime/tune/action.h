@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tuner asks its driver to do, and the seam through which a group of ranks agrees on it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace agspeed::runtime::tune {
+
+enum class ActionKind {
+  kCapture,   ///< capture the graph at the next step; answer with captureFinished or captureFailed
+  kCompile,   ///< start compiling `arm` in the background at `level`; answer with armChanged
+  kPriority,  ///< change the level of the running compile of `arm`, for `seconds` (0 = until further notice)
+  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged
+  kWait,      ///< block until `arm` changed its state (max and deterministic mode, cached decisions)
+  kRun,       ///< run `arm` from the next step on
+  kDecide,    ///< tuning is over, `arm` stays; `reason` says why
+  kRollback,  ///< the promise was broken: back to eager; `reason` says why
+};
+
+/// How much of the machine a background compile may take.
+enum class Level {
+  kSuspended,  ///< stopped: the budget is spent
+  kIdle,       ///< only what training leaves over
+  kRaised,     ///< normal priority: paid from the earned budget, or the user waits anyway
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kRun;
+  std::string arm;
+  Level level = Level::kIdle;
+  double seconds = 0;
+  std::string reason;
+};
+
+std::string_view toString(ActionKind kind);
+std::string_view toString(Level level);
+
+/// How several ranks come to do the same. The tuner calls agree() once per Tuner::advance(), with what it proposes
+/// (perhaps nothing), and carries out what comes back.
+class Agreement {
+ public:
+  virtual ~Agreement() = default;
+  virtual std::vector<Action> agree(std::vector<Action> proposed) = 0;
+};
+
+/// One process: what is proposed is done.
+class SoleAgreement final : public Agreement {
+ public:
+  std::vector<Action> agree(std::vector<Action> proposed) override { return proposed; }
+};
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// TuningDatabase: decisions of earlier processes, in one SQLite file. Format and trust rules: database_format.md.
+//
+// It never stands in the way of training: a file that is corrupted, foreign, writable by others, read-only or of another
+// version is ignored; warning() then holds one sentence, lookups miss and stores do nothing.
+// Thread-safety: none. Processes may share the file. Owns its connection; closed by the destructor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace agspeed::runtime::tune {
+
+struct DatabaseRow {
+  std::string key;
+  std::string record;
+  int64_t created = 0;
+  int64_t used = 0;
+  int64_t uses = 0;
+  bool isIntact = true;  ///< the checksum matches
+};
+
+class TuningDatabase {
+ public:
+  /// Opens or creates the file. Never fails: look at isUsable() and warning().
+  explicit TuningDatabase(std::string path);
+  ~TuningDatabase();
+  TuningDatabase(TuningDatabase&&) noexcept;
+  TuningDatabase& operator=(TuningDatabase&&) noexcept;
+
+  bool isUsable() const { return connection_ != nullptr; }
+  /// Why the file is ignored, wholly or in part; empty when all is well. The first reason is kept.
+  const std::string& warning() const { return warning_; }
+  const std::string& path() const { return path_; }
+
+  /// Returns: the record (JSON text) stored under the key (JSON object text, any member order), or nothing.
+  /// `now` (seconds since 1970) marks the hit. Invalid argument: the key is no object or lacks a required member.
+  StatusOr<std::optional<std::string>> find(std::string_view key, int64_t now);
+  /// Stores or replaces. Invalid argument: key as above, or the record is no object with a text member "arm".
+  Status store(std::string_view key, std::string_view record, int64_t now);
+
+  std::vector<DatabaseRow> list();
+  /// Deletes broken rows, rows last used before `usedBefore`, and the least recently used beyond `maxRows`.
+  /// Returns: rows deleted.
+  int64_t prune(int64_t usedBefore, int64_t maxRows);
+  /// JSON lines of all intact rows.
+  std::string exportText();
+  /// Merges exported text. Returns: rows taken over; invalid argument names the first line that is no row, and nothing is
+  /// taken over then.
+  StatusOr<int64_t> importText(std::string_view text, int64_t now);
+
+ private:
+  struct Closer {
+    void operator()(sqlite3* connection) const;
+  };
+  void open();
+  void ignore(const std::string& reason);
+  bool put(const DatabaseRow& row);
+  bool execute(const char* sql);
+  template <typename Bind, typename OnRow>
+  bool query(const char* sql, Bind bind, OnRow onRow);
+
+  std::string path_;
+  std::string warning_;
+  std::unique_ptr<sqlite3, Closer> connection_;
+};
+
+/// The canonical text of a key: sorted members, no spaces.
+StatusOr<std::string> canonicalKey(std::string_view key);
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/drift_guard.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr size_t kWindow = 32;             ///< steps per level
+constexpr double kShift = 1.07;            ///< recent median over reference median that raises a suspicion
+constexpr int64_t kBurstSpacing = 4000;    ///< steps between two bursts
+constexpr int64_t kConfirmAfter = 200;     ///< steps after an unmeasured decision until its burst
+constexpr size_t kRecheckPairs = 40;       ///< sliding window of re-check pairs
+constexpr double kBreakConfidence = 0.999; ///< a rollback needs more certainty than an acceptance
+constexpr int64_t kWatched = 16;           ///< of each kWatched + kQuiet steps, the first are watched
+constexpr int64_t kQuiet = 240;
+
+}  // namespace
+
+DriftGuard::Level::Level() : first(kWindow), recent(kWindow) {}
+
+DriftGuard::DriftGuard(const TunerConfig& config)
+    : fraction_(config.guardFraction), minPairs_(config.minPairs), recheck_(kRecheckPairs) {}
+
+void DriftGuard::start(bool isUnmeasured) {
+  recheck_.clear();
+  levels_.clear();
+  numSteps_ = numEagerSteps_ = lastBlockStep_ = numReported_ = 0;
+  lastBurstStep_ = -kBurstSpacing;
+  burstBlocks_ = 0;
+  isConfirming_ = isUnmeasured;
+}
+
+void DriftGuard::addSteadyStep(int32_t shape, double seconds) {
+  ++numReported_;
+  Level& level = levels_[shape];
+  if (level.first.size() < kWindow) {
+    level.first.add(seconds);
+    return;
+  }
+  level.recent.add(seconds);
+  if (burstBlocks_ == 0 && numSteps_ - lastBurstStep_ >= kBurstSpacing && hasShifted(level)) {
+    ++numSuspicions_;
+    requestBurst();
+    // The new level is the reference from now on: one lasting shift is one suspicion.
+    level.first = level.recent;
+    level.recent.clear();
+  }
+}
+
+bool DriftGuard::hasShifted(const Level& level) const {
+  return level.recent.size() == kWindow && level.recent.median() > kShift * level.first.median();
+}
+
+void DriftGuard::requestBurst() {
+  // Old pairs describe the machine before the shift.
+  recheck_.clear();
+  lastBurstStep_ = numSteps_;
+  burstBlocks_ = (std::max(minPairs_, int32_t{20}) + 1) / 2;
+}
+
+void DriftGuard::addSteps(int64_t count, int64_t numEager) {
+  numSteps_ += count;
+  numEagerSteps_ += numEager;
+  if (isConfirming_ && numSteps_ >= kConfirmAfter) {
+    isConfirming_ = false;
+    requestBurst();
+  }
+}
+
+int64_t DriftGuard::routineSpacing(int64_t eagerSteps) const {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(eagerSteps) / fraction_));
+}
+
+bool DriftGuard::isRecheckDue(int64_t eagerSteps) const {
+  if (fraction_ <= 0) return false;
+  if (burstBlocks_ > 0) return true;
+  return static_cast<double>(numEagerSteps_ + eagerSteps) <= fraction_ * static_cast<double>(numSteps_) &&
+         numSteps_ - lastBlockStep_ >= routineSpacing(eagerSteps);
+}
+
+void DriftGuard::finishBlock() {
+  ++numBlocks_;
+  lastBlockStep_ = numSteps_;
+  burstBlocks_ = std::max(0, burstBlocks_ - 1);
+}
+
+std::optional<Interval> DriftGuard::broken() const {
+  if (recheck_.numPairs() < minPairs_) return std::nullopt;
+  const Interval interval = recheck_.ratio(kBreakConfidence);
+  if (interval.low <= 1.0) return std::nullopt;
+  return interval;
+}
+
+int64_t DriftGuard::quietSteps(int64_t eagerSteps) const {
+  if (burstBlocks_ > 0 || numReported_ % (kWatched) != 0 || numReported_ == 0) return 0;
+  const int64_t untilRecheck = std::max<int64_t>(0, lastBlockStep_ + routineSpacing(eagerSteps) - numSteps_);
+  const int64_t untilConfirm = isConfirming_ ? std::max<int64_t>(0, kConfirmAfter - numSteps_) : kQuiet;
+  return std::min({kQuiet, untilConfirm, fraction_ > 0 ? untilRecheck : kQuiet});
+}
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// DriftGuard: after the decision, checks that the chosen arm still keeps the promise "not slower than eager".
+//
+// Two signals. The step time of the chosen arm is watched per shape class; a lasting shift is only a *suspicion*, because
+// a slower machine slows eager too. The verdict comes from re-checks: ABBA blocks against eager, at most `guardFraction`
+// of all steps eager in the long run. A suspicion (and a decision taken from the database, never measured in this process)
+// buys a burst of re-checks at once, no more often than every kBurstSpacing steps.
+// Not thread-safe; owned by the Tuner.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "runtime/tune/comparison.h"
+#include "runtime/tune/config.h"
+
+namespace agspeed::runtime::tune {
+
+class DriftGuard {
+ public:
+  explicit DriftGuard(const TunerConfig& config);
+
+  /// A decision was taken. `isUnmeasured`: it came from the database; a burst confirms it soon.
+  void start(bool isUnmeasured);
+  /// A step of the chosen arm outside re-checks. Requires: undisturbed.
+  void addSteadyStep(int32_t shape, double seconds);
+  /// `count` steps ran, reported or not; `numEager` of them eagerly for a re-check.
+  void addSteps(int64_t count, int64_t numEager);
+
+  /// True when a re-check block of `eagerSteps` eager steps is due.
+  bool isRecheckDue(int64_t eagerSteps) const;
+  Comparison& recheck() { return recheck_; }
+  /// A re-check block is complete.
+  void finishBlock();
+  /// The interval that breaks the promise, or nothing.
+  std::optional<Interval> broken() const;
+
+  /// Steps until reports are of use again; the driver may keep silent that long.
+  int64_t quietSteps(int64_t eagerSteps) const;
+
+  int64_t numRechecks() const { return numBlocks_; }
+  int64_t numSuspicions() const { return numSuspicions_; }
+  const Comparison& recheck() const { return recheck_; }
+
+ private:
+  struct Level {
+    RollingWindow first;   ///< fills once after the decision: the reference level
+    RollingWindow recent;
+    Level();
+  };
+  bool hasShifted(const Level& level) const;
+  void requestBurst();
+  int64_t routineSpacing(int64_t eagerSteps) const;
+
+  double fraction_;
+  int32_t minPairs_;
+  Comparison recheck_;
+  std::map<int32_t, Level> levels_;
+  int64_t numSteps_ = 0;
+  int64_t numEagerSteps_ = 0;
+  int64_t lastBlockStep_ = 0;
+  int64_t lastBurstStep_ = 0;
+  int64_t numReported_ = 0;   ///< steady steps in the present watch window
+  int64_t numBlocks_ = 0;
+  int64_t numSuspicions_ = 0;
+  int32_t burstBlocks_ = 0;   ///< blocks still to run at once
+  bool isConfirming_ = false;
+};
+
+}  // namespace agspeed::runtime::tune

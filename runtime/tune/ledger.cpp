@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/ledger.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+/// Kept back from the allowance: costs are noticed a step late and estimates err.
+constexpr double kUsableShare = 0.97;
+
+}  // namespace
+
+Ledger::Ledger(const TunerConfig& config)
+    : isUnlimited_(config.mode == Mode::kMax || config.mode == Mode::kDeterministic),
+      // Fast start pays its quick capture and its quick compiles before anything is earned.
+      grantSeconds_(config.mode == Mode::kFastStart ? 2 * config.fastStartSeconds : 0),
+      fraction_(config.budgetFraction),
+      capSeconds_(config.budgetSeconds) {}
+
+void Ledger::addTrained(double seconds, int64_t numSteps) {
+  trainedSeconds_ += seconds;
+  numSteps_ += numSteps;
+}
+
+double Ledger::trialSeconds() const {
+  double sum = 0;
+  for (const auto& [arm, seconds] : trialSeconds_) sum += std::max(0.0, seconds);
+  return sum;
+}
+
+double Ledger::allowanceSeconds() const {
+  if (isUnlimited_) return capSeconds_;
+  return std::min(capSeconds_, grantSeconds_ + kUsableShare * fraction_ * trainedSeconds_);
+}
+
+std::optional<int64_t> Ledger::breakEvenSteps(double eagerSeconds, double chosenSeconds) const {
+  const double savedPerStep = eagerSeconds - chosenSeconds;
+  if (!(savedPerStep > 0)) return std::nullopt;
+  return static_cast<int64_t>(std::ceil(slowdownSeconds() / savedPerStep));
+}
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ledger: what tuning cost, what it saved, and how much may still be spent.
+//
+//   slow-down = foreground seconds + inflation of steps while compiling + steps of arms on trial slower than eager
+//   allowance = min(cap, grant + 0.97 * fraction * seconds trained)   (only the cap in max and deterministic mode)
+//
+// Savings are never credited: the allowance stays a share of the time trained, so the regret against the best arm known
+// stays below 1 + fraction even after a good early decision. Not thread-safe; owned by the Tuner.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/tune/config.h"
+
+namespace agspeed::runtime::tune {
+
+class Ledger {
+ public:
+  explicit Ledger(const TunerConfig& config);
+
+  void addTrained(double seconds, int64_t numSteps);
+  void addForeground(double seconds) { foregroundSeconds_ += seconds; }
+  void addBackground(double seconds) { backgroundSeconds_ += seconds; }
+  /// Signed difference of one step to its undisturbed time while a compile ran. Noise cancels; the sum counts from 0 up.
+  void addInflation(double seconds) { inflationSeconds_ += seconds; }
+  /// Signed difference to eager of one step of `arm` while it was on trial. Counts per arm, from 0 up.
+  void addTrial(const std::string& arm, double seconds) { trialSeconds_[arm] += seconds; }
+  /// Signed difference eager - arm of one step, on trial or not.
+  void addSaved(double seconds) { savedSeconds_ += seconds; }
+
+  double trainedSeconds() const { return trainedSeconds_; }
+  int64_t numSteps() const { return numSteps_; }
+  /// Time since the start: steps and foreground work.
+  double wallSeconds() const { return trainedSeconds_ + foregroundSeconds_; }
+  double foregroundSeconds() const { return foregroundSeconds_; }
+  double backgroundSeconds() const { return backgroundSeconds_; }
+  double inflationSeconds() const { return inflationSeconds_ > 0 ? inflationSeconds_ : 0; }
+  double trialSeconds() const;
+  double savedSeconds() const { return savedSeconds_; }
+
+  double slowdownSeconds() const { return foregroundSeconds() + inflationSeconds() + trialSeconds(); }
+  double allowanceSeconds() const;
+  /// What may still be spent; negative when an estimate was too low.
+  double leftSeconds() const { return allowanceSeconds() - slowdownSeconds(); }
+  bool canAfford(double seconds) const { return seconds <= leftSeconds(); }
+  bool isUnlimited() const { return isUnlimited_; }
+
+  /// Steps after which the cost is earned back at this saving per step, counted from the decision. Nothing when the
+  /// decision saves nothing.
+  std::optional<int64_t> breakEvenSteps(double eagerSeconds, double chosenSeconds) const;
+
+ private:
+  bool isUnlimited_;
+  double grantSeconds_;
+  double fraction_;
+  double capSeconds_;
+  int64_t numSteps_ = 0;
+  double trainedSeconds_ = 0;
+  double foregroundSeconds_ = 0;
+  double backgroundSeconds_ = 0;
+  double inflationSeconds_ = 0;
+  double savedSeconds_ = 0;
+  std::map<std::string, double> trialSeconds_;
+};
+
+}  // namespace agspeed::runtime::tune

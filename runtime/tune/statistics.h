@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The few statistics the tuner believes in. Step times have heavy tails, bursts and two modes, so nothing here assumes a
+// distribution: medians, quantiles, order-statistic intervals, and one bootstrap with a fixed seed.
+//
+// Pure functions and small values; no global state, safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace agspeed::runtime::tune {
+
+/// Requires: values not empty, 0 <= fraction <= 1. Linear between order statistics.
+double quantile(std::vector<double> values, double fraction);
+double median(std::vector<double> values);
+
+/// An estimate with the range that holds the true value with the confidence asked for.
+struct Interval {
+  double low = -std::numeric_limits<double>::infinity();
+  double estimate = std::numeric_limits<double>::quiet_NaN();
+  double high = std::numeric_limits<double>::infinity();
+  int32_t count = 0;
+
+  /// Infinite while there are too few values.
+  double halfWidth() const { return (high - low) / 2; }
+  bool isBounded() const { return halfWidth() < std::numeric_limits<double>::infinity(); }
+};
+
+/// The quantile z with P(|Z| <= z) = confidence for a standard normal Z.
+double twoSidedNormalQuantile(double confidence);
+
+/// Median with the interval [x(l), x(n+1-l)], l = floor((n - z sqrt(n)) / 2): the sign test turned round, valid for any
+/// distribution. Unbounded while l < 1 (below 11 values at 99 %).
+Interval medianInterval(std::vector<double> values, double confidence);
+
+/// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile bootstrap
+/// interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
+Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence);
+
+/// The last `capacity` values and their median. Cost: add O(1), median O(capacity).
+class RollingWindow {
+ public:
+  explicit RollingWindow(size_t capacity = 64) : capacity_(capacity) {}
+  void add(double value);
+  void clear();
+  size_t size() const { return values_.size(); }
+  bool empty() const { return values_.empty(); }
+  /// Requires: not empty.
+  double median() const;
+  const std::vector<double>& values() const { return values_; }
+
+ private:
+  size_t capacity_;
+  size_t next_ = 0;
+  std::vector<double> values_;
+};
+
+}  // namespace agspeed::runtime::tune

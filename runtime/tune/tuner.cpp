@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events and actions: how the Tuner's state changes. What it plans: tuner_plan.cpp; how it judges: tuner_judge.cpp.
+#include "runtime/tune/tuner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr int64_t kNewArmSteps = 3;     ///< first steps of an arm: allocations, lazy initialisation
+constexpr double kStrikeRatio = 3.0;    ///< a counted step this much slower than eager gives the block up
+constexpr int32_t kMaxStrikes = 2;
+constexpr int32_t kMaxMissed = 64;      ///< steps in a row on which the arm asked for did not run
+constexpr size_t kMaxTimeline = 2000;
+
+}  // namespace
+
+std::string_view toString(Phase phase) {
+  switch (phase) {
+    case Phase::kObserving: return "observing";
+    case Phase::kCapturing: return "capturing";
+    case Phase::kTuning: return "tuning";
+    case Phase::kSettled: return "settled";
+  }
+  return "unknown";
+}
+
+StatusOr<std::unique_ptr<Tuner>> Tuner::create(TunerConfig config, std::unique_ptr<Agreement> agreement) {
+  AG_RETURN_IF_ERROR(validate(config));
+  if (!agreement) agreement = std::make_unique<SoleAgreement>();
+  return std::unique_ptr<Tuner>(new Tuner(std::move(config), std::move(agreement)));
+}
+
+Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
+    : config_(std::move(config)), agreement_(std::move(agreement)), ledger_(config_), guard_(config_) {
+  arms_.emplace_back();
+  arms_[kEager].spec.name = kEagerArm;
+  arms_[kEager].state = ArmState::kReady;
+  arms_[kEager].verdict = Verdict::kAccepted;
+  arms_[kEager].reason = "always available";
+  for (const ArmSpec& spec : config_.arms) AG_CHECK(addArm(spec).isOk(), "arms were validated");
+}
+
+// --- events -----------------------------------------------------------------------------------------------------------
+
+void Tuner::captureFinished(double foregroundSeconds) {
+  ledger_.addForeground(foregroundSeconds);
+  if (phase_ == Phase::kCapturing) phase_ = Phase::kTuning;
+}
+
+void Tuner::captureFailed(const std::string& reason, double foregroundSeconds) {
+  ledger_.addForeground(foregroundSeconds);
+  for (Arm& arm : arms_) {
+    if (arm.state != ArmState::kWaiting) continue;
+    arm.state = ArmState::kSkipped;
+    arm.reason = "capture failed: " + reason;
+  }
+  cached_.reset();
+  if (phase_ == Phase::kCapturing) phase_ = Phase::kTuning;
+}
+
+Status Tuner::armChanged(const ArmEvent& event) {
+  const std::optional<size_t> index = findArm(event.arm);
+  if (!index || *index == kEager) return invalidArgument("tuner: arm \"" + event.arm + "\" cannot change its state");
+  ledger_.addForeground(event.foregroundSeconds);
+  ledger_.addBackground(event.backgroundSeconds);
+  Arm& arm = arms_[*index];
+  arm.foregroundSeconds += event.foregroundSeconds;
+  arm.backgroundSeconds += event.backgroundSeconds;
+  // A dead arm stays dead: a late "ready" of a killed compile must not revive it.
+  if (arm.isDead()) return {};
+  arm.state = event.state;
+  if (arm.state == ArmState::kReady) hasLoaded_ = true;
+  if (arm.isDead()) {
+    arm.reason = event.reason;
+    log(std::string(toString(arm.state)), event.arm, event.reason);
+    dismiss(*index);
+  }
+  return {};
+}
+
+Status Tuner::addArm(ArmSpec spec) {
+  if (spec.name.empty() || findArm(spec.name)) {
+    return invalidArgument("tuner: arm \"" + spec.name + "\" has no name or exists already");
+  }
+  arms_.emplace_back();
+  Arm& arm = arms_.back();
+  arm.spec = std::move(spec);
+  const double quick = config_.fastStartSeconds;
+  if (config_.mode == Mode::kFastStart && arm.spec.compileSeconds + arm.spec.foregroundSeconds > quick) {
+    arm.state = ArmState::kSkipped;
+    arm.reason = "takes longer than fast-start allows";
+  }
+  if (phase_ == Phase::kSettled && !arm.isDead()) phase_ = Phase::kTuning;
+  return {};
+}
+
+Status Tuner::stepFinished(const StepReport& step) {
+  const std::optional<size_t> index = findArm(step.arm);
+  if (!index) return invalidArgument("tuner: a step ran on the unknown arm \"" + step.arm + "\"");
+  if (!std::isfinite(step.seconds) || step.seconds <= 0) {
+    return invalidArgument("tuner: a step took " + std::to_string(step.seconds) + " s");
+  }
+  const int32_t shape = shapeIndex(step.shape);
+  const bool isAfterSwitch = *index != std::exchange(lastRan_, *index);
+  const bool isUndisturbed = !step.disturbed && !isCompileRunning();
+  accountStep(*index, shape, step, isAfterSwitch);
+  Arm& arm = arms_[*index];
+  const bool isNew = *index != kEager && arm.numSteps < kNewArmSteps;
+  const bool isSteady = isUndisturbed && !isAfterSwitch && !isNew;
+  const bool counts = arm.addStep(shape, step, isSteady) && isUndisturbed && !isNew;
+  if (*index == kEager && isSteady) recordEagerPeak(shape, step.peakBytes);
+  if (phase_ == Phase::kSettled && incumbent_ != kEager) {
+    guard_.addSteps(1, trial_ && *index == kEager ? 1 : 0);
+    if (!trial_ && *index == incumbent_ && isSteady && counts) guard_.addSteadyStep(shape, step.seconds);
+  }
+  feedTrial(*index, shape, step, counts, isAfterSwitch);
+  return {};
+}
+
+void Tuner::accountStep(size_t arm, int32_t shape, const StepReport& step, bool isAfterSwitch) {
+  ledger_.addTrained(step.seconds, 1);
+  if (step.disturbed) return;
+  const std::optional<double> eager = arms_[kEager].typicalSeconds(shape);
+  double seconds = step.seconds;
+  if (isCompileRunning() && !isAfterSwitch) {
+    if (const std::optional<double> own = arms_[arm].typicalSeconds(shape)) {
+      ledger_.addInflation(seconds - *own);
+      seconds = *own;
+    }
+  }
+  if (arm == kEager || !eager) return;
+  ledger_.addSaved(*eager - seconds);
+  if (arms_[arm].isMeasurable()) ledger_.addTrial(arms_[arm].spec.name, seconds - *eager);
+}
+
+void Tuner::recordEagerPeak(int32_t shape, int64_t bytes) {
+  if (bytes <= 0) return;
+  const auto [it, isNew] = eagerPeaks_.try_emplace(shape, EagerPeak{0, !hasLoaded_});
+  if (hasLoaded_ && it->second.isFromBeforeLoad) return;
+  it->second.bytes = std::max(it->second.bytes, bytes);
+}
+
+void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts, bool isAfterSwitch) {
+  if (!trial_) return;
+  AbbaSchedule& schedule = trial_->schedule;
+  const Side asked = schedule.next();
+  const size_t askedArm = asked == Side::kArm ? trial_->arm : trial_->reference;
+  const Side ran = arm == askedArm ? asked : (asked == Side::kArm ? Side::kReference : Side::kArm);
+  Arm& tested = arms_[trial_->arm];
+  if (trial_->kind == TrialKind::kVersusEager && arm == trial_->arm && counts && !isAfterSwitch) {
+    const std::optional<double> eager = arms_[kEager].typicalSeconds(shape);
+    if (eager && step.seconds > kStrikeRatio * *eager) return strike(arm);
+  }
+  Comparison& comparison = trial_->kind == TrialKind::kVersusEager ? tested.versusEager
+                           : trial_->kind == TrialKind::kDuel      ? tested.duel
+                                                                   : guard_.recheck();
+  schedule.addStep(ran, shape, step.seconds, counts, comparison);
+  if (schedule.numMissed() < kMaxMissed) return;
+  if (trial_->kind == TrialKind::kVersusEager) lose(trial_->arm, "did not run when asked: its guards failed every time");
+  if (trial_->kind == TrialKind::kDuel) lose(trial_->arm, "did not run when asked in the direct comparison");
+  trial_.reset();
+}
+
+void Tuner::strike(size_t arm) {
+  trial_.reset();
+  if (++arms_[arm].numStrikes >= kMaxStrikes) lose(arm, "more than three times slower than eager at first sight");
+}
+
+void Tuner::stepsSkipped(int64_t count, double seconds) {
+  ledger_.addTrained(seconds, count);
+  if (incumbent_ == kEager || phase_ != Phase::kSettled) return;
+  guard_.addSteps(count, 0);
+  const double eager = eagerStepSeconds();
+  if (eager > 0) ledger_.addSaved(eager * static_cast<double>(count) - seconds);
+}
+
+Status Tuner::adopt(const std::string& arm) {
+  const std::optional<size_t> index = findArm(arm);
+  if (!index) return invalidArgument("tuner: the database names the unknown arm \"" + arm + "\"");
+  if (phase_ != Phase::kObserving) return invalidArgument("tuner: too late to adopt a decision, tuning has begun");
+  if (arms_[*index].isDead()) {
+    // What the database names is known to be worth it: fast-start's estimate does not matter.
+    arms_[*index].state = ArmState::kWaiting;
+    arms_[*index].reason.clear();
+  }
+  cached_ = *index;
+  return {};
+}
+
+void Tuner::requestRollback(const std::string& reason) {
+  if (current_ == kEager) return;
+  AG_CHECK(armChanged({current(), ArmState::kFailed, reason}).isOk(), "the current arm exists");
+}
+
+void Tuner::pause() {
+  if (std::exchange(isPaused_, true)) return;
+  trial_.reset();
+  log("pause", "");
+}
+
+void Tuner::resume() {
+  if (std::exchange(isPaused_, false)) log("resume", "");
+}
+
+// --- boundary ---------------------------------------------------------------------------------------------------------
+
+std::vector<Action> Tuner::advance() {
+  proposals_.clear();
+  plan();
+  std::vector<Action> agreed = agreement_->agree(std::move(proposals_));
+  for (const Action& action : agreed) apply(action);
+  return agreed;
+}
+
+void Tuner::apply(const Action& action) {
+  const size_t arm = findArm(action.arm).value_or(kEager);
+  switch (action.kind) {
+    case ActionKind::kCapture:
+      phase_ = Phase::kCapturing;
+      return log("capture", "", action.reason);
+    case ActionKind::kCompile:
+      arms_[arm].state = ArmState::kCompiling;
+      compileLevel_ = action.level;
+      return log("compile", action.arm, std::string(toString(action.level)));
+    case ActionKind::kPriority:
+      compileLevel_ = action.level;
+      raisedUntil_ = ledger_.wallSeconds() + action.seconds;
+      return;
+    case ActionKind::kLoad:
+      arms_[arm].state = ArmState::kLoading;
+      return log("load", action.arm);
+    case ActionKind::kWait: return;
+    case ActionKind::kRun: current_ = arm; return;
+    case ActionKind::kDecide: return settle(arm, action.reason);
+    case ActionKind::kRollback: return rollBack(action.reason);
+  }
+}
+
+void Tuner::settle(size_t arm, const std::string& reason) {
+  const bool isFromDatabase = cached_ == arm;
+  decision_ = Decision{arms_[arm].spec.name, reason, {}, ledger_.numSteps(), ledger_.wallSeconds(), isFromDatabase};
+  if (arm != kEager && arms_[arm].versusEager.numPairs() > 0) {
+    decision_->ratio = arms_[arm].versusEager.ratio(config_.confidence);
+  }
+  incumbent_ = arm;
+  arms_[arm].verdict = Verdict::kAccepted;
+  arms_[arm].reason = reason;
+  cached_.reset();
+  trial_.reset();
+  phase_ = Phase::kSettled;
+  guard_.start(isFromDatabase);
+  log("decide", arms_[arm].spec.name, reason);
+}
+
+void Tuner::rollBack(const std::string& reason) {
+  Arm& arm = arms_[incumbent_];
+  const std::string left = arm.spec.name;
+  ++numRollbacks_;
+  trial_.reset();
+  rollbackRequest_.reset();
+  arm.verdict = Verdict::kLost;
+  arm.reason = reason;
+  incumbent_ = kEager;
+  decision_ = Decision{std::string(kEagerArm), "rolled back from " + left + ": " + reason, {}, ledger_.numSteps(),
+                       ledger_.wallSeconds(), false};
+  phase_ = Phase::kSettled;
+  retuneAtStep_.reset();
+  if (arm.isUsable() && numRetunes_ < config_.maxRetunes) {
+    retuneAtStep_ = ledger_.numSteps() + (config_.retuneAfterSteps << std::min(numRetunes_, 20));
+  }
+  log("rollback", left, reason);
+}
+
+void Tuner::dismiss(size_t arm) {
+  if (trial_ && (trial_->arm == arm || trial_->reference == arm)) trial_.reset();
+  if (cached_ == arm) cached_.reset();
+  for (Arm& other : arms_) {
+    if (other.duelAgainst == arms_[arm].spec.name) other.duelAgainst.clear();
+  }
+  if (incumbent_ != arm) return;
+  if (phase_ == Phase::kSettled) {
+    rollbackRequest_ = arms_[arm].reason;
+    return;
+  }
+  incumbent_ = kEager;
+}
+
+// --- bookkeeping ------------------------------------------------------------------------------------------------------
+
+std::optional<size_t> Tuner::findArm(const std::string& name) const {
+  for (size_t i = 0; i < arms_.size(); ++i) {
+    if (arms_[i].spec.name == name) return i;
+  }
+  return std::nullopt;
+}
+
+int32_t Tuner::shapeIndex(const std::string& shape) {
+  const auto [it, isNew] = shapeIndices_.try_emplace(shape, static_cast<int32_t>(shapes_.size()));
+  if (isNew) shapes_.push_back(shape);
+  return it->second;
+}
+
+bool Tuner::isCompileRunning() const {
+  if (compileLevel_ == Level::kSuspended) return false;
+  return std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.state == ArmState::kCompiling; });
+}
+
+void Tuner::log(std::string what, std::string arm, std::string reason) {
+  if (timeline_.size() >= kMaxTimeline) return;
+  timeline_.push_back({std::move(what), std::move(arm), ledger_.numSteps(), ledger_.wallSeconds(), std::move(reason)});
+}
+
+std::string_view Tuner::status() const {
+  if (phase_ != Phase::kSettled) return "tuning";
+  return incumbent_ == kEager ? "eager" : "tuned";
+}
+
+std::string Tuner::statusReason() const {
+  if (isPaused_) return "paused by the user";
+  if (phase_ == Phase::kSettled) return decision_->reason;
+  if (phase_ == Phase::kObserving) return "earning the time for the capture; nothing is captured yet";
+  return std::string(toString(phase_)) + ", " + arms_[incumbent_].spec.name + " is the best arm proven so far";
+}
+
+int64_t Tuner::quietSteps() const {
+  if (isPaused_) return kForever;
+  if (phase_ != Phase::kSettled || trial_ || rollbackRequest_) return 0;
+  if (incumbent_ != kEager) {
+    return config_.mode == Mode::kDeterministic ? kForever : guard_.quietSteps(recheckEagerSteps());
+  }
+  if (!retuneAtStep_) return kForever;
+  return std::max<int64_t>(0, *retuneAtStep_ - ledger_.numSteps());
+}
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuner: decides which arm runs the next training step. A pure state machine: events go in, advance() hands actions out;
+// no clock, no thread, no callback, so a simulated trace exercises all of it.
+//
+//   observing --capture--> capturing --captured--> tuning --decide--> settled --(rollback, new arm)--> tuning | settled
+//
+// The driver (python/agspeed/tuning) turns the world into events, calls advance() at every step boundary and carries out
+// what it returns, in order. While tuning, the best arm proven so far runs; eager runs until one is proven.
+//
+//   tuner.stepFinished({.arm = "eager", .seconds = 0.0021, .shape = "8x128"});
+//   for (const Action& action : tuner.advance()) carryOut(action);   // e.g. {kRun, "native"}
+//
+// How it measures: comparison.h. What it may spend: ledger.h. What it checks afterwards: drift_guard.h.
+// Thread-safety: none; all calls from the training thread. Cost: a step event is O(1) but for medians over 64 values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/tune/action.h"
+#include "runtime/tune/arm.h"
+#include "runtime/tune/config.h"
+#include "runtime/tune/drift_guard.h"
+#include "runtime/tune/ledger.h"
+
+namespace agspeed::runtime::tune {
+
+enum class Phase { kObserving, kCapturing, kTuning, kSettled };
+std::string_view toString(Phase phase);
+
+/// The outcome, with its evidence.
+struct Decision {
+  std::string arm;
+  std::string reason;
+  std::optional<Interval> ratio;  ///< step time over eager's; absent without measurement
+  int64_t step = 0;
+  double wallSeconds = 0;
+  bool isFromDatabase = false;
+};
+
+/// One entry of the report's time line.
+struct TimelineEntry {
+  std::string what;  ///< capture, compile, load, trial, duel, decide, rollback, pause, resume, retune
+  std::string arm;
+  int64_t step = 0;
+  double wallSeconds = 0;
+  std::string reason;
+};
+
+/// How an arm's compile, load or gate went. Costs add up over events.
+struct ArmEvent {
+  std::string arm;
+  ArmState state = ArmState::kReady;
+  std::string reason;
+  double backgroundSeconds = 0;
+  double foregroundSeconds = 0;
+};
+
+class Tuner {
+ public:
+  /// Returns: invalid argument when the configuration makes no sense. A null agreement means one process.
+  static StatusOr<std::unique_ptr<Tuner>> create(TunerConfig config, std::unique_ptr<Agreement> agreement = nullptr);
+
+  // Events ------------------------------------------------------------------------------------------------------------
+  void captureFinished(double foregroundSeconds);
+  void captureFailed(const std::string& reason, double foregroundSeconds);
+  /// A better estimate of the capture's foreground cost, e.g. from the database or from an earlier model.
+  void expectCapture(double foregroundSeconds) { config_.captureSeconds = foregroundSeconds; }
+  /// Returns: invalid argument for an unknown arm, or for eager.
+  Status armChanged(const ArmEvent& event);
+  /// One more arm, e.g. a refinement. After a decision, tuning resumes for it.
+  Status addArm(ArmSpec spec);
+  /// Returns: invalid argument for an unknown arm or seconds that are not positive and finite.
+  Status stepFinished(const StepReport& step);
+  /// `count` steps ran without a report, within quietSteps(), in `seconds` together.
+  void stepsSkipped(int64_t count, double seconds);
+  /// A shape class appeared. Its first step on each arm is never counted; this only enters it into the snapshot early.
+  void shapeSeen(const std::string& shape) { shapeIndex(shape); }
+  /// The database knows the answer. Call before anything was captured; later calls are refused.
+  Status adopt(const std::string& arm);
+  /// The running arm misbehaved: it is out for good, eager runs from the next boundary on.
+  void requestRollback(const std::string& reason);
+  void pause();
+  void resume();
+
+  // Boundary ----------------------------------------------------------------------------------------------------------
+  /// Plans, agrees, applies. Returns the actions to carry out now, in order; mostly none.
+  std::vector<Action> advance();
+
+  // Queries -----------------------------------------------------------------------------------------------------------
+  static constexpr int64_t kForever = -1;
+  Phase phase() const { return phase_; }
+  bool isPaused() const { return isPaused_; }
+  /// "tuning", "tuned" (a compiled arm was chosen) or "eager".
+  std::string_view status() const;
+  /// Why, as a sentence.
+  std::string statusReason() const;
+  /// The arm asked for by the latest run action; eager at the start.
+  const std::string& current() const { return arms_[current_].spec.name; }
+  const std::optional<Decision>& decision() const { return decision_; }
+  const Ledger& ledger() const { return ledger_; }
+  /// Steps the driver need not report (it reports their sum through stepsSkipped, and the next one fully again).
+  int64_t quietSteps() const;
+  /// Everything for the report, as JSON text; format in README.md.
+  std::string snapshot() const;
+  /// The decision for the database, as JSON text. Requires: decision().has_value().
+  std::string decisionRecord() const;
+
+ private:
+  enum class TrialKind { kVersusEager, kDuel, kRecheck };
+  /// One ABBA block in progress.
+  struct Trial {
+    TrialKind kind;
+    size_t arm;
+    size_t reference;
+    AbbaSchedule schedule;
+  };
+  struct EagerPeak {
+    int64_t bytes = 0;
+    bool isFromBeforeLoad = false;  ///< loaded arms hold memory of their own, later peaks would flatter them
+  };
+  static constexpr size_t kEager = 0;
+
+  Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement);
+
+  // tuner.cpp: bookkeeping of events, applying actions
+  std::optional<size_t> findArm(const std::string& name) const;
+  int32_t shapeIndex(const std::string& shape);
+  bool isCompileRunning() const;
+  void accountStep(size_t arm, int32_t shape, const StepReport& step, bool isAfterSwitch);
+  void recordEagerPeak(int32_t shape, int64_t bytes);
+  void feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts, bool isAfterSwitch);
+  void strike(size_t arm);
+  void apply(const Action& action);
+  void settle(size_t arm, const std::string& reason);
+  void rollBack(const std::string& reason);
+  void dismiss(size_t arm);
+  void log(std::string what, std::string arm, std::string reason = {});
+
+  // tuner_plan.cpp: what to do next
+  void plan();
+  void planObserving();
+  void planCached();
+  void planDeterministic();
+  void planTuning();
+  void planSettled();
+  bool planForeground();
+  bool planBlock();
+  bool planCompile();
+  void planPriority(size_t arm);
+  void planDecision();
+  void skipUnaffordable();
+  void advanceArm(size_t arm);
+  void propose(ActionKind kind, size_t arm, std::string reason = {});
+  void want(size_t arm);
+  bool isBlockAffordable(size_t arm) const;
+  void startBlock(TrialKind kind, size_t arm, size_t reference);
+  double eagerStepSeconds() const;
+  int64_t recheckEagerSteps() const;
+
+  // tuner_judge.cpp: what the measurements say
+  void finishBlock();
+  void judgeVersusEager(size_t arm);
+  void judgeDuel(size_t arm);
+  void accept(size_t arm, const Interval& ratio);
+  void lose(size_t arm, std::string reason);
+  std::optional<size_t> nextChallenger();
+  double bestRatio() const;
+  std::string describeGain(size_t arm) const;
+  std::string describeEager() const;
+  std::map<int32_t, int64_t> eagerPeaks() const;
+
+  TunerConfig config_;
+  std::unique_ptr<Agreement> agreement_;
+  Ledger ledger_;
+  DriftGuard guard_;
+  std::vector<Arm> arms_;  ///< Invariant: arms_[0] is eager
+  Phase phase_ = Phase::kObserving;
+  bool isPaused_ = false;
+  size_t current_ = kEager;    ///< what should run
+  size_t lastRan_ = kEager;    ///< what did run
+  size_t incumbent_ = kEager;  ///< best arm proven so far
+  std::optional<Trial> trial_;
+  std::optional<size_t> cached_;  ///< arm named by the database, until it is settled or fails
+  std::optional<Decision> decision_;
+  std::optional<std::string> rollbackRequest_;
+
+  Level compileLevel_ = Level::kIdle;
+  double raisedUntil_ = 0;  ///< in wall seconds
+  bool hasLoaded_ = false;
+  std::unordered_map<std::string, int32_t> shapeIndices_;
+  std::vector<std::string> shapes_;
+  std::map<int32_t, EagerPeak> eagerPeaks_;
+  int32_t numRollbacks_ = 0;
+  int32_t numRetunes_ = 0;
+  std::optional<int64_t> retuneAtStep_;
+  std::vector<Action> proposals_;
+  std::vector<TimelineEntry> timeline_;
+};
+
+}  // namespace agspeed::runtime::tune

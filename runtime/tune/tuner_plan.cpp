@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Tuner wants next. One call of plan() fills proposals_; nothing here changes what has been agreed on.
+//
+// Order of interests while tuning: what must happen in the foreground (load, wait), then measuring what is ready, then the
+// next background compile, then the decision. In auto mode each of them waits until the ledger can pay for it.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "runtime/tune/tuner.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
+constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
+constexpr double kMaxRaiseSeconds = 30.0;
+constexpr double kResumeShare = 0.02;     ///< a suspended compile resumes with this share of the allowance free again
+
+}  // namespace
+
+void Tuner::plan() {
+  if (isPaused_) return want(kEager);
+  if (rollbackRequest_) {
+    propose(ActionKind::kRollback, incumbent_, *rollbackRequest_);
+    return want(kEager);
+  }
+  if (trial_ && trial_->schedule.isBlockDone()) finishBlock();
+  switch (phase_) {
+    case Phase::kObserving: return planObserving();
+    case Phase::kCapturing: return want(kEager);
+    case Phase::kTuning: return planTuning();
+    case Phase::kSettled: return planSettled();
+  }
+}
+
+void Tuner::planObserving() {
+  want(kEager);
+  if (cached_ == kEager) return propose(ActionKind::kDecide, kEager, "the tuning database says eager is the best choice");
+  const bool hasWork = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return !arm.isDead(); });
+  if (!hasWork) return propose(ActionKind::kDecide, kEager, describeEager());
+  if (cached_) return propose(ActionKind::kCapture, kEager, "for the decision in the tuning database");
+  if (ledger_.isUnlimited()) return propose(ActionKind::kCapture, kEager);
+  const double cost = config_.captureSeconds;
+  if (config_.mode == Mode::kFastStart && cost > config_.fastStartSeconds) {
+    return propose(ActionKind::kDecide, kEager, "the capture takes longer than fast-start allows");
+  }
+  const auto numSeen = static_cast<int32_t>(arms_[kEager].seconds.size());
+  if (numSeen >= config_.warmupSteps && ledger_.canAfford(cost)) propose(ActionKind::kCapture, kEager);
+}
+
+void Tuner::planTuning() {
+  if (trial_) return want(trial_->schedule.next() == Side::kArm ? trial_->arm : trial_->reference);
+  if (cached_) return planCached();
+  if (config_.mode == Mode::kDeterministic) return planDeterministic();
+  skipUnaffordable();
+  if (planForeground() || planBlock()) return;
+  want(incumbent_);
+  if (!planCompile()) planDecision();
+}
+
+/// The database's arm: compiled, loaded and chosen without asking the ledger; its gain is known.
+void Tuner::planCached() {
+  want(kEager);
+  if (!arms_[*cached_].isUsable()) return advanceArm(*cached_);
+  want(*cached_);
+  propose(ActionKind::kDecide, *cached_, "decision from the tuning database");
+}
+
+void Tuner::planDeterministic() {
+  want(incumbent_);
+  for (size_t arm = 1; arm < arms_.size(); ++arm) {
+    const bool isAllowed = config_.pinnedArm.empty() || config_.pinnedArm == arms_[arm].spec.name;
+    if (arms_[arm].isDead() || arms_[arm].verdict == Verdict::kLost || !isAllowed) continue;
+    if (!arms_[arm].isUsable()) return advanceArm(arm);
+    want(arm);
+    return propose(ActionKind::kDecide, arm,
+                   config_.pinnedArm.empty() ? "first arm of the fixed order that passed the gate" : "pinned by the plan");
+  }
+  propose(ActionKind::kDecide, kEager, config_.pinnedArm.empty() ? describeEager() : "the pinned plan is eager or failed");
+}
+
+/// The next action that brings an arm closer to ready while the user waits.
+void Tuner::advanceArm(size_t arm) {
+  switch (arms_[arm].state) {
+    case ArmState::kWaiting:
+      proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kRaised, 0, {}});
+      return propose(ActionKind::kWait, arm);
+    case ArmState::kCompiling: return propose(ActionKind::kWait, arm);
+    case ArmState::kCompiled: return propose(ActionKind::kLoad, arm);
+    default: return;
+  }
+}
+
+/// Arms nobody will ever pay for are skipped: the cap of the whole run is spent.
+void Tuner::skipUnaffordable() {
+  for (Arm& arm : arms_) {
+    const bool isPending = arm.state == ArmState::kWaiting || arm.state == ArmState::kCompiled;
+    const double cost = arm.spec.foregroundSeconds + (config_.mode == Mode::kMax ? arm.spec.compileSeconds : 0);
+    if (!isPending || ledger_.slowdownSeconds() + cost <= config_.budgetSeconds) continue;
+    arm.state = ArmState::kSkipped;
+    arm.reason = "the tuning budget of " + std::to_string(config_.budgetSeconds) + " s does not allow it";
+  }
+}
+
+/// Returns true when training waits for an arm now (always in max mode while one is unfinished).
+bool Tuner::planForeground() {
+  for (size_t arm = 1; arm < arms_.size(); ++arm) {
+    const ArmState state = arms_[arm].state;
+    const bool isUnfinished = !arms_[arm].isDead() && state != ArmState::kReady;
+    const bool isLoadable = state == ArmState::kCompiled && ledger_.canAfford(arms_[arm].spec.foregroundSeconds);
+    if (config_.mode == Mode::kMax ? !isUnfinished : !isLoadable) continue;
+    want(config_.mode == Mode::kMax ? kEager : incumbent_);
+    advanceArm(arm);
+    return true;
+  }
+  return false;
+}
+
+/// Starts the next block of the arm with the fewest blocks, or of a duel. Returns false when there is none to pay for.
+bool Tuner::planBlock() {
+  std::optional<size_t> arm;
+  for (size_t i = 1; i < arms_.size(); ++i) {
+    if (arms_[i].isMeasurable() && (!arm || arms_[i].numBlocks < arms_[*arm].numBlocks)) arm = i;
+  }
+  if (arm) {
+    if (!isBlockAffordable(*arm)) return false;
+    startBlock(TrialKind::kVersusEager, *arm, kEager);
+    return true;
+  }
+  const std::optional<size_t> challenger = nextChallenger();
+  if (!challenger) return false;
+  startBlock(TrialKind::kDuel, *challenger, incumbent_);
+  return true;
+}
+
+/// Compiles one arm at a time, in order. Returns true while there is something to compile, to load or to measure.
+bool Tuner::planCompile() {
+  for (size_t arm = 1; arm < arms_.size(); ++arm) {
+    if (arms_[arm].state == ArmState::kCompiling) {
+      planPriority(arm);
+      return true;
+    }
+    if (arms_[arm].state == ArmState::kCompiled || arms_[arm].state == ArmState::kLoading) return true;
+  }
+  // A compile disturbs measuring: what is ready is measured first, even if that has to be earned.
+  const bool isMeasuring = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isMeasurable(); });
+  for (size_t arm = 1; arm < arms_.size() && !isMeasuring; ++arm) {
+    if (arms_[arm].state != ArmState::kWaiting) continue;
+    if (ledger_.leftSeconds() > 0) proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kIdle, 0, {}});
+    return true;
+  }
+  return isMeasuring;
+}
+
+/// Idle by default; suspended when the allowance is spent; raised for as long as what is left beyond the load pays for.
+void Tuner::planPriority(size_t arm) {
+  const std::string& name = arms_[arm].spec.name;
+  const double left = ledger_.leftSeconds();
+  if (compileLevel_ == Level::kSuspended) {
+    if (left > kResumeShare * ledger_.allowanceSeconds()) {
+      proposals_.push_back({ActionKind::kPriority, name, Level::kIdle, 0, "the budget has recovered"});
+    }
+    return;
+  }
+  if (left <= 0) {
+    proposals_.push_back({ActionKind::kPriority, name, Level::kSuspended, 0, "the budget is spent"});
+    return;
+  }
+  if (ledger_.wallSeconds() < raisedUntil_) return;
+  const double seconds = std::min(kMaxRaiseSeconds, (left - arms_[arm].spec.foregroundSeconds) / kRaisedShare);
+  if (seconds < kMinRaiseSeconds) return;
+  proposals_.push_back({ActionKind::kPriority, name, Level::kRaised, seconds, "paid from the earned budget"});
+}
+
+void Tuner::planDecision() {
+  want(incumbent_);
+  propose(ActionKind::kDecide, incumbent_, incumbent_ == kEager ? describeEager() : describeGain(incumbent_));
+}
+
+void Tuner::planSettled() {
+  if (trial_) return want(trial_->schedule.next() == Side::kArm ? trial_->arm : trial_->reference);
+  want(incumbent_);
+  if (incumbent_ == kEager) {
+    if (!retuneAtStep_ || ledger_.numSteps() < *retuneAtStep_) return;
+    retuneAtStep_.reset();
+    ++numRetunes_;
+    for (Arm& arm : arms_) {
+      if (arm.isUsable() && &arm != &arms_[kEager]) arm.reopen();
+    }
+    phase_ = Phase::kTuning;
+    return log("retune", "", "measuring again after the rollback");
+  }
+  if (config_.mode == Mode::kDeterministic) return;
+  if (const std::optional<Interval> broken = guard_.broken()) {
+    char text[200];
+    std::snprintf(text, sizeof text, "%s became slower than eager: ratio %.3f (%.3f..%.3f) over %d re-check pairs",
+                  arms_[incumbent_].spec.name.c_str(), broken->estimate, broken->low, broken->high, broken->count);
+    propose(ActionKind::kRollback, incumbent_, text);
+    return want(kEager);
+  }
+  if (guard_.isRecheckDue(recheckEagerSteps())) startBlock(TrialKind::kRecheck, incumbent_, kEager);
+}
+
+// --- helpers ----------------------------------------------------------------------------------------------------------
+
+void Tuner::propose(ActionKind kind, size_t arm, std::string reason) {
+  proposals_.push_back({kind, arms_[arm].spec.name, Level::kIdle, 0, std::move(reason)});
+}
+
+/// The last call wins: at most one run action per boundary, and none when nothing changes.
+void Tuner::want(size_t arm) {
+  std::erase_if(proposals_, [](const Action& action) { return action.kind == ActionKind::kRun; });
+  if (arm != current_) propose(ActionKind::kRun, arm);
+}
+
+bool Tuner::isBlockAffordable(size_t arm) const {
+  if (ledger_.isUnlimited()) return true;
+  const double eager = eagerStepSeconds();
+  const RollingWindow& seen = arms_[arm].seconds;
+  // An arm never seen is assumed to take twice as long as eager.
+  const double excess = seen.empty() ? eager : std::max(0.0, seen.median() - eager);
+  const int32_t runSteps = chooseRunSteps(eager, config_.minRunSeconds, config_.maxRunSteps);
+  return ledger_.canAfford(excess * (2 * runSteps + 1));
+}
+
+void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
+  const int32_t runSteps = chooseRunSteps(eagerStepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
+  const Side current = current_ == reference ? Side::kReference : Side::kArm;
+  trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps, current)});
+  if (kind == TrialKind::kDuel) {
+    if (arms_[arm].duelAgainst != arms_[reference].spec.name) arms_[arm].duel.clear();
+    arms_[arm].duelAgainst = arms_[reference].spec.name;
+  }
+  const bool isFirst = kind == TrialKind::kDuel ? arms_[arm].duel.numPairs() == 0 : arms_[arm].numBlocks == 0;
+  if (isFirst && kind != TrialKind::kRecheck) log(kind == TrialKind::kDuel ? "duel" : "trial", arms_[arm].spec.name);
+  want(reference);
+}
+
+/// Undisturbed eager step over all shapes; 0 when none was seen.
+double Tuner::eagerStepSeconds() const {
+  const RollingWindow& seconds = arms_[kEager].seconds;
+  return seconds.empty() ? 0 : seconds.median();
+}
+
+/// Eager steps of one re-check block: A . B B . A with its dropped step.
+int64_t Tuner::recheckEagerSteps() const {
+  const double step = arms_[incumbent_].seconds.empty() ? eagerStepSeconds() : arms_[incumbent_].seconds.median();
+  return 2 * int64_t{chooseRunSteps(step, config_.minRunSeconds, config_.maxRunSteps)} + 2;
+}
+
+}  // namespace agspeed::runtime::tune
