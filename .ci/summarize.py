@@ -24,7 +24,11 @@ RESULTS = Path(__file__).resolve().parent.parent / "build" / "dev" / "test-resul
 def outcome(case: ElementTree.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    return "passed" if case.find("skipped") is None else "skipped"
+    skipped = case.find("skipped")
+    if skipped is None:
+        return "passed"
+    # CTest calls a test "skipped" when its binary was never built.
+    return "failed" if "Unable to find executable" in (skipped.get("message") or "") else "skipped"
 
 
 def count_cases(path: Path) -> Counter[str]:

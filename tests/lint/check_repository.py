@@ -35,7 +35,7 @@ TEXT = (*CARRIES_SPDX, ".ag", ".cfg", ".css", ".html", ".j2", ".js", ".json", ".
 
 # Written with character classes so that this file does not contain what it forbids.
 FOREIGN_TEXT = {
-    r"(?<![\w.~$}])/(home|root|work|Users)/\w": "an absolute path of one machine",
+    r"(?<![\w.~$}])/(home/(?!user\b)|root/|work/|Users/)\w": "an absolute path of one machine",
     r"pypi[.]org|files[.]pythonhosted|download[.]pytorch|deb[.]debian|[-]-(extra-)?index-url": "a package registry",
     r"<<<<<<[<]|>>>>>>[>]": "an unresolved merge",
 }

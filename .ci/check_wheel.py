@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tries out the wheel in dist/: size, exported symbols, libraries needed, build paths, and imports in every order.
+
+    python .ci/check_wheel.py dist
+
+The wheel is unpacked beside links to the packages of the running interpreter, as an installation would be. Where this
+user may (root), the system's LLVM is hidden while the extension compiles a kernel. Prints one line per check and exits
+with 1 when one failed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_MEGABYTES = 60
+MAY_NEED = re.compile(
+    r"lib(c10|torch|torch_cpu|torch_python|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
+)
+
+COMPILE_AND_RUN = """
+import agspeed, json
+from agspeed import _native
+tensor = {"dtype": "f32", "shape": [64], "stride": [1], "device": "cpu", "requires_grad": False}
+def call(name, target, operand):
+    return {"name": name, "op": "call", "target": target, "args": [{"ref": operand}], "kwargs": {}, "type": tensor}
+nodes = [{"name": "x", "op": "input", "type": tensor},
+         call("e", "aten.exp.default", "x"),
+         call("y", "aten.tanh.default", "e"),
+         {"name": "output", "op": "output", "args": [[{"ref": "y"}]]}]
+spec = json.dumps({"version": 1, "symbols": [], "nodes": nodes})
+executable = _native.compile({"forward": spec}, {})
+import torch
+x = torch.randn(64)
+torch.testing.assert_close(executable.run("forward", [x])[0], x.exp().tanh())
+assert executable.stats()["kernels"] == 1, executable.stats()
+foreign = [line for line in open("/proc/self/maps") if "libLLVM" in line or "libMLIR" in line]
+assert not foreign, foreign
+"""
+SCENARIOS = {
+    "agspeed before torch": "import agspeed._native, torch",
+    "torch before agspeed": "import torch, agspeed._native",
+    "beside Triton": "import triton._C.libtriton, agspeed._native, torch, triton",
+    "after Triton and torch": "import torch, triton._C.libtriton, triton, agspeed._native",
+    "the command line": "import agspeed.cli",
+    "compiles and runs a kernel": COMPILE_AND_RUN,
+}
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def size_is_small(wheel: Path) -> str | None:
+    megabytes = wheel.stat().st_size / 1e6
+    return None if megabytes < MAX_MEGABYTES else f"{megabytes:.1f} MB, limit {MAX_MEGABYTES}"
+
+
+def exports_only_its_entry(extension: Path) -> str | None:
+    symbols = output("nm", "-D", "--defined-only", "--format=just-symbols", str(extension)).split()
+    foreign = [symbol for symbol in symbols if not symbol.startswith("PyInit__native")]
+    return f"{len(foreign)} more exports, such as {foreign[:3]}" if foreign else None
+
+
+def needs_no_llvm(extension: Path) -> str | None:
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", str(extension)))
+    foreign = [name for name in needed if not MAY_NEED.match(name)]
+    return f"needs {foreign}" if foreign else None
+
+
+def finds_torch_beside_itself(extension: Path) -> str | None:
+    paths = re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.+)\]", output("readelf", "-d", str(extension)))
+    return None if paths == ["$ORIGIN/../torch/lib"] else f"run path {paths}"
+
+
+def forgets_where_it_was_built(extension: Path) -> str | None:
+    return "the build machine's path is inside" if str(ROOT).encode() in extension.read_bytes() else None
+
+
+def unpack(wheel: Path, site: Path) -> Path:
+    """Unpacks the wheel among links to the installed packages. Returns: the extension."""
+    zipfile.ZipFile(wheel).extractall(site)
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if not package.name.startswith("agspeed") and not (site / package.name).exists():
+            (site / package.name).symlink_to(package)
+    (extension,) = (site / "agspeed").glob("_native*.so")
+    return extension
+
+
+def hiding_llvm() -> list[str]:
+    """A command prefix that makes the system's LLVM invisible, or nothing where this user may not do that."""
+    script = 'for d in /usr/lib/llvm-*; do mount -t tmpfs none $d || exit 1; done; exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    allowed = os.geteuid() == 0 and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    return prefix if allowed else []
+
+
+def works(scenario: str, site: Path) -> str | None:
+    code = f"import sys; sys.path.insert(0, {str(site)!r})\n{scenario}"
+    command = [*hiding_llvm(), sys.executable, "-I", "-S", "-c", code]
+    result = subprocess.run(command, cwd=site, capture_output=True, text=True, timeout=300, check=False)
+    return None if result.returncode == 0 else f"exit code {result.returncode}: {result.stderr.strip()[-600:]}"
+
+
+def main() -> int:
+    (wheel,) = Path(sys.argv[1]).glob("agspeed-*.whl")
+    failed = 0
+
+    def report(name: str, check: Callable[[], str | None]) -> None:
+        nonlocal failed
+        problem = check()
+        failed += problem is not None
+        print(f"{'ok  ' if problem is None else 'FAIL'} {name}{'' if problem is None else ': ' + problem}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        extension = unpack(wheel, Path(folder))
+        report(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", lambda: size_is_small(wheel))
+        for check in (exports_only_its_entry, needs_no_llvm, finds_torch_beside_itself, forgets_where_it_was_built):
+            report(check.__name__.replace("_", " "), lambda check=check: check(extension))
+        print(f"--- imports, LLVM of the system {'hidden' if hiding_llvm() else 'visible (hiding needs root)'}")
+        for name, scenario in SCENARIOS.items():
+            report(name, lambda scenario=scenario: works(scenario, Path(folder)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
