@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """GraphSpec: one flat, documented JSON export of an FX graph.
 
-It serves as the native compiler's input (ATen level, as AOTAutograd hands it out), as the way a captured graph travels to
-a compiling child process (torch level, as Dynamo hands it to a backend; `graph_spec_read.rebuild` is the way back), as a
-cache key and as a reproducer. A spec is immutable once made and owns nothing but its constants; any thread may read it.
+It serves as the native compiler's input (ATen level, as AOTAutograd hands it out), as the way a captured graph travels
+to a compiling child process (torch level, as Dynamo hands it to a backend; `graph_spec_read.rebuild` is the way back),
+as a cache key and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
 
 Format, version 1::
 
     {"version": 1,
-     "symbols": [{"name": "s0", "hint": 8, "torch": "s77", "range": [2, null], "source": ...}],
+     "symbols": [{"name": "s0", "hint": 8, "torch": "s77", "positive": true, "range": [2, null], "source": ...}],
      "nodes": [
-      {"name": "x", "op": "input", "target": "L_x_", "type": T, "parameter": true, "static": "unguarded", "source": ...},
+      {"name": "x", "op": "input", "target": "L_x_", "type": T, "parameter": true, "static": "unguarded", ...},
       {"name": "c", "op": "attr", "target": "c", "type": T},
       {"name": "add", "op": "call", "target": "aten.add.Tensor", "args": [{"ref": "x"}, 2.0], "kwargs": {"alpha": 1},
        "type": T, "origin": "train.py:12"},
@@ -20,12 +20,13 @@ Format, version 1::
 T is ``{"dtype", "shape", "stride", "device", "requires_grad"}``, ``{"sym": "s0"}``, ``{"tuple": [T, ...]}`` or null.
 Sizes are integers or SymExpr text. Call targets are operators (``aten.add.Tensor``) or functions by dotted name
 (``operator.getitem``, ``torch.nn.functional.linear``). Arguments: null, booleans, integers, finite floats, strings,
-arrays for lists, and one-key objects ``ref tuple dict slice ellipsis dtype device layout memory_format sym float complex``.
-Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve rebuilding only.
+arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis, dtype, device, layout, memory_format, sym,
+float, complex. Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve rebuilding only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -39,7 +40,7 @@ from torch import fx
 
 from agspeed.errors import UnsupportedError
 from agspeed.runtime.graph_spec_names import callable_name, source_to_json
-from agspeed.runtime.graph_spec_values import Json, NotRepresentable, ValueWriter
+from agspeed.runtime.graph_spec_values import Json, NotRepresentableError, ValueWriter
 
 VERSION = 1
 _NOT_HASHED = frozenset({"annotation", "origin", "source"})
@@ -144,7 +145,7 @@ class _Export:
                 raise _unsupported(node, f"it is a {node.op} node")
             try:
                 written = writer(node)
-            except NotRepresentable as reason:
+            except NotRepresentableError as reason:
                 raise _unsupported(node, f"it has {reason}") from None
             (lifted if self._lift and node.op == "get_attr" else nodes).append(written)
         num_inputs = sum(node["op"] == "input" for node in nodes)
@@ -155,7 +156,7 @@ class _Export:
         value = _meta_value(node)
         written = {"name": node.name, "op": "input", "target": node.target, "type": self._values.result_type(value)}
         if written["type"] is None and not (value is None or isinstance(value, int)):
-            raise NotRepresentable(f"an input of type {type(value).__name__}")
+            raise NotRepresentableError(f"an input of type {type(value).__name__}")
         if not self._aten:
             written |= self._rebuild_hints(node, value)
         return written
@@ -169,15 +170,16 @@ class _Export:
             if isinstance(value, torch.nn.Parameter):
                 hints["parameter"] = True
             hints |= self._values.storage(value)
+            memo = getattr(value, "item_memo", None)
+            if isinstance(memo, torch.SymFloat):
+                hints["item"] = self._values.float_symbol(memo)
             hints["storage"] = self._storages.setdefault(value.untyped_storage()._cdata, len(self._storages))
             static = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
             if static is not None:
                 hints["static"] = str(static)
         if hasattr(node, "_dynamo_source"):
-            try:
+            with contextlib.suppress(ValueError):
                 hints["source"] = source_to_json(node._dynamo_source)
-            except ValueError:
-                pass
         return hints
 
     def _attr(self, node: fx.Node) -> dict[str, Json]:
@@ -186,7 +188,7 @@ class _Export:
         for part in target.split("."):
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
-            raise NotRepresentable(f"the {type(value).__name__} '{target}' as a constant")
+            raise NotRepresentableError(f"the {type(value).__name__} '{target}' as a constant")
         self._tensors[target] = value
         op = "input" if self._lift else "attr"
         return {"name": node.name, "op": op, "target": target, "type": self._values.tensor_type(value)}
@@ -194,10 +196,10 @@ class _Export:
     def _call(self, node: fx.Node) -> dict[str, Json]:
         assert callable(node.target)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            raise NotRepresentable(f"the higher-order operator '{node.target}' as its target")
+            raise NotRepresentableError(f"the higher-order operator '{node.target}' as its target")
         name = callable_name(node.target)
         if name is None:
-            raise NotRepresentable(
+            raise NotRepresentableError(
                 f"'{getattr(node.target, '__name__', node.target)}' as its target, a Python function"
             )
         return self._with_arguments(node, "call", name)
@@ -222,7 +224,7 @@ class _Export:
     def _type(self, node: fx.Node) -> Json:
         try:
             return self._values.result_type(_meta_value(node))
-        except NotRepresentable:
+        except NotRepresentableError:
             if self._aten:
                 raise
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way back: GraphSpec → fx.GraphModule, with the same names, order and example inputs.
 
-A graph rebuilt from a torch-level spec reaches the entries that Inductor's caches hold for the original, so that a child
-process can compile what the training process will load. Everything read is checked; nothing is unpickled.
+A graph rebuilt from a torch-level spec reaches the entries that Inductor's caches hold for the original, so that a
+child process can compile what the training process will load. Everything read is checked; nothing is unpickled.
 Stateless functions; the fake mode of a rebuilt graph belongs to that graph. One thread.
 """
 
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import sympy
 import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
-from torch._guards import CompileContext, CompileId, TracingContext, tracing
+from torch._guards import CompileContext, CompileId, TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from agspeed.errors import UnsupportedError
@@ -43,8 +46,9 @@ def rebuild(spec: GraphSpec, tensors: Mapping[str, torch.Tensor] | None = None) 
         tensors: constants by name; default ``spec.tensors``.
 
     Returns:
-        A GraphModule of its own. Placeholders carry ``meta["example_value"]`` (torch level) or ``meta["val"]`` (ATen level):
-        fake tensors with the original's sizes, strides, gradient flags and Parameter kind, symbolic integers with hints.
+        A GraphModule of its own. Placeholders carry ``meta["example_value"]`` (torch level) or ``meta["val"]`` (ATen
+        level): fake tensors with the original's sizes, strides, gradient flags and Parameter kind, symbolic integers
+        with hints.
 
     Raises:
         UnsupportedError: an operator or function of the graph does not exist in this process.
@@ -69,6 +73,33 @@ def compiling(gm: fx.GraphModule) -> Iterator[None]:
         yield
 
 
+def cacheable_copy(gm: fx.GraphModule) -> fx.GraphModule:
+    """A private copy of a torch-level graph whose cache keys equal those of the same graph rebuilt in another process.
+
+    AOTAutograd's key covers every attribute of the module it is given, so a module straight from Dynamo misses what a
+    rebuilt one stored. The process that captured the graph compiles this copy; compilers may change it freely.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies))
+    for node, copy in copies.items():
+        if hasattr(node, "_dynamo_source"):
+            copy._dynamo_source = node._dynamo_source
+    targets = [str(node.target) for node in gm.graph.find_nodes(op="get_attr")]
+    return _module(
+        graph, {name: operator.attrgetter(name)(gm) for name in targets}, detect_fake_mode(example_inputs(gm))
+    )
+
+
+def _module(graph: fx.Graph, tensors: Mapping[str, Any], fake_mode: FakeTensorMode | None) -> fx.GraphModule:
+    """The one way to make a module here: same attributes in the same order, hence the same cache keys."""
+    gm = fx.GraphModule(dict(tensors), graph)
+    gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
+    gm.meta["agspeed_fake_mode"] = fake_mode
+    gm._param_name_to_source = {name: ConstantSource(name) for name in tensors}  # type: ignore[assignment]
+    return gm
+
+
 class _Rebuild:
     """One reading: walks the nodes once, one method per kind of node."""
 
@@ -89,26 +120,28 @@ class _Rebuild:
             if node.name != entry["name"]:
                 node._rename(entry["name"])
             self._nodes[entry["name"]] = node
-        used = {node["target"] for node in self._spec.nodes if node["op"] == "attr"}
-        gm = fx.GraphModule({name: self._tensors[name] for name in used}, self._graph)
-        gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
-        gm.meta["agspeed_fake_mode"] = self._fake_mode
-        gm._param_name_to_source = {name: ConstantSource(name) for name in used}  # type: ignore[assignment]
-        return gm
+        used = [node["target"] for node in self._spec.nodes if node["op"] == "attr"]
+        return _module(self._graph, {name: self._tensors[name] for name in used}, self._fake_mode)
 
     def _symbol(self, entry: dict[str, Any]) -> sympy.Expr:
-        """Creates a symbol of the recorded name: cache keys hold symbol names."""
-        source = source_from_json(entry.get("source")) or ConstantSource(entry["name"])
-        index = int(str(entry.get("torch", entry["name"])).lstrip("su"))
+        """Creates a symbol of the recorded name (cache keys hold symbol names) with the recorded hint and range."""
+        source = source_from_json(entry.get("source")) or ConstantSource(entry["torch"])
+        index = int(str(entry["torch"]).lstrip("szuf"))
         env = self._shape_env
-        env._generate_unique_id = lambda source_name: index  # type: ignore[method-assign]
+        with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
+            symbol = env.create_symbol(
+                entry["hint"],
+                source,
+                DimDynamic.DYNAMIC,
+                positive=True if entry.get("positive", True) else None,
+                do_not_specialize_zero_one=True,
+            )
         env.unique_ids.add(index)
-        symbol = env.create_symbol(
-            int(entry["hint"]), source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True, positive=None
-        )
-        lower, upper = entry.get("range", (0, None))
-        bounds = ValueRanges(-sympy.oo if lower is None else lower, _infinity(upper))
-        env.var_to_range[symbol] = bounds
+        if "range" in entry:
+            lower, upper = entry["range"]
+            env.var_to_range[symbol] = ValueRanges(
+                -int_oo if lower is None else lower, int_oo if upper is None else upper
+            )
         return symbol
 
     def _input(self, entry: dict[str, Any]) -> fx.Node:
@@ -130,6 +163,8 @@ class _Rebuild:
             tensor = self._fake_tensor(form, entry)
         if entry.get("parameter"):
             return torch.nn.Parameter(tensor, requires_grad=form["requires_grad"])
+        if "item" in entry:
+            tensor.item_memo = self._float(entry["item"])  # type: ignore[attr-defined]
         return tensor.requires_grad_(form["requires_grad"])
 
     def _fake_tensor(self, form: dict[str, Any], entry: dict[str, Any]) -> torch.Tensor:
@@ -148,6 +183,13 @@ class _Rebuild:
             if "storage_bytes" not in entry and "storage_offset" not in entry:
                 return base
         return base.detach().as_strided(shape, stride, offset).detach()
+
+    def _float(self, entry: dict[str, Any]) -> Any:
+        symbol = self._symbol(entry)
+        value = self._shape_env.create_symfloatnode(symbol, hint=entry["hint"])
+        if entry["fixed"]:
+            self._shape_env._set_replacement(symbol, sympy.Float(entry["hint"]), "specialized")
+        return value
 
     def _flat_size(self, shape: list[Any], stride: list[Any], offset: Any) -> Any:
         return offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
@@ -212,14 +254,8 @@ _READERS: dict[str, Any] = {
 }
 
 
-def _infinity(upper: int | None) -> Any:
-    from torch.utils._sympy.numbers import int_oo
-
-    return int_oo if upper is None else upper
-
-
 def _parse_size(text: str, symbols: Mapping[str, sympy.Expr]) -> sympy.Expr:
-    """Reads SymExpr text. Its grammar is a subset of Python's, so Python's parser does the work; nothing is evaluated."""
+    """Reads SymExpr text. Its grammar is a subset of Python's, so Python's parser reads it; nothing is evaluated."""
 
     def read(node: ast.AST) -> sympy.Expr:
         match node:

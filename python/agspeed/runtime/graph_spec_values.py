@@ -7,6 +7,7 @@ in the order of first use. Stateless otherwise; one thread.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from agspeed.runtime.graph_spec_names import DTYPE_NAMES, source_to_json
 Json = Any
 
 
-class NotRepresentable(Exception):
+class NotRepresentableError(Exception):
     """A value has no GraphSpec form. The message completes the sentence "<node> has ..."."""
 
 
@@ -68,7 +69,7 @@ class ValueWriter:
             return {"memory_format": str(value).removeprefix("torch.")}
         if isinstance(value, torch.SymInt):
             return {"sym": self.size(value)}
-        raise NotRepresentable(f"an argument of type {type(value).__name__}, which a graph file cannot hold")
+        raise NotRepresentableError(f"an argument of type {type(value).__name__}, which a graph file cannot hold")
 
     def size(self, value: int | torch.SymInt) -> int | str:
         """A size or stride: an int, or SymExpr text."""
@@ -87,10 +88,18 @@ class ValueWriter:
             if symbol in self._names:
                 continue
             if symbol not in values:
-                raise NotRepresentable(f"a size that depends on data ({symbol})")
+                raise NotRepresentableError(f"a size that depends on data ({symbol})")
             name = f"s{len(self._names)}"
             self._names[symbol] = name
             self.symbols.append({"name": name, "hint": int(values[symbol]), **_symbol_origin(symbol, shape_env)})
+
+    def float_symbol(self, value: torch.SymFloat) -> dict[str, Json]:
+        """The symbol of a Python float that Dynamo passes as a float64 scalar tensor; "fixed" once specialised."""
+        symbol = value.node._expr
+        if not symbol.is_Symbol or value.node.hint is None:
+            raise NotRepresentableError(f"the symbolic float '{symbol}' as its value")
+        fixed = bool(value.node.expr.is_number)
+        return {"hint": float(value.node.hint), "fixed": fixed, **_symbol_origin(symbol, value.node.shape_env)}
 
     def _text(self, expr: sympy.Expr) -> str:
         if expr.is_Symbol:
@@ -116,7 +125,7 @@ class ValueWriter:
             return parts[0]
         if isinstance(expr, Max | Min | sympy.Max | sympy.Min):
             return _fold("max" if isinstance(expr, Max | sympy.Max) else "min", parts)
-        raise NotRepresentable(f"the size '{expr}', which has no text form")
+        raise NotRepresentableError(f"the size '{expr}', which has no text form")
 
     def result_type(self, value: Any) -> Json:
         """The type of a node's result; null where it is neither a tensor nor a symbolic integer."""
@@ -129,11 +138,12 @@ class ValueWriter:
         return None
 
     def tensor_type(self, value: torch.Tensor) -> dict[str, Json]:
-        if is_traceable_wrapper_subclass(value) or value.layout is not torch.strided or value.is_quantized:
-            kind = type(value).__name__ if value.layout is torch.strided else str(value.layout)
-            raise NotRepresentable(f"a tensor of kind {kind}; only dense tensors have a type here")
+        dense = value.layout is torch.strided and not value.is_quantized
+        if not dense or is_traceable_wrapper_subclass(value):
+            kind = type(value).__name__ if dense else str(value.layout)
+            raise NotRepresentableError(f"a tensor of kind {kind}; only dense tensors have a type here")
         if value.is_conj() or value.is_neg():
-            raise NotRepresentable("a lazily conjugated or negated tensor")
+            raise NotRepresentableError("a lazily conjugated or negated tensor")
         return {
             "dtype": _dtype_name(value.dtype),
             "shape": [self.size(n) for n in value.shape],
@@ -166,22 +176,20 @@ def _fold(name: str, parts: list[str]) -> str:
 
 def _dtype_name(dtype: torch.dtype) -> str:
     if dtype not in DTYPE_NAMES:
-        raise NotRepresentable(f"element type {str(dtype).removeprefix('torch.')}, which is not supported")
+        raise NotRepresentableError(f"element type {str(dtype).removeprefix('torch.')}, which is not supported")
     return DTYPE_NAMES[dtype]
 
 
 def _symbol_origin(symbol: sympy.Symbol, shape_env: Any) -> dict[str, Json]:
     """What a rebuilt graph needs to create the same symbol again: its name, range and source in torch."""
-    origin: dict[str, Json] = {"torch": str(symbol)}
+    origin: dict[str, Json] = {"torch": str(symbol), "positive": bool(symbol.is_positive)}
     span = shape_env.var_to_range.get(symbol)
-    if span is not None:
+    if span is not None and symbol.is_integer:
         origin["range"] = [_bound(span.lower), _bound(span.upper)]
     sources = shape_env.var_to_sources.get(symbol, [])
     if sources:
-        try:
+        with contextlib.suppress(ValueError):
             origin["source"] = source_to_json(sources[0])
-        except ValueError:
-            pass
     return origin
 
 
