@@ -222,7 +222,7 @@ def suggestion(word: object, options: Iterable[str]) -> str:
 
 
 def find_files(environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None) -> list[Path]:
-    """The agspeed.toml files in force, nearest first: at most one from the working directory upwards, one of the user."""
+    """The agspeed.toml files in force, nearest first: at most one from the working directory up, one of the user."""
     env = os.environ if environ is None else environ
     start = Path(cwd or os.getcwd()).absolute()
     nearest = (folder / FILE_NAME for folder in (start, *start.parents))

@@ -148,18 +148,18 @@ class Report:
         if suffix == ".json":
             text = json.dumps(self._data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         elif suffix == ".html":
-            from agspeed.reporting import html
+            from agspeed.reporting.html import render
 
-            text = html.render(self._data)
+            text = render(self._data)
         else:
             raise UserError(f"A report is saved as .json or .html, and {os.fspath(path)!r} ends in neither.")
         _write(target, text)
         return target
 
     def __str__(self) -> str:
-        from agspeed.reporting import terminal
+        from agspeed.reporting.terminal import as_text
 
-        return terminal.as_text(self._data)
+        return as_text(self._data)
 
     def __repr__(self) -> str:
         return f"<agspeed report: {self._data['header']['subject']}, {self._data['status']['state']}>"

@@ -101,6 +101,8 @@ def _correctness(report: Json) -> str:
 
 def _cost(report: Json) -> str:
     cost = report["cost"]
+    if not cost["entries"] and not cost["foreground_s"] and not cost["background_s"]:
+        return "Nothing so far."
     foreground, background = fmt.seconds(cost["foreground_s"]), fmt.seconds(cost["background_s"])
     text = f"{foreground} of training time and {background} in the background."
     break_even, steps = cost["break_even_step"], report["timeline"]["steps"]

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agspeed bench ...`: hands its arguments to benchmarks/run.py of the source checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import agspeed
+from agspeed.errors import UserError
+
+__all__ = ["add", "run"]
+
+_RUNNER = Path("benchmarks") / "run.py"
+
+
+def add(commands: Any) -> None:
+    """Only for the list of commands: `main` calls `run` with everything that follows the word."""
+    commands.add_parser("bench", help="run the benchmarks of a source checkout (agspeed bench --help)", add_help=False)
+
+
+def run(arguments: Sequence[str]) -> int:
+    root = _checkout()
+    path = os.pathsep.join([str(root / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(root / _RUNNER), *(arguments or ["run"])]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+
+
+def _checkout() -> Path:
+    """The checkout that this package runs from, or the one around the working directory."""
+    here = Path.cwd()
+    for folder in (Path(agspeed.__file__).resolve().parents[2], here, *here.parents):
+        if (folder / _RUNNER).is_file() and (folder / "python" / "agspeed" / "__init__.py").is_file():
+            return folder
+    raise UserError(
+        "The benchmarks are part of the source, not of the installed package: run `agspeed bench` inside a checkout."
+    )

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes the files of a cache directory with the standard library alone.
+
+    <cache_dir>/tuning.sqlite          decisions; format in runtime/tune/database_format.md
+    <cache_dir>/kernels/<hash>.agk     compiled kernels; format in runtime/kernel_cache.md
+
+Nothing here is unpickled or executed. Every row and file is checked before anything is believed about it; what does not
+check out is reported as a `Problem` and never repaired or imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agspeed.errors import UserError
+
+__all__ = [
+    "DATABASE",
+    "KERNELS",
+    "Decision",
+    "Problem",
+    "check_decision",
+    "check_kernel",
+    "create_private",
+    "distrust",
+    "kernel_name",
+    "kernel_paths",
+    "open_database",
+    "read_decisions",
+    "write_decisions",
+    "write_private",
+]
+
+DATABASE = "tuning.sqlite"
+KERNELS = "kernels"
+KERNEL_SUFFIX = ".agk"
+
+_APPLICATION_ID = 0x41475344
+_DATABASE_VERSION = 1
+_MAX_KEY_BYTES = 64 << 10
+_MAX_RECORD_BYTES = 1 << 20
+_KEY_MEMBERS = ("graph", "shapes", "dtypes", "device", "threads", "isa", "versions")
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS decisions(key TEXT PRIMARY KEY NOT NULL, record TEXT NOT NULL, crc32 INTEGER NOT NULL, "
+    "created INTEGER NOT NULL, used INTEGER NOT NULL, uses INTEGER NOT NULL)"
+)
+_KERNEL_HEADER = struct.Struct("=8sIIQQQ")
+_KERNEL_MAGIC = b"AGKERNEL"
+_KERNEL_VERSION = 1
+_FNV_START, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+
+
+class Problem(NamedTuple):
+    """Something in a cache that is not as it should be."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One row of tuning.sqlite; `key` and `record` are the stored texts."""
+
+    key: str
+    record: str
+    created: int
+    used: int
+    uses: int
+
+    @property
+    def crc32(self) -> int:
+        return zlib.crc32(self.key.encode() + b"\0" + self.record.encode())
+
+
+def check_decision(decision: Decision) -> str | None:
+    """Why the row cannot be believed, or None."""
+    if len(decision.key.encode()) > _MAX_KEY_BYTES or len(decision.record.encode()) > _MAX_RECORD_BYTES:
+        return "is larger than the format allows"
+    try:
+        key, record = json.loads(decision.key), json.loads(decision.record)
+    except (ValueError, RecursionError):
+        return "is not JSON"
+    if not isinstance(key, dict) or any(member not in key for member in _KEY_MEMBERS):
+        return f"lacks one of the key's members {', '.join(_KEY_MEMBERS)}"
+    if not isinstance(record, dict) or not isinstance(record.get("arm"), str):
+        return "has no decision (the member `arm`)"
+    if any(not isinstance(value, int) or value < 0 for value in (decision.created, decision.used, decision.uses)):
+        return "has times or counts that are not whole numbers"
+    return None
+
+
+def open_database(cache_dir: Path) -> sqlite3.Connection | None:
+    """The database, read-only, or None where there is none. Raises UserError when the file is not one of ours."""
+    path = cache_dir / DATABASE
+    if not path.is_file():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2)
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error as error:
+        raise UserError(f"{path} cannot be read: {error}. Remove it to start with an empty cache.") from None
+    if application != _APPLICATION_ID or version != _DATABASE_VERSION:
+        connection.close()
+        raise UserError(f"{path} is not a tuning database of version {_DATABASE_VERSION}: agspeed leaves it alone.")
+    return connection
+
+
+def read_decisions(cache_dir: Path) -> Iterator[tuple[Decision, str | None]]:
+    """Every row with the reason not to believe it, or None."""
+    connection = open_database(cache_dir)
+    if connection is None:
+        return
+    with closing(connection):
+        try:
+            rows = connection.execute(
+                "SELECT key, record, created, used, uses, crc32 FROM decisions ORDER BY used DESC"
+            )
+            for *fields, crc32 in rows:
+                yield _checked_row(fields, crc32)
+        except sqlite3.Error as error:
+            raise UserError(f"{cache_dir / DATABASE} is damaged: {error}. Remove it to start anew.") from None
+
+
+def _checked_row(fields: list[Any], crc32: Any) -> tuple[Decision, str | None]:
+    if not all(isinstance(text, str) for text in fields[:2]):
+        return Decision("", "", 0, 0, 0), "is not text"
+    decision = Decision(*fields)
+    if crc32 != decision.crc32:
+        return decision, "has a wrong checksum"
+    return decision, check_decision(decision)
+
+
+def write_decisions(cache_dir: Path, decisions: list[Decision]) -> int:
+    """Merges rows that were checked; per key the newer one stays. Returns how many rows were written."""
+    path = cache_dir / DATABASE
+    create_private(cache_dir)
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    elif path.stat().st_size:
+        connection = open_database(cache_dir)
+        if connection is not None:
+            connection.close()
+    with closing(sqlite3.connect(path, timeout=5)) as database, database:
+        database.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version={_DATABASE_VERSION}")
+        database.execute(_CREATE)
+        before = database.total_changes
+        database.executemany(
+            "INSERT INTO decisions(key, record, crc32, created, used, uses) VALUES(?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT(key) DO UPDATE SET record=excluded.record, crc32=excluded.crc32, created=excluded.created, "
+            "used=excluded.used, uses=excluded.uses WHERE excluded.created > decisions.created",
+            [(d.key, d.record, d.crc32, d.created, d.used, d.uses) for d in decisions],
+        )
+        return database.total_changes - before
+
+
+def kernel_paths(cache_dir: Path) -> list[Path]:
+    """The kernel files, sorted by name; links and other things are left out."""
+    folder = cache_dir / KERNELS
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.glob(f"*{KERNEL_SUFFIX}") if path.is_file() and not path.is_symlink())
+
+
+def check_kernel(name: str, data: bytes) -> str | None:
+    """Why a kernel file of this name and content cannot be believed, or None."""
+    if len(data) < _KERNEL_HEADER.size:
+        return "is truncated"
+    magic, version, _, key_bytes, payload_bytes, checksum = _KERNEL_HEADER.unpack_from(data)
+    if magic != _KERNEL_MAGIC or version != _KERNEL_VERSION:
+        return f"is not a kernel of format version {_KERNEL_VERSION}"
+    body = data[_KERNEL_HEADER.size :]
+    if key_bytes + payload_bytes != len(body):
+        return "has a wrong length"
+    if _fnv(body, _FNV_START) != checksum:
+        return "has a wrong checksum"
+    if kernel_name(body[:key_bytes]) != name:
+        return "has a name that does not belong to its key"
+    return None
+
+
+def kernel_name(key: bytes) -> str:
+    """The file name under which the compiler looks for `key`."""
+    first = _fnv(key, _FNV_START)
+    return f"{first:016x}{_fnv(key, first ^ len(key)):016x}{KERNEL_SUFFIX}"
+
+
+def _fnv(data: bytes, state: int) -> int:
+    for byte in data:
+        state = (state ^ byte) * _FNV_PRIME & _MASK
+    return state
+
+
+def distrust(path: Path) -> str | None:
+    """Why agspeed would not use this file or directory, or None: only its owner may have been able to write it."""
+    try:
+        info = path.lstat()
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    if info.st_uid != os.geteuid():
+        return f"belongs to user {info.st_uid}, not to you"
+    writers = stat.S_IWOTH if stat.S_ISDIR(info.st_mode) else stat.S_IWOTH | stat.S_IWGRP
+    if info.st_mode & writers and not stat.S_ISLNK(info.st_mode):
+        return f"can be written by others (mode {stat.S_IMODE(info.st_mode):04o})"
+    return None
+
+
+def create_private(folder: Path) -> None:
+    """Creates a directory, and its missing parents, that only this user may enter."""
+    if not folder.exists():
+        create_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Puts a whole file in place at once, with mode 0600."""
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `agspeed doctor`. Each is a function without arguments that yields `Check`s.
+
+To add one: a function here and one entry in `CHECKS`. A check that fails names its remedy as a command where there is
+one. Checks never change anything and never raise.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from agspeed import config
+from agspeed.cli import cache_files as files
+from agspeed.cli.probe import installed_version, native_files, probe, run_child
+from agspeed.errors import UserError
+from agspeed.reporting import environment
+from agspeed.reporting import format as fmt
+
+__all__ = ["CHECKS", "Check", "compile_canary"]
+
+_MIN_TORCH = (2, 11)
+_PYTHONS = ((3, 11), (3, 13))
+_INSTALL_TORCH = "pip install 'torch>=2.11'"
+_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in the source checkout)"
+_LOW_MEMORY = 1 << 30
+_CANARY_TIMEOUT_S = 180
+_NETWORK_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p")
+
+_CANARY = """
+import torch, agspeed
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(8, 16)
+agspeed.optimize(model, mode="max", backends=["native"], strict=True)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+print("CANARY", agspeed.status(model))
+"""
+
+
+class Check(NamedTuple):
+    """One line of the doctor. `status` is ok, warn (works, worse) or fail (does not work)."""
+
+    name: str
+    status: str
+    detail: str
+    remedy: str = ""
+
+
+def python() -> Iterator[Check]:
+    version = platform.python_version()
+    if not _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
+        yield Check("python", "fail", f"{version} is not supported", "use CPython 3.11, 3.12 or 3.13")
+        return
+    yield Check("python", "ok", f"{platform.python_implementation()} {version}")
+
+
+def torch() -> Iterator[Check]:
+    installed = installed_version("torch")
+    if installed is None and "torch" not in probe():
+        yield Check("torch", "fail", "torch is not installed", _INSTALL_TORCH)
+        return
+    if "torch" not in probe():
+        yield Check("torch", "fail", f"{installed} cannot be loaded: {probe()['torch_error']}", _INSTALL_TORCH)
+        return
+    version = str(probe()["torch"])
+    if _release(version) < _MIN_TORCH:
+        yield Check("torch", "fail", f"{version} is older than 2.11", _INSTALL_TORCH)
+        return
+    yield Check("torch", "ok", version + (", CUDA available" if probe()["cuda"] else ""))
+
+
+def native() -> Iterator[Check]:
+    """Whether the extension is there, was built for this Python and this torch, and which LLVM it carries."""
+    found = native_files()
+    suitable = [name for name in found if name.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))]
+    if not suitable:
+        built = f"built for another Python ({', '.join(found)})" if found else "not built"
+        yield Check("native extension", "fail", f"{built}: only eager and torch's own compilers can be used", _REBUILD)
+        return
+    if "native" not in probe():
+        yield Check("native extension", "fail", f"cannot be loaded: {probe()['native_error']}", _REBUILD)
+        return
+    info = probe()["native"]
+    have, built = str(probe().get("torch", "none")), str(info.get("torch", "unknown"))
+    if _release(have) != _release(built):
+        detail = f"built for torch {built}, and torch {have} is installed"
+        yield Check("native extension", "fail", detail, _REBUILD)
+    elif have != built:
+        yield Check("native extension", "warn", f"built for torch {built}, running with {have}", _REBUILD)
+    else:
+        yield Check("native extension", "ok", f"built for torch {built}, LLVM {info.get('llvm', 'unknown')} inside")
+
+
+def processor() -> Iterator[Check]:
+    isa = environment.isa()
+    if isa in ("x86_64", "avx"):
+        detail = f"{environment.cpu_name()}: no AVX2, kernels will be slow"
+        yield Check("instruction set", "warn", detail, "run on a machine with AVX2, AVX-512 or NEON")
+        return
+    yield Check("instruction set", "ok", f"{isa} ({environment.cpu_name()})")
+
+
+def threads() -> Iterator[Check]:
+    cores, used = environment.cores(), probe().get("threads")
+    machine = os.cpu_count() or cores
+    where = f"{fmt.plural(cores, 'core')} of {machine} may be used"
+    if used is not None and used > cores:
+        remedy = f"export OMP_NUM_THREADS={cores}"
+        yield Check("threads", "warn", f"torch uses {used} threads, and {where}: they will wait for each other", remedy)
+        return
+    yield Check("threads", "ok", where if used is None else f"torch uses {used}, {where}")
+
+
+def memory() -> Iterator[Check]:
+    free = _available_memory()
+    text = f"{fmt.size(free)} free of {fmt.size(environment.memory_bytes())}"
+    if free < _LOW_MEMORY:
+        remedy = "end other programs or use a larger machine: the gate needs room for an fp64 copy"
+        yield Check("memory", "warn", text, remedy)
+        return
+    yield Check("memory", "ok", text)
+
+
+def settings() -> Iterator[Check]:
+    try:
+        effective = config.resolve()
+        config.check_paths(effective)
+    except UserError as error:
+        yield Check("settings", "fail", str(error), "correct it; `agspeed config --explain` lists every setting")
+        return
+    changed = [name for name, origin in effective.origins.items() if origin.source != "default"]
+    yield Check("settings", "ok", f"set: {', '.join(changed)}" if changed else "all at their defaults")
+    yield from _misspelt_variables()
+    if effective.disable or effective.mode == "off":
+        remedy = "unset AGSPEED_DISABLE, or set another mode"
+        yield Check("kill switch", "warn", "on: every model runs eagerly", remedy)
+
+
+def cache() -> Iterator[Check]:
+    try:
+        folder = config.resolve().cache_dir
+    except UserError:
+        return  # `settings` has said why
+    name = "cache directory"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
+        yield Check(name, "fail", f"{folder} cannot be written", "set AGSPEED_CACHE_DIR to a directory of your own")
+        return
+    reason = files.distrust(folder) if folder.exists() else None
+    if reason is not None:
+        yield Check(name, "fail", f"{folder} {reason}: it is ignored", f"chmod go-w {folder}, or set AGSPEED_CACHE_DIR")
+        return
+    filesystem = _filesystem(existing)
+    if filesystem in _NETWORK_FILESYSTEMS:
+        remedy = "set AGSPEED_CACHE_DIR to a local directory"
+        yield Check(name, "warn", f"{folder} is on {filesystem}: slow and locks may fail", remedy)
+        return
+    yield Check(name, "ok", str(folder) if folder.exists() else f"{folder} (will be created)")
+
+
+def inductor() -> Iterator[Check]:
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++")), None)
+    if compiler is None or shutil.which(compiler.split()[0]) is None:
+        detail = "no C++ compiler found: the candidate `inductor` will be skipped on this processor"
+        yield Check("inductor", "warn", detail, "apt-get install g++ (or set CXX)")
+        return
+    yield Check("inductor", "ok", f"C++ compiler {compiler}")
+
+
+def compile_canary() -> Iterator[Check]:
+    """Optimizes a tiny model in a child process and trains it for a few steps."""
+    code, output = run_child(_CANARY, _CANARY_TIMEOUT_S)
+    line = next((line for line in output.splitlines() if line.startswith("CANARY ")), None)
+    if code == 0 and line is not None:
+        yield Check("compile canary", "ok", f"a tiny model was optimized and trained: {line.removeprefix('CANARY ')}")
+        return
+    ended = "took longer than three minutes" if code == -1 else f"ended with code {code}"
+    last = next((text for text in reversed(output.splitlines()) if text.strip()), "no output")
+    detail = f"a process that optimizes a tiny model {ended}: {last}"
+    yield Check(
+        "compile canary", "fail", detail, "AGSPEED_DISABLE=1 trains eagerly; report it with `agspeed doctor --json`"
+    )
+
+
+CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    python,
+    torch,
+    native,
+    processor,
+    threads,
+    memory,
+    settings,
+    cache,
+    inductor,
+)
+
+
+def _misspelt_variables() -> Iterator[Check]:
+    """Variables that look like a setting but are none. Others with our prefix may belong to other parts."""
+    known = [setting.env for setting in config.SETTINGS]
+    for variable in sorted(os.environ):
+        if variable.startswith("AGSPEED_") and variable not in known:
+            hint = config.suggestion(variable.removeprefix("AGSPEED_"), [setting.name for setting in config.SETTINGS])
+            if hint:
+                yield Check(
+                    "settings", "warn", f"{variable} is not a setting and is ignored{hint}", f"unset {variable}"
+                )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(major, minor): what decides about binary compatibility."""
+    parts = version.split("+")[0].split(".")[:2]
+    return tuple(int(part) if part.isdigit() else -1 for part in parts)
+
+
+def _available_memory() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return environment.memory_bytes()
+    available = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return environment.memory_bytes() if available is None else min(int(available) << 10, environment.memory_bytes())
+
+
+def _filesystem(path: Path) -> str:
+    """Type of the file system that `path` is on, or an empty string."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return ""
+    resolved = path.resolve()
+    holding = [(point, kind) for point, kind in mounts if resolved.is_relative_to(point)]
+    return max(holding, key=lambda item: len(item[0]), default=("", ""))[1]

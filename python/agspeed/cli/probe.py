@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a child process what torch and the native extension say about themselves.
+
+A child, because loading either may fail in ways that end a process, and because the command line itself must stay
+quick and work without them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["installed_version", "native_files", "probe", "run_child"]
+
+_TIMEOUT_S = 120
+_SCRIPT = """
+import json
+found = {}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["threads"] = torch.get_num_threads()
+    found["cuda"] = torch.cuda.is_available()
+except Exception as error:
+    found["torch_error"] = f"{type(error).__name__}: {error}"
+try:
+    from agspeed import _native
+    found["native"] = _native.build_info()
+except Exception as error:
+    found["native_error"] = f"{type(error).__name__}: {error}"
+print("PROBE" + json.dumps(found))
+"""
+
+
+@functools.cache
+def probe() -> Mapping[str, Any]:
+    """What the child found: torch, threads, cuda, native, or torch_error and native_error with the reason."""
+    code, output = run_child(_SCRIPT, _TIMEOUT_S)
+    line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
+    if line is None:
+        reason = f"a process that loads it ended with code {code}"
+        return {"torch_error": reason, "native_error": reason}
+    found: dict[str, Any] = json.loads(line.removeprefix("PROBE"))
+    return found
+
+
+def run_child(script: str, timeout_s: float) -> tuple[int, str]:
+    """Runs Python text with this package importable. Returns the exit code (-1: timed out) and all output."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return -1, (error.stdout or b"").decode(errors="replace")
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def native_files() -> list[str]:
+    """File names of native extensions beside the package, whichever Python they were built for."""
+    return sorted(path.name for path in Path(__file__).resolve().parents[1].glob("_native*.so"))
