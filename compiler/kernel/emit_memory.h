@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// OperandAccess: addresses of a kernel's operands, and the loads and stores of one vector of columns or one row value.
+// Column strides choose the instruction at compile time: contiguous = vector load, strided = gather.
+#pragma once
+
+#include <vector>
+
+#include "compiler/graph/cluster.h"
+#include "passes/kernel/value_builder.h"
+
+namespace agspeed::compiler {
+
+/// A vector of consecutive columns. mask is null for a full vector.
+struct ColumnVector {
+  passes::Val first;  ///< i64, index of the first column
+  passes::Val mask;
+  int lanes = 16;
+};
+
+class OperandAccess {
+ public:
+  /// Emits the loads of the operand pointers and of the integer table (see cluster.h) at the insertion point.
+  OperandAccess(passes::ValueBuilder& builder, const Cluster& cluster, mlir::Value pointers, mlir::Value integers);
+
+  passes::Val outerSize(int dimension) const { return outerSizes_[dimension]; }
+  passes::Val numColumns() const { return numColumns_; }
+  /// Computes each operand's address of the row with these outer coordinates; later accesses are in that row.
+  void enterRow(const std::vector<passes::Val>& coordinates);
+
+  /// A vector of the operand's columns in register form. Masked-off lanes are zero.
+  passes::Val load(int operand, const ColumnVector& columns);
+  void store(int operand, const ColumnVector& columns, passes::Val value);
+  passes::Val loadRow(int operand);
+  void storeRow(int operand, passes::Val value);
+
+ private:
+  passes::Val integerAt(mlir::Value integers, int index);
+  mlir::Value address(int operand, mlir::Value index);
+  mlir::Value laneAddresses(int operand, const ColumnVector& columns);
+  mlir::Type elementOf(int operand) const;
+  unsigned alignmentOf(int operand) const;
+
+  passes::ValueBuilder& b_;
+  const Cluster& cluster_;
+  std::vector<passes::Val> outerSizes_;
+  passes::Val numColumns_;
+  std::vector<mlir::Value> bases_;                      ///< per operand: its pointer
+  std::vector<mlir::Value> rows_;                       ///< per operand: address of the current row
+  std::vector<std::vector<passes::Val>> outerStrides_;  ///< per operand
+  std::vector<passes::Val> columnStrides_;              ///< per operand; null unless strided
+};
+
+}  // namespace agspeed::compiler

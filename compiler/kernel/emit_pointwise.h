@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pointwise operations on register values (see emit_types.h), with ATen's semantics. One row of a table per operation.
+//
+// Where ATen raises an error (integer division by zero), the generated code gives 0 and does not trap: an importer that
+// must keep the error leaves such operations to ATen.
+#pragma once
+
+#include "compiler/graph/cluster.h"
+#include "passes/kernel/value_builder.h"
+
+namespace agspeed::compiler {
+
+/// The dtype in which a node's operation is done: that of its inputs for comparisons and predicates, else its own.
+DType operationDType(const Cluster& cluster, const ClusterNode& node);
+
+/// Errors: kUnsupported naming the operation and the dtype when there is no code for the pair.
+Status checkPointwise(const Cluster& cluster, const ClusterNode& node);
+
+/// Requires: checkPointwise(node); inputs are of operationDType(), except the condition of kWhere (bool).
+passes::Val emitPointwise(const ClusterNode& node, DType operationDType, mlir::ArrayRef<passes::Val> inputs);
+
+/// The larger or the smaller of two values; NaN if either is NaN. Booleans: or, and.
+passes::Val extreme(bool isMax, passes::Val a, passes::Val b, DType dtype);
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine that kernels are compiled for: this one. Thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "runtime/base/status.h"
+
+namespace llvm {
+class TargetMachine;
+}
+
+namespace agspeed::compiler {
+
+/// A new code generator for this CPU with all its features. Errors: kUnsupported when LLVM lacks the host's target.
+StatusOr<std::unique_ptr<llvm::TargetMachine>> createHostTargetMachine();
+
+}  // namespace agspeed::compiler

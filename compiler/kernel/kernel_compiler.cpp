@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/kernel/kernel_compiler.h"
+
+#include "compiler/kernel/emit_kernel.h"
+#include "compiler/kernel/kernel_pipeline.h"
+#include "compiler/kernel/object_emitter.h"
+#include "compiler/kernel/pass_funnel.h"
+#include "mlir/IR/MLIRContext.h"
+
+namespace agspeed::compiler {
+
+StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& symbol, const KernelOptions& options) {
+  mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
+  loadKernelDialects(context);
+  AG_ASSIGN_OR_RETURN(mlir::OwningOpRef<mlir::ModuleOp> module, emitKernel(context, cluster, symbol));
+  PassFunnel funnel({options.dumpDir, options.disabledPasses, options.verifyEachPass, symbol, cluster.toString()});
+  AG_RETURN_IF_ERROR(lowerKernel(*module, funnel));
+  return emitObject(*module);
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// compileKernel(): one Cluster -> object file bytes. The part of buildKernels() that costs time.
+#pragma once
+
+#include <string>
+
+#include "compiler/graph/cluster.h"
+#include "compiler/kernel/kernel_library.h"
+
+namespace agspeed::compiler {
+
+/// Object file with the kernel under the name `symbol`. Each call has its own MLIRContext: thread-safe.
+/// Errors: see buildKernels().
+StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& symbol, const KernelOptions& options);
+
+}  // namespace agspeed::compiler
