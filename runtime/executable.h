@@ -23,10 +23,9 @@ class KernelLibrary {
  public:
   virtual ~KernelLibrary() = default;
   virtual size_t numKernels() const = 0;
-  /// Requires: index < numKernels(). May be null for a library that overrides launch().
+  /// Requires: index < numKernels(). nullptr when this library interprets its kernels: it then overrides launch().
   virtual KernelFunction kernel(size_t index) const = 0;
-  /// Runs rows (or columns) [begin, end) of a kernel; the executor always launches through this. An interpreter
-  /// overrides it. Thread-safety: may be called concurrently.
+  /// Runs rows (or columns) [begin, end) of a kernel that has no function. Thread-safety: may be called concurrently.
   virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const {
     kernel(index)(pointers, integers, begin, end);
   }

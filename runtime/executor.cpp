@@ -131,7 +131,7 @@ Status Executor::choosePlan(Call& call) const {
   }
   call.symbols.clear();
   for (const SymbolBinding& binding : program_.symbols) {
-    call.symbols.push_back(call.frame->inputSize(binding.input, binding.dim));
+    call.symbols.push_back(binding.input < 0 ? 0 : call.frame->inputSize(binding.input, binding.dim));
   }
   if (call.plan != nullptr && call.plan->symbols == call.symbols) return {};
   AG_ASSIGN_OR_RETURN(call.plan, findPlan(call.symbols));

@@ -63,6 +63,7 @@ class Verifier {
 
   Status checkSymbols() const {
     for (const SymbolBinding& binding : program_.symbols) {
+      if (binding.input == -1) continue;
       const bool inRange = binding.input >= 0 && static_cast<size_t>(binding.input) < program_.inputs.size();
       if (!inRange) return broken("a symbol is bound to input " + std::to_string(binding.input));
       const ValueDecl& decl = program_.values[program_.inputs[binding.input]];

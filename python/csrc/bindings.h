@@ -12,8 +12,12 @@ namespace agspeed::python {
 void bindBuildInfo(pybind11::module_& module);
 /// Dispatcher: the swappable callable that Dynamo calls.
 void bindDispatcher(pybind11::module_& module);
+/// compile() and Executable.
+void bindExecutable(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
+/// Region: a compiled forward/backward pair with its own autograd node.
+void bindRegion(pybind11::module_& module);
 /// Tuner and TuningDatabase.
 void bindTuner(pybind11::module_& module);
 

@@ -7,6 +7,8 @@
 
 #include <atomic>
 
+#include "runtime/memory/arena_pool.h"
+
 namespace agspeed::python {
 namespace {
 
@@ -14,6 +16,8 @@ std::atomic<bool> meterRuns{false};
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> peak{0};
 std::atomic<c10::DeleterFnPtr> originalDelete{nullptr};
+
+int64_t liveNow() { return live.load(std::memory_order_relaxed) + runtime::ArenaPool::bytesInUse(); }
 
 void raisePeakTo(int64_t bytes) {
   int64_t seen = peak.load(std::memory_order_relaxed);
@@ -38,7 +42,7 @@ class CountingAllocator final : public c10::Allocator {
     c10::DataPtr data = original_->allocate(bytes);
     if (data.get() != nullptr && data.compare_exchange_deleter(originalDelete.load(), &countedDelete)) {
       const auto size = static_cast<int64_t>(malloc_usable_size(data.get()));
-      raisePeakTo(live.fetch_add(size, std::memory_order_relaxed) + size);
+      raisePeakTo(live.fetch_add(size, std::memory_order_relaxed) + size + runtime::ArenaPool::bytesInUse());
     }
     return data;
   }
@@ -76,7 +80,7 @@ Status MemoryMeter::start() {
     meterRuns = false;
     return unsupported("another component holds torch's CPU allocator with a higher priority");
   }
-  baseline_ = live.load();
+  baseline_ = liveNow();
   peak = baseline_;
   running_ = true;
   return {};
@@ -91,9 +95,9 @@ void MemoryMeter::stop() {
   meterRuns = false;
 }
 
-void MemoryMeter::resetPeak() { peak = live.load(); }
+void MemoryMeter::resetPeak() { peak = liveNow(); }
 
-int64_t MemoryMeter::liveBytes() const { return running_ ? live.load() - baseline_ : finalLive_; }
+int64_t MemoryMeter::liveBytes() const { return running_ ? liveNow() - baseline_ : finalLive_; }
 
 int64_t MemoryMeter::peakBytes() const { return running_ ? peak.load() - baseline_ : finalPeak_; }
 

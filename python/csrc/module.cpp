@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // agspeed._native: the list of its parts.
 #include "python/csrc/bindings.h"
+#include "python/csrc/status_to_python.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Native half of agspeed. Typed stubs and documentation: agspeed/_native.pyi.";
+  agspeed::python::registerInternalError();
   agspeed::python::bindBuildInfo(module);
   agspeed::python::bindDispatcher(module);
+#ifdef AG_HAVE_DRIVER
+  agspeed::python::bindExecutable(module);
+  agspeed::python::bindRegion(module);
+#endif
   agspeed::python::bindMemoryMeter(module);
   agspeed::python::bindTuner(module);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/aten/aten_backend.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -65,16 +66,21 @@ AtenFrame::AtenFrame(const AtenBackend& backend)
   }
   for (auto output = program.outputs.begin(); output != program.outputs.end(); ++output) {
     const ValueId root = *output == kNoValue ? kNoValue : backend.root(*output);
-    const Storage storage = root == kNoValue ? Storage::kFresh : program.values[root].storage;
-    copyOutput_.push_back(storage == Storage::kArena || storage == Storage::kConstant);
+    constantOutput_.push_back(root != kNoValue && program.values[root].storage == Storage::kConstant);
     lastOutput_.push_back(std::find(output + 1, program.outputs.end(), *output) == program.outputs.end());
   }
 }
 
+bool AtenFrame::isInArena(const at::Tensor& tensor) const {
+  const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return arena_ != nullptr && data >= arena_ && data < arena_ + plan_->arenaBytes;
+}
+
 at::Tensor AtenFrame::takeOutput(size_t index) {
   const ValueId id = backend_.program().outputs[index];
-  if (id == kNoValue) return {};
-  if (copyOutput_[index]) return copyWithLayout(tensor(id), plan_->layouts[id]);
+  if (id == kNoValue || !slots_[id].defined()) return {};
+  // Memory that outlives or predates the call must not be handed out.
+  if (constantOutput_[index] || isInArena(slots_[id])) return copyWithLayout(slots_[id], plan_->layouts[id]);
   return lastOutput_[index] ? std::move(slots_[id]) : slots_[id];
 }
 
@@ -84,7 +90,7 @@ int64_t AtenFrame::inputSize(int32_t input, int32_t dim) const {
   return tensor.defined() && dim < tensor.dim() ? tensor.size(dim) : 0;
 }
 
-Status AtenFrame::checkInput(size_t index) const {
+Status AtenFrame::checkInput(size_t index) {
   const ValueId id = backend_.program().inputs[index];
   if (backend_.program().values[id].isScalar) {
     if (integers_[index] == plan_->scalars[id]) return {};
@@ -93,6 +99,10 @@ Status AtenFrame::checkInput(size_t index) const {
   }
   const TensorLayout& layout = plan_->layouts[id];
   if (matches(slots_[id], layout)) return {};
+  if (index >= flexibleFrom_ && matchesExceptStrides(slots_[id], layout)) {
+    slots_[id] = copyWithLayout(slots_[id], layout);
+    return {};
+  }
   return invalidArgument("input " + std::to_string(index) + " is " + describe(slots_[id]) +
                          " where the graph was compiled for " + toString(layout));
 }
@@ -106,7 +116,7 @@ Status AtenFrame::begin(const ResolvedProgram& plan, std::byte* arena) {
   if (plan_ != &plan || arena_ != arena) moveArena(arena);
   plan_ = &plan;
   arguments_ = static_cast<const AtenPlan*>(plan.backend.get());
-  for (size_t i = 0; i < integers_.size(); ++i) AG_RETURN_IF_ERROR(checkInput(i));
+  for (size_t i = 0; i < backend_.program().inputs.size(); ++i) AG_RETURN_IF_ERROR(checkInput(i));
   return {};
 }
 

@@ -57,6 +57,8 @@ class AtenFrame final : public TensorFrame {
   /// Before run: the inputs, by position.
   void setInput(size_t index, at::Tensor tensor) { slots_[backend_.program().inputs[index]] = std::move(tensor); }
   void setInput(size_t index, int64_t integer) { integers_[index] = integer; }
+  /// Before run: inputs from this position on are copied into the strides that the Program declares, where theirs differ.
+  void setFlexibleFrom(size_t index) { flexibleFrom_ = index; }
   /// After run: a tensor output by position; undefined for None. Each output may be taken once.
   at::Tensor takeOutput(size_t index);
 
@@ -69,7 +71,8 @@ class AtenFrame final : public TensorFrame {
   void end() override;
 
  private:
-  Status checkInput(size_t index) const;
+  Status checkInput(size_t index);
+  bool isInArena(const at::Tensor& tensor) const;
   void moveArena(std::byte* arena);
   const at::Tensor& tensor(ValueId value);
   c10::IValue tensorArgument(const OperatorCall::TensorArgument& argument);
@@ -80,11 +83,12 @@ class AtenFrame final : public TensorFrame {
   const ResolvedProgram* plan_ = nullptr;
   const AtenPlan* arguments_ = nullptr;
   std::byte* arena_ = nullptr;
+  size_t flexibleFrom_ = 0;
   std::vector<at::Tensor> slots_;    ///< by ValueId
   std::vector<int64_t> integers_;    ///< integer inputs, by position
   std::vector<ValueId> transient_;   ///< slots that end() empties
   std::vector<ValueId> inArena_;     ///< slots that stay as long as plan and arena do
-  std::vector<bool> copyOutput_;     ///< by output: it may share memory with the arena or a constant
+  std::vector<bool> constantOutput_; ///< by output: it is, or is a view of, a constant
   std::vector<bool> lastOutput_;     ///< by output: no later output is the same value
   c10::Stack stack_;                 ///< of the operator being called
 };

@@ -67,6 +67,12 @@ int32_t AtenEntry::inputAliasedByOutput(size_t index) const {
   return id == kNoValue || isScalarOutput(index) ? -1 : inputIndex(program(), backend->root(id));
 }
 
+bool AtenEntry::shareMemory(size_t first, size_t second) const {
+  const ValueId a = program().outputs[first];
+  const ValueId b = program().outputs[second];
+  return a != kNoValue && b != kNoValue && !isScalarOutput(first) && backend->root(a) == backend->root(b);
+}
+
 StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared_ptr<const Executable> executable) {
   std::shared_ptr<AtenExecutable> loaded(new AtenExecutable);
   loaded->executable_ = executable;
@@ -91,11 +97,13 @@ const AtenEntry* AtenExecutable::entry(const std::string& name) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs) const {
+StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs,
+                                                    size_t flexibleFrom) {
   OperatorsOnly guard;
   Executor::Lease lease = entry.executor->lease();
   auto& frame = static_cast<AtenFrame&>(lease.frame());
   AG_RETURN_IF_ERROR(setInputs(entry, inputs, frame));
+  frame.setFlexibleFrom(flexibleFrom);
   AG_RETURN_IF_ERROR(entry.executor->run(lease));
   const Program& program = entry.program();
   std::vector<Argument> outputs(program.outputs.size());

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +37,10 @@ struct AtenEntry {
   }
   /// The input that output `index` is, or -1.
   int32_t inputOfOutput(size_t index) const;
-  /// The input whose memory output `index` is or may be a view of, or -1.
+  /// The input whose memory output `index` is, or is a view of, or -1.
   int32_t inputAliasedByOutput(size_t index) const;
+  /// Whether two outputs are the same value or views of one.
+  bool shareMemory(size_t first, size_t second) const;
 };
 
 class AtenExecutable {
@@ -47,8 +50,10 @@ class AtenExecutable {
 
   /// nullptr when there is no such entry.
   const AtenEntry* entry(const std::string& name) const;
+  /// Inputs from position `flexibleFrom` on may have any strides: they are copied when the Program wants others.
   /// Errors: kInvalidArgument for inputs that do not fit, else what Executor::run reports.
-  StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs) const;
+  static StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs,
+                                             size_t flexibleFrom = std::numeric_limits<size_t>::max());
   const CompileStats& stats() const { return executable_->stats; }
 
  private:

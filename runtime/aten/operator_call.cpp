@@ -36,22 +36,31 @@ StatusOr<OperatorCall> OperatorCall::bind(const ExternalCall& call) {
   AG_ASSIGN_OR_RETURN(c10::OperatorName name, operatorName(call.op));
   const std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle) return unsupported("torch has no operator " + call.op);
-  const auto& schema = handle->schema();
-  if (call.args.size() > schema.arguments().size()) {
-    return invalidArgument(call.op + " takes " + std::to_string(schema.arguments().size()) + " arguments, got " +
-                           std::to_string(call.args.size()));
-  }
   OperatorCall bound(*handle);
-  bound.args_ = call.args;
   bound.results_ = call.results;
+  bound.args_.resize(handle->schema().arguments().size());
   for (size_t i = 0; i < call.args.size(); ++i) {
     AG_RETURN_IF_ERROR(bound.bindArgument(i, call.args[i]).withContext(call.op));
   }
   return bound;
 }
 
-Status OperatorCall::bindArgument(size_t position, const ExternalArg& arg) {
-  if (arg.kind != ExternalArg::Kind::kValue && arg.kind != ExternalArg::Kind::kValueList) return {};
+Status OperatorCall::bindArgument(size_t index, const ExternalArg& arg) {
+  const auto& schema = handle_.schema().arguments();
+  if (!arg.name.empty()) {
+    const auto named = std::find_if(schema.begin(), schema.end(), [&](const auto& a) { return a.name() == arg.name; });
+    if (named == schema.end()) return invalidArgument("has no argument \"" + arg.name + "\"");
+    index = static_cast<size_t>(named - schema.begin());
+  } else if (index >= schema.size()) {
+    return invalidArgument("takes " + std::to_string(schema.size()) + " arguments");
+  }
+  if (args_[index]) return invalidArgument("got argument \"" + schema[index].name() + "\" twice");
+  args_[index] = arg;
+  const bool constant = arg.kind == ExternalArg::Kind::kScalar || arg.kind == ExternalArg::Kind::kScalarList;
+  return constant ? Status() : bindTensors(index, arg);
+}
+
+Status OperatorCall::bindTensors(size_t position, const ExternalArg& arg) {
   const c10::Argument& schema = handle_.schema().arguments()[position];
   const c10::Type* type = withoutOptional(schema.type().get());
   const auto* list = type->castRaw<c10::ListType>();
@@ -71,11 +80,11 @@ StatusOr<std::vector<c10::IValue>> OperatorCall::resolveArguments(const std::vec
   const auto& schema = handle_.schema().arguments();
   std::vector<c10::IValue> values(schema.size());
   for (size_t i = 0; i < schema.size(); ++i) {
-    if (i >= args_.size()) {
+    if (!args_[i]) {
       if (!schema[i].default_value()) return invalidArgument("argument \"" + schema[i].name() + "\" is missing");
       values[i] = *schema[i].default_value();
-    } else if (args_[i].kind == ExternalArg::Kind::kScalar || args_[i].kind == ExternalArg::Kind::kScalarList) {
-      AG_ASSIGN_OR_RETURN(values[i], convertArgument(args_[i], schema[i], symbols));
+    } else if (args_[i]->kind == ExternalArg::Kind::kScalar || args_[i]->kind == ExternalArg::Kind::kScalarList) {
+      AG_ASSIGN_OR_RETURN(values[i], convertArgument(*args_[i], schema[i], symbols));
     }
   }
   return values;
@@ -85,6 +94,8 @@ ValueId OperatorCall::aliasOfResult(size_t i) const {
   // A list result is spliced into results(), so its alias set stands for all of them.
   const auto& returns = handle_.schema().returns();
   if (returns.empty()) return kNoValue;
+  // The one view whose schema says it is none.
+  if (handle_.operator_name().name == "aten::_unsafe_view") return tensors_.front().values.front();
   const c10::AliasInfo* result = returns[std::min(i, returns.size() - 1)].alias_info();
   if (result == nullptr) return kNoValue;
   for (const TensorArgument& argument : tensors_) {

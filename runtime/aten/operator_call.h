@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -39,10 +41,11 @@ class OperatorCall {
 
  private:
   explicit OperatorCall(c10::OperatorHandle handle) : handle_(std::move(handle)) {}
-  Status bindArgument(size_t position, const ExternalArg& arg);
+  Status bindArgument(size_t index, const ExternalArg& arg);
+  Status bindTensors(size_t position, const ExternalArg& arg);
 
   c10::OperatorHandle handle_;
-  std::vector<ExternalArg> args_;  ///< as given; positions beyond it take the schema's defaults
+  std::vector<std::optional<ExternalArg>> args_;  ///< in schema order; nullopt takes the schema's default
   std::vector<TensorArgument> tensors_;
   std::vector<ValueId> results_;
 };

@@ -48,7 +48,6 @@ std::string_view toString(Verdict verdict) {
 void Arm::reopen() {
   verdict = Verdict::kOpen;
   reason.clear();
-  numStrikes = 0;
   numBlocks = 0;
   versusEager.clear();
   duel.clear();

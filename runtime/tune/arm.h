@@ -53,7 +53,6 @@ struct Arm {
   double backgroundSeconds = 0;
   double foregroundSeconds = 0;
   int64_t numSteps = 0;
-  int32_t numStrikes = 0;  ///< blocks given up because a step was far slower than eager
   std::map<int32_t, ShapeRecord> shapes;
   RollingWindow seconds{256};  ///< undisturbed steps of all shapes, for the report
 

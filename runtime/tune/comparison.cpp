@@ -53,6 +53,10 @@ Interval Comparison::ratio(double confidence) const {
   return medianInterval({ratios_.begin(), ratios_.end()}, confidence);
 }
 
+double Comparison::ratioQuantile(double fraction) const {
+  return quantile({ratios_.begin(), ratios_.end()}, fraction);
+}
+
 Interval Comparison::sumRatio(double confidence) const {
   return sumRatioInterval({means_.begin(), means_.end()}, confidence);
 }

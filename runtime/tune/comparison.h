@@ -37,7 +37,9 @@ class Comparison {
   int32_t numPairs() const { return static_cast<int32_t>(ratios_.size()); }
   /// Step time of the arm over that of the reference: median of pair ratios. Below 1 = the arm is faster.
   Interval ratio(double confidence) const;
-  /// The same from summed times, which rare slow steps move.
+  /// Quantile of the pair ratios. Requires: numPairs() > 0.
+  double ratioQuantile(double fraction) const;
+  /// The same as ratio() from summed times, which rare slow steps move.
   Interval sumRatio(double confidence) const;
 
  private:

@@ -10,8 +10,8 @@ namespace agspeed::runtime::tune {
 namespace {
 
 constexpr int64_t kNewArmSteps = 3;     ///< first steps of an arm: allocations, lazy initialisation
-constexpr double kStrikeRatio = 3.0;    ///< a counted step this much slower than eager gives the block up
-constexpr int32_t kMaxStrikes = 2;
+constexpr double kHopelessRatio = 3.0;  ///< an arm all of whose first steps are this much slower than eager is out
+constexpr size_t kHopelessSteps = 3;
 constexpr int32_t kMaxMissed = 64;      ///< steps in a row on which the arm asked for did not run
 constexpr size_t kMaxTimeline = 2000;
 
@@ -116,7 +116,7 @@ Status Tuner::stepFinished(const StepReport& step) {
     guard_.addSteps(1, trial_ && *index == kEager ? 1 : 0);
     if (!trial_ && *index == incumbent_ && isSteady && counts) guard_.addSteadyStep(shape, step.seconds);
   }
-  feedTrial(*index, shape, step, counts, isAfterSwitch);
+  feedTrial(*index, shape, step, counts);
   return {};
 }
 
@@ -143,30 +143,32 @@ void Tuner::recordEagerPeak(int32_t shape, int64_t bytes) {
   it->second.bytes = std::max(it->second.bytes, bytes);
 }
 
-void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts, bool isAfterSwitch) {
+void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts) {
   if (!trial_) return;
   AbbaSchedule& schedule = trial_->schedule;
   const Side asked = schedule.next();
   const size_t askedArm = asked == Side::kArm ? trial_->arm : trial_->reference;
   const Side ran = arm == askedArm ? asked : (asked == Side::kArm ? Side::kReference : Side::kArm);
   Arm& tested = arms_[trial_->arm];
-  if (trial_->kind == TrialKind::kVersusEager && arm == trial_->arm && counts && !isAfterSwitch) {
-    const std::optional<double> eager = arms_[kEager].typicalSeconds(shape);
-    if (eager && step.seconds > kStrikeRatio * *eager) return strike(arm);
-  }
   Comparison& comparison = trial_->kind == TrialKind::kVersusEager ? tested.versusEager
                            : trial_->kind == TrialKind::kDuel      ? tested.duel
                                                                    : guard_.recheck();
   schedule.addStep(ran, shape, step.seconds, counts, comparison);
+  if (trial_->kind == TrialKind::kVersusEager && isHopeless(tested)) {
+    lose(trial_->arm, "more than three times slower than eager from the first step on");
+    return trial_.reset();
+  }
   if (schedule.numMissed() < kMaxMissed) return;
   if (trial_->kind == TrialKind::kVersusEager) lose(trial_->arm, "did not run when asked: its guards failed every time");
   if (trial_->kind == TrialKind::kDuel) lose(trial_->arm, "did not run when asked in the direct comparison");
   trial_.reset();
 }
 
-void Tuner::strike(size_t arm) {
-  trial_.reset();
-  if (++arms_[arm].numStrikes >= kMaxStrikes) lose(arm, "more than three times slower than eager at first sight");
+/// Ends the trial of a disaster after a handful of steps; anything milder is left to the pairs.
+bool Tuner::isHopeless(const Arm& arm) const {
+  if (arm.seconds.size() < kHopelessSteps || arms_[kEager].seconds.empty()) return false;
+  const auto& values = arm.seconds.values();
+  return *std::min_element(values.begin(), values.end()) > kHopelessRatio * arms_[kEager].seconds.median();
 }
 
 void Tuner::stepsSkipped(int64_t count, double seconds) {

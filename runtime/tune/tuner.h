@@ -136,8 +136,8 @@ class Tuner {
   bool isCompileRunning() const;
   void accountStep(size_t arm, int32_t shape, const StepReport& step, bool isAfterSwitch);
   void recordEagerPeak(int32_t shape, int64_t bytes);
-  void feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts, bool isAfterSwitch);
-  void strike(size_t arm);
+  void feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts);
+  bool isHopeless(const Arm& arm) const;
   void apply(const Action& action);
   void settle(size_t arm, const std::string& reason);
   void rollBack(const std::string& reason);

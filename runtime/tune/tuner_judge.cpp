@@ -40,7 +40,8 @@ void Tuner::judgeVersusEager(size_t index) {
   Arm& arm = arms_[index];
   if (const std::optional<std::string> objection = memoryObjection(arm, eagerPeaks(), config_)) return lose(index, *objection);
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
-  if (ratio.count >= kDropPairs && ratio.estimate > config_.dropRatio * bestRatio()) {
+  // Quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
+  if (ratio.count >= kDropPairs && arm.versusEager.ratioQuantile(0.25) > config_.dropRatio * bestRatio()) {
     return lose(index, format("dropped early: ratio to eager %.2f, the best arm has %.2f (drop ratio %.1f, %d pairs)",
                               ratio.estimate, bestRatio(), config_.dropRatio, ratio.count));
   }
@@ -110,12 +111,12 @@ void Tuner::judgeDuel(size_t index) {
                          isWinner ? 1 / ratio.high : ratio.low, isWinner ? 1 / ratio.low : ratio.high, ratio.count));
 }
 
-/// Lowest ratio to eager measured so far; 1 is eager itself.
+/// Lowest ratio to eager measured so far, cautiously; 1 is eager itself.
 double Tuner::bestRatio() const {
   double best = 1;
   for (const Arm& arm : arms_) {
     if (!arm.isUsable() || arm.versusEager.numPairs() < kDropPairs) continue;
-    best = std::min(best, arm.versusEager.ratio(config_.confidence).estimate);
+    best = std::min(best, arm.versusEager.ratioQuantile(0.75));
   }
   return best;
 }

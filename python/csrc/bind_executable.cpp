@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// compile() and Executable: run an entry on a list of tensors and integers; stats for reports.
+#include "python/csrc/bind_executable.h"
+
+#include "compiler/driver/compile.h"
+#include "python/csrc/bindings.h"
+#include "python/csrc/status_to_python.h"
+
+namespace agspeed::python {
+namespace {
+
+namespace py = pybind11;
+using runtime::aten::Argument;
+using runtime::aten::AtenEntry;
+using runtime::aten::AtenExecutable;
+
+/// What Python holds: pybind11 holders cannot be pointers to const.
+struct ExecutableObject {
+  std::shared_ptr<const AtenExecutable> executable;
+};
+
+Argument toArgument(const py::handle& value) {
+  if (value.is_none()) return {};
+  if (PyLong_CheckExact(value.ptr())) return value.cast<int64_t>();
+  return value.cast<at::Tensor>();
+}
+
+py::object fromArgument(const Argument& value) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&value)) return py::cast(*tensor);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return py::cast(*integer);
+  return py::none();
+}
+
+py::list run(const ExecutableObject& self, const std::string& name, const py::list& values) {
+  const AtenEntry* entry = self.executable->entry(name);
+  if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"" + name + "\""));
+  std::vector<Argument> inputs;
+  for (const py::handle& value : values) inputs.push_back(toArgument(value));
+  StatusOr<std::vector<Argument>> outputs = [&] {
+    py::gil_scoped_release noGil;
+    return AtenExecutable::run(*entry, inputs);
+  }();
+  py::list result;
+  for (const Argument& output : unwrap(std::move(outputs))) result.append(fromArgument(output));
+  return result;
+}
+
+py::dict stats(const ExecutableObject& self) {
+  const runtime::CompileStats& stats = self.executable->stats();
+  const int32_t operators = stats.numCompiledOperators + stats.numExternalOperators;
+  py::dict result;
+  result["kernels"] = stats.numKernels;
+  result["cache_hits"] = stats.numKernelCacheHits;
+  result["compiled_operators"] = stats.numCompiledOperators;
+  result["external_operators"] = stats.numExternalOperators;
+  result["native_share"] = operators == 0 ? 0.0 : static_cast<double>(stats.numCompiledOperators) / operators;
+  result["compile_seconds"] = stats.compileSeconds;
+  return result;
+}
+
+template <typename T>
+T option(const py::dict& options, const char* key, T value) {
+  return options.contains(key) ? options[key].cast<T>() : std::move(value);
+}
+
+compiler::CompileOptions parseOptions(const py::dict& dict) {
+  static const py::set known(py::make_tuple("target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass"));
+  for (const auto& item : dict) {
+    if (!known.contains(item.first)) {
+      raise(invalidArgument("compile() has no option " + py::repr(item.first).cast<std::string>()));
+    }
+  }
+  compiler::CompileOptions options;
+  options.target = option(dict, "target", options.target);
+  options.cacheDir = option(dict, "cache_dir", options.cacheDir);
+  options.dumpDir = option(dict, "dump_dir", options.dumpDir);
+  options.disabledPasses = option(dict, "disabled_passes", options.disabledPasses);
+  options.verifyEachPass = option(dict, "verify_each_pass", options.verifyEachPass);
+  return options;
+}
+
+ExecutableObject compileEntries(const std::map<std::string, std::string>& entries, const py::dict& optionDict) {
+  const compiler::CompileOptions options = parseOptions(optionDict);
+  auto loaded = [&]() -> StatusOr<std::shared_ptr<const AtenExecutable>> {
+    py::gil_scoped_release noGil;
+    AG_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Executable> executable, compiler::compile(entries, options));
+    return AtenExecutable::load(std::move(executable));
+  }();
+  return {unwrap(std::move(loaded))};
+}
+
+}  // namespace
+
+std::shared_ptr<const AtenExecutable> atenExecutableOf(PyObject* object) {
+  return py::handle(object).cast<const ExecutableObject&>().executable;
+}
+
+void bindExecutable(py::module_& module) {
+  py::class_<ExecutableObject>(module, "Executable")
+      .def("run", &run, py::arg("entry"), py::arg("args"))
+      .def("stats", &stats);
+  module.def("compile", &compileEntries, py::arg("entries"), py::arg("options") = py::dict());
+}
+
+}  // namespace agspeed::python

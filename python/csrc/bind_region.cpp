@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Region in Python: a type with vectorcall. A call converts arguments, runs Region::forward without the GIL and wraps the
+// outputs; refused or failed calls go to the signature's fallback with the arguments they came with.
+//
+// Garbage collection sees the callables only while no autograd node shares the Region: a graph that is alive keeps them.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstddef>
+
+#include "python/csrc/bind_executable.h"
+#include "python/csrc/bindings.h"
+#include "python/csrc/region.h"
+#include "python/csrc/status_to_python.h"
+
+namespace agspeed::python {
+namespace {
+
+namespace py = pybind11;
+using Argument = Region::Argument;
+
+struct RegionObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* weakrefs;
+  std::shared_ptr<Region> region;
+  uint64_t calls;
+  uint64_t fallbacks;
+  std::string lastFallback;
+};
+
+RegionObject* cast(PyObject* self) { return reinterpret_cast<RegionObject*>(self); }
+
+// nullptr: every argument is a plain tensor object or an integer, and is in `inputs`.
+const char* convertArguments(PyObject* const* args, size_t count, std::vector<Argument>& inputs) {
+  inputs.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (THPVariable_CheckExact(args[i])) {
+      inputs.emplace_back(THPVariable_Unpack(args[i]));
+    } else if (PyLong_CheckExact(args[i])) {
+      inputs.emplace_back(static_cast<int64_t>(PyLong_AsLongLong(args[i])));
+    } else {
+      return "an input is a tensor subclass or no tensor";
+    }
+  }
+  return PyErr_Occurred() != nullptr ? "an integer input is too large" : nullptr;
+}
+
+PyObject* wrapOutput(Argument& output) {
+  if (auto* tensor = std::get_if<at::Tensor>(&output)) return THPVariable_Wrap(std::move(*tensor));
+  if (const auto* integer = std::get_if<int64_t>(&output)) return PyLong_FromLongLong(*integer);
+  return Py_NewRef(Py_None);
+}
+
+PyObject* wrapOutputs(std::vector<Argument>& outputs) {
+  auto tuple = py::reinterpret_steal<py::object>(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    PyObject* item = wrapOutput(outputs[i]);
+    if (item == nullptr) return nullptr;
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), item);
+  }
+  return tuple.release().ptr();
+}
+
+PyObject* callFallback(RegionObject* self, const std::string& reason, PyObject* const* args, size_t count) {
+  PyErr_Clear();
+  ++self->fallbacks;
+  self->lastFallback = reason;
+  const RegionSignature& signature = self->region->signature();
+  if (signature.fallback == nullptr) {
+    raise(unsupported("region " + signature.name + " cannot run natively and has no fallback: " + reason));
+  }
+  const py::object keep = py::reinterpret_borrow<py::object>(signature.fallback);
+  return PyObject_Vectorcall(keep.ptr(), args, count, nullptr);
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* names) {
+  HANDLE_TH_ERRORS
+  RegionObject* self = cast(object);
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargs));
+  TORCH_CHECK_TYPE(names == nullptr || PyTuple_GET_SIZE(names) == 0, "a Region takes no keyword arguments");
+  ++self->calls;
+  std::vector<Argument> inputs;
+  const char* reason = convertArguments(args, count, inputs);
+  if (reason == nullptr) reason = self->region->refusal(inputs);
+  if (reason != nullptr) return callFallback(self, reason, args, count);
+  StatusOr<std::vector<Argument>> outputs = [&] {
+    py::gil_scoped_release noGil;
+    return self->region->forward(std::move(inputs));
+  }();
+  if (!outputs) return callFallback(self, outputs.status().message(), args, count);
+  return wrapOutputs(*outputs);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  static const char* names[] = {"executable", "signature", nullptr};
+  PyObject* executable = nullptr;
+  PyObject* signature = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Region", const_cast<char**>(names), &executable, &PyDict_Type,
+                                   &signature)) {
+    return nullptr;
+  }
+  std::shared_ptr<Region> region = unwrap(
+      Region::create(atenExecutableOf(executable), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  cast(self)->vectorcall = &call;
+  new (&cast(self)->region) std::shared_ptr<Region>(std::move(region));
+  new (&cast(self)->lastFallback) std::string;
+  return self;
+  END_HANDLE_TH_ERRORS
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  const std::shared_ptr<Region>& region = cast(self)->region;
+  if (region != nullptr && region.use_count() == 1) {
+    Py_VISIT(region->signature().fallback);
+    Py_VISIT(region->signature().replay);
+  }
+  return 0;
+}
+
+int clear(PyObject* self) {
+  std::shared_ptr<Region> dropped = std::move(cast(self)->region);
+  return 0;
+}
+
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  if (cast(self)->weakrefs != nullptr) PyObject_ClearWeakRefs(self);
+  cast(self)->region.~shared_ptr();
+  cast(self)->lastFallback.~basic_string();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* stats(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  py::dict result;
+  result["calls"] = cast(self)->calls;
+  result["fallbacks"] = cast(self)->fallbacks;
+  result["last_fallback"] = cast(self)->fallbacks == 0 ? py::object(py::none()) : py::str(cast(self)->lastFallback);
+  return result.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyMemberDef kMembers[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(RegionObject, vectorcall), Py_READONLY, nullptr},
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(RegionObject, weakrefs), Py_READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyMethodDef kMethods[] = {{"stats", &stats, METH_NOARGS, "Counts of calls and fallbacks, and the last reason."},
+                          {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(executable, signature): see python/csrc/region.h.")},
+                        {Py_tp_new, reinterpret_cast<void*>(&newRegion)},
+                        {Py_tp_dealloc, reinterpret_cast<void*>(&dealloc)},
+                        {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+                        {Py_tp_clear, reinterpret_cast<void*>(&clear)},
+                        {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
+                        {Py_tp_members, kMembers},
+                        {Py_tp_methods, kMethods},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"agspeed._native.Region", sizeof(RegionObject), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+                     kSlots};
+
+}  // namespace
+
+void bindRegion(py::module_& module) {
+  PyObject* type = PyType_FromSpec(&kSpec);
+  if (type == nullptr) throw py::error_already_set();
+  module.attr("Region") = py::reinterpret_steal<py::object>(type);
+}
+
+}  // namespace agspeed::python

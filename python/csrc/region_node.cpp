@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/csrc/region_node.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+#include <utility>
+
+namespace agspeed::python {
+namespace {
+
+using torch::autograd::ERR_BACKWARD_TWICE;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+bool isPlain(const at::Tensor& tensor) {
+  return !tensor.defined() || !tensor.key_set().has_any(c10::python_ks | c10::functorch_transforms_ks);
+}
+
+// Whether this thread and these gradients allow the compiled backward.
+bool needsReplay(const variable_list& tangents) {
+  return c10::GradMode::is_enabled() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         !std::all_of(tangents.begin(), tangents.end(), isPlain);
+}
+
+// Hands a pending Python error to the engine.
+[[noreturn]] void throwPythonError() {
+  python_error error;
+  error.persist();
+  throw python_error(std::move(error));
+}
+
+const at::Tensor* tensorOf(const Region::Argument& argument) { return std::get_if<at::Tensor>(&argument); }
+
+}  // namespace
+
+void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
+                        std::vector<Argument>& results) {
+  const RegionSignature& signature = region->signature();
+  std::shared_ptr<RegionNode> node(new RegionNode(std::move(region)), torch::autograd::deleteNode);
+  torch::autograd::edge_list edges;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor* tensor = tensorOf(inputs[i]);
+    if (tensor == nullptr || !signature.requiresGrad[i] || !tensor->requires_grad()) continue;
+    edges.push_back(torch::autograd::impl::gradient_edge(*tensor));
+    node->differentiated_.push_back(i);
+  }
+  node->set_next_edges(std::move(edges));
+  for (int32_t output : signature.tangents) {
+    torch::autograd::create_gradient_edge(std::get<at::Tensor>(results[signature.firstOutput() + output]), node);
+  }
+  // Saved after the outputs have their history: a saved output then makes no cycle.
+  for (size_t k = signature.firstSavedTensor(); k < signature.firstSavedSymint(); ++k) {
+    const at::Tensor& tensor = std::get<at::Tensor>(results[k]);
+    node->saved_.emplace_back(tensor, /*is_output=*/tensor.grad_fn() == node);
+  }
+  for (size_t k = signature.firstSavedSymint(); k < signature.numForwardOutputs(); ++k) {
+    node->symints_.push_back(std::get<int64_t>(results[k]));
+  }
+  if (signature.replay == nullptr) return;
+  for (const Argument& input : inputs) node->keepInput(input);
+}
+
+void RegionNode::keepInput(const Argument& input) {
+  KeptInput kept;
+  const auto* integer = std::get_if<int64_t>(&input);
+  integers_.push_back(integer != nullptr ? *integer : 0);
+  if (const at::Tensor* tensor = tensorOf(input)) {
+    if (tensor->is_leaf()) {
+      kept.leaf = *tensor;
+      kept.version = tensor->is_inference() ? 0 : tensor->_version();
+    } else {
+      kept.history = tensor->grad_fn();
+      kept.saved = SavedVariable(*tensor, /*is_output=*/true);
+    }
+  }
+  kept_.push_back(std::move(kept));
+}
+
+at::Tensor RegionNode::unpackInput(const KeptInput& input) const {
+  if (input.history != nullptr) return input.saved.unpack(input.history);
+  if (!input.leaf.defined() || input.leaf.is_inference()) return input.leaf;
+  TORCH_CHECK(input.leaf._version() == input.version,
+              "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
+              "of region ", region_->signature().name, " is at version ", input.leaf._version(), "; expected version ",
+              input.version, " instead.");
+  return input.leaf;
+}
+
+variable_list RegionNode::apply(variable_list&& tangents) {
+  std::lock_guard lock(mutex_);
+  return needsReplay(tangents) ? replay(std::move(tangents)) : runBackward(std::move(tangents));
+}
+
+std::vector<at::Tensor> RegionNode::unpackSaved() {
+  const std::shared_ptr<Node> self = getptr();
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(saved_.size());
+  for (const SavedVariable& saved : saved_) tensors.push_back(saved.unpack(self));
+  return tensors;
+}
+
+variable_list RegionNode::runBackward(variable_list&& tangents) {
+  std::vector<Argument> inputs(symints_.begin(), symints_.end());
+  inputs.reserve(symints_.size() + saved_.size() + tangents.size());
+  for (at::Tensor& tensor : unpackSaved()) inputs.emplace_back(std::move(tensor));
+  const size_t firstTangent = inputs.size();
+  for (size_t i = 0; i < tangents.size(); ++i) {
+    inputs.emplace_back(tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like());
+  }
+  tangents.clear();
+  auto results = runtime::aten::AtenExecutable::run(region_->backwardEntry(), inputs, firstTangent);
+  TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name, ")");
+  variable_list gradients(differentiated_.size());
+  for (size_t i = 0; i < differentiated_.size(); ++i) {
+    if (auto* gradient = std::get_if<at::Tensor>(&(*results)[differentiated_[i]])) gradients[i] = std::move(*gradient);
+  }
+  return gradients;
+}
+
+// The user outputs, computed by Python on these inputs.
+variable_list RegionNode::callReplay(const variable_list& inputs) const {
+  pybind11::gil_scoped_acquire gil;
+  const auto arguments = pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool scalar = region_->forwardEntry().isScalarInput(i);
+    PyObject* value = scalar ? PyLong_FromLongLong(integers_[i]) : THPVariable_Wrap(inputs[i]);
+    if (value == nullptr) throwPythonError();
+    PyTuple_SET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i), value);
+  }
+  const auto result =
+      pybind11::reinterpret_steal<pybind11::object>(PyObject_CallObject(region_->signature().replay, arguments.ptr()));
+  if (!result) throwPythonError();
+  const auto items =
+      pybind11::reinterpret_steal<pybind11::object>(PySequence_Fast(result.ptr(), "replay must return a sequence"));
+  if (!items) throwPythonError();
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  TORCH_CHECK(count == region_->signature().numOutputs, "replay of region ", region_->signature().name, " returned ",
+              count, " outputs instead of ", region_->signature().numOutputs);
+  variable_list outputs;
+  for (int32_t output : region_->signature().tangents) {
+    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), output);
+    TORCH_CHECK(THPVariable_Check(item), "replay returned no tensor for output ", output);
+    outputs.push_back(THPVariable_Unpack(item));
+  }
+  return outputs;
+}
+
+variable_list RegionNode::replay(variable_list&& tangents) {
+  const bool createGraph = c10::GradMode::is_enabled();
+  TORCH_CHECK(!released_, ERR_BACKWARD_TWICE);
+  TORCH_CHECK(!kept_.empty(), "region ", region_->signature().name,
+              " was compiled without a way to differentiate its backward (create_graph, batched gradients): switch "
+              "agspeed off around this call with agspeed.paused()");
+  variable_list inputs;
+  for (const KeptInput& kept : kept_) inputs.push_back(unpackInput(kept));
+  at::AutoGradMode withHistory(true);
+  const variable_list outputs = callReplay(inputs);
+  variable_list reached;
+  variable_list gradients;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!tangents[i].defined() || !outputs[i].requires_grad()) continue;
+    reached.push_back(outputs[i]);
+    gradients.push_back(tangents[i]);
+  }
+  if (reached.empty()) return variable_list(differentiated_.size());
+  variable_list wanted;
+  for (size_t i : differentiated_) wanted.push_back(inputs[i]);
+  return torch::autograd::grad(reached, wanted, gradients, /*retain_graph=*/createGraph, createGraph,
+                               /*allow_unused=*/true);
+}
+
+void RegionNode::release_variables() {
+  std::lock_guard lock(mutex_);
+  for (SavedVariable& saved : saved_) saved.reset_data();
+  kept_.clear();
+  released_ = true;
+}
+
+}  // namespace agspeed::python
