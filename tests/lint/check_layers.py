@@ -60,6 +60,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("frontend",),
     ("__init__",),
     ("cli",),
+    ("__main__",),
 )
 # These read JSON and settings only: no torch, no native code, nothing but the units named.
 PURE_PYTHON = {"errors": (), "config": ("errors",), "log": ("errors",), "reporting": ("errors", "config", "log")}
