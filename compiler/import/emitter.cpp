@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/import/emitter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "compiler/import/promotion.h"
+
+namespace agspeed::compiler {
+namespace {
+
+// Arithmetic on bool is logic; nullopt for operations that bool does not have.
+std::optional<PointwiseOp> boolVersion(PointwiseOp op) {
+  switch (op) {
+    case PointwiseOp::kAdd:
+    case PointwiseOp::kMaximum:
+    case PointwiseOp::kBitwiseOr:
+    case PointwiseOp::kLogicalOr: return PointwiseOp::kLogicalOr;
+    case PointwiseOp::kMul:
+    case PointwiseOp::kMinimum:
+    case PointwiseOp::kBitwiseAnd:
+    case PointwiseOp::kLogicalAnd: return PointwiseOp::kLogicalAnd;
+    case PointwiseOp::kBitwiseXor:
+    case PointwiseOp::kLogicalXor: return PointwiseOp::kLogicalXor;
+    case PointwiseOp::kBitwiseNot:
+    case PointwiseOp::kLogicalNot: return PointwiseOp::kLogicalNot;
+    default: return std::nullopt;
+  }
+}
+
+bool isComparison(PointwiseOp op) { return op >= PointwiseOp::kEq && op <= PointwiseOp::kGe; }
+
+bool isIntegerOperation(PointwiseOp op) { return op >= PointwiseOp::kBitwiseAnd && op <= PointwiseOp::kShiftRight; }
+
+// Operations that ATen defines for integers without an error case (a division by zero raises there).
+bool isTotalOnIntegers(PointwiseOp op) {
+  switch (op) {
+    case PointwiseOp::kAbs:
+    case PointwiseOp::kNeg:
+    case PointwiseOp::kRelu:
+    case PointwiseOp::kSign:
+    case PointwiseOp::kBitwiseNot:
+    case PointwiseOp::kAdd:
+    case PointwiseOp::kSub:
+    case PointwiseOp::kMul:
+    case PointwiseOp::kMaximum:
+    case PointwiseOp::kMinimum: return true;
+    default: return isIntegerOperation(op);
+  }
+}
+
+// The operation as it is written for inputs of `dtype`; nullopt when ATen or the kernels have none.
+std::optional<PointwiseOp> versionFor(PointwiseOp op, DType dtype) {
+  if (op == PointwiseOp::kWhere || op == PointwiseOp::kCast || isComparison(op)) return op;
+  if (dtype == DType::kBool) return boolVersion(op);
+  if (boolVersion(op) == op) return std::nullopt;  // logical operations take bool only
+  if (isFloat(dtype)) {
+    bool needsIntegers = isIntegerOperation(op) || op == PointwiseOp::kBitwiseNot;
+    return needsIntegers ? std::nullopt : std::optional(op);
+  }
+  if (op == PointwiseOp::kFma) return op;
+  return isInteger(dtype) && isTotalOnIntegers(op) ? std::optional(op) : std::nullopt;
+}
+
+std::optional<double> foldNumbers(PointwiseOp op, const std::vector<Operand>& in) {
+  switch (op) {
+    case PointwiseOp::kNeg: return -in[0].number;
+    case PointwiseOp::kAdd: return in[0].number + in[1].number;
+    case PointwiseOp::kSub: return in[0].number - in[1].number;
+    case PointwiseOp::kMul: return in[0].number * in[1].number;
+    case PointwiseOp::kDiv: return in[0].number / in[1].number;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+Operand Emitter::number(double value, DType dtype) const {
+  double held = dtype == DType::kBool ? double(value != 0) : isFloat(dtype) ? value : std::trunc(value);
+  return {.isNumber = true, .number = roundTo(dtype, held), .dtype = dtype};
+}
+
+TensorType Emitter::typeFor(DType dtype, const Dims& sizes) const {
+  if (sameDims(sizes, layout_.sizes)) return {dtype, sizes, layout_.strides};
+  return contiguousType(dtype, sizes);
+}
+
+ValueId Emitter::addNode(PointwiseOp op, std::vector<ValueId> inputs, TensorType type) {
+  Node node;
+  node.kind = infoOf(op).isReduction ? NodeKind::kReduce : NodeKind::kPointwise;
+  node.op = op;
+  node.inputs = std::move(inputs);
+  node.origin = origin_;
+  node.results = {graph_.addTemporary(origin_, std::move(type))};
+  graph_.nodes.push_back(std::move(node));
+  return graph_.nodes.back().results[0];
+}
+
+ValueId Emitter::place(const Operand& a) {
+  if (!a.isNumber) return a.value;
+  ValueId value = addNode(PointwiseOp::kConstant, {}, contiguousType(a.dtype, {}));
+  graph_.nodes.back().constant = a.number;
+  return value;
+}
+
+Operand Emitter::cast(const Operand& a, DType dtype) {
+  if (a.dtype == dtype) return a;
+  if (a.isNumber) return number(a.number, dtype);
+  const Dims& own = graph_.typeOf(a.value).sizes;
+  bool broadcasts = own.size() <= layout_.rank() && sameDims(broadcastDims(own, layout_.sizes), layout_.sizes);
+  TensorType type = typeFor(dtype, broadcasts ? layout_.sizes : own);
+  return use(addNode(PointwiseOp::kCast, {a.value}, std::move(type)));
+}
+
+StatusOr<Operand> Emitter::apply(PointwiseOp op, std::vector<Operand> inputs) {
+  if (op == PointwiseOp::kWhere && inputs[0].isNumber) return inputs[0].number != 0 ? inputs[1] : inputs[2];
+  const DType dtype = inputs.back().dtype;
+  if (isComparison(op) && dtype == DType::kBool) {
+    for (Operand& input : inputs) input = cast(input, DType::kU8);
+  }
+  std::optional<PointwiseOp> version = versionFor(op, dtype);
+  if (!version) {
+    return unsupported(std::string(infoOf(op).name) + " of " + std::string(toString(dtype)) + " is left to ATen");
+  }
+  bool areNumbers = std::ranges::all_of(inputs, [](const Operand& input) { return input.isNumber; });
+  if (std::optional<double> folded = areNumbers ? foldNumbers(op, inputs) : std::nullopt) return number(*folded, dtype);
+  std::vector<ValueId> values;
+  Dims sizes;
+  for (const Operand& input : inputs) {
+    values.push_back(place(input));
+    sizes = broadcastDims(sizes, graph_.typeOf(values.back()).sizes);
+  }
+  bool givesBool = isComparison(op) || op == PointwiseOp::kIsNan || op == PointwiseOp::kIsInf;
+  return use(addNode(*version, std::move(values), typeFor(givesBool ? DType::kBool : dtype, sizes)));
+}
+
+Operand Emitter::reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims) {
+  Dims sizes = graph_.typeOf(a.value).sizes;
+  for (size_t i = sizes.size() - numDims; i < sizes.size(); ++i) sizes[i] = 1;
+  if (!keepDims) sizes.resize(sizes.size() - numDims);
+  ValueId value = addNode(op, {a.value}, contiguousType(a.dtype, std::move(sizes)));
+  graph_.nodes.back().numReducedDims = static_cast<int32_t>(numDims);
+  return use(value);
+}
+
+ValueId Emitter::materialize(const Operand& a, const TensorType& type, const std::string& name) {
+  if (a.isNumber) {
+    ValueId value = addNode(PointwiseOp::kConstant, {}, type);
+    graph_.nodes.back().constant = number(a.number, type.dtype).number;
+    graph_.values[value].name = name;
+    return value;
+  }
+  bool isOwn = false;
+  for (size_t i = firstOwnNode_; i < graph_.nodes.size(); ++i) isOwn |= graph_.nodes[i].results[0] == a.value;
+  ValueId value = a.value;
+  if (!isOwn || materialized_.contains(value) || !sameType(type, graph_.typeOf(value))) value = addNode(PointwiseOp::kCast, {value}, type);
+  graph_.values[value].name = name;
+  materialized_.insert(value);
+  return value;
+}
+
+std::vector<ValueId> Emitter::call(std::string target, std::vector<ValueId> inputs, std::vector<Argument> arguments,
+                                   const std::vector<TensorType>& types) {
+  Node node;
+  node.kind = NodeKind::kCall;
+  node.target = std::move(target);
+  node.inputs = std::move(inputs);
+  node.arguments = std::move(arguments);
+  node.origin = origin_;
+  for (const TensorType& type : types) node.results.push_back(graph_.addTemporary(origin_, type));
+  std::vector<ValueId> results = node.results;
+  graph_.nodes.push_back(std::move(node));
+  return results;
+}
+
+Operand Emitter::symbol(const SymExpr& expr, DType dtype) {
+  if (expr.isConstant()) return number(static_cast<double>(expr.constant()), dtype);
+  Argument dtypeArgument = Argument::ofDType(dtype);
+  dtypeArgument.name = "dtype";
+  return use(call("aten.scalar_tensor.default", {}, {Argument::ofInteger(expr), dtypeArgument},
+                  {contiguousType(dtype, {})})[0]);
+}
+
+}  // namespace agspeed::compiler

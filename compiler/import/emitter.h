@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Emitter: builds the element-wise and reduction nodes of one imported operator. Folds constants, keeps the typing rules
+// of cluster.h (small floats compute in f32, bool arithmetic becomes logic) and gives intermediates sensible layouts.
+//
+// Operand is what expressions are made of: a number not yet placed in the graph, or a value of the graph.
+// Lives for the import of one node; does not own the graph.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compiler/graph/graph.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::compiler {
+
+struct Operand {
+  bool isNumber = false;
+  double number = 0;
+  ValueId value = kNoValue;
+  DType dtype = DType::kF32;
+};
+
+class Emitter {
+ public:
+  /// `layout`: intermediates of the same sizes take its strides, so that results need no copy.
+  Emitter(Graph& graph, std::string origin, TensorType layout)
+      : graph_(graph), origin_(std::move(origin)), layout_(std::move(layout)) {}
+
+  const TensorType& layout() const { return layout_; }
+  const TensorType& typeOf(ValueId value) const { return graph_.typeOf(value); }
+  Graph& graph() { return graph_; }
+  const std::string& origin() const { return origin_; }
+
+  /// A number as `dtype` holds it.
+  Operand number(double value, DType dtype) const;
+  Operand use(ValueId value) const { return {.value = value, .dtype = graph_.typeOf(value).dtype}; }
+  /// Converts; a cast of a tensor takes the layout's sizes when it broadcasts to them, so that it fuses with its users.
+  Operand cast(const Operand& a, DType dtype);
+  /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such operation.
+  StatusOr<Operand> apply(PointwiseOp op, std::vector<Operand> inputs);
+  /// Reduces the trailing dimensions. keepDims: leaves them as size 1.
+  Operand reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims);
+  /// The operand as a value of exactly `type`, produced by this operator (never one of its inputs).
+  ValueId materialize(const Operand& a, const TensorType& type, const std::string& name);
+  /// An ATen call whose results have the given types; inputs are numbered by the arguments.
+  std::vector<ValueId> call(std::string target, std::vector<ValueId> inputs, std::vector<Argument> arguments,
+                            const std::vector<TensorType>& types);
+  /// A number of type dtype that is known at run time only.
+  Operand symbol(const SymExpr& expr, DType dtype);
+
+ private:
+  ValueId addNode(PointwiseOp op, std::vector<ValueId> inputs, TensorType type);
+  ValueId place(const Operand& a);
+  TensorType typeFor(DType dtype, const Dims& sizes) const;
+
+  Graph& graph_;
+  std::string origin_;
+  TensorType layout_;
+  size_t firstOwnNode_ = graph_.nodes.size();
+  std::set<ValueId> materialized_;
+};
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small language of op_table.def: "where(x > 0, x, x * slope)" becomes graph nodes.
+//
+//   expression: sum [(< | <= | > | >= | == | !=) sum]      sum: product {(+ | -) product}
+//   product: unary {(* | /) unary}                         unary: - unary | number | name | name(expression, ...)
+//
+// Names are the operator's parameters; functions are PointwiseOps by name, and bool(x).
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "compiler/import/emitter.h"
+
+namespace agspeed::compiler {
+
+/// Emits the expression. Numbers take `dtype`.
+/// Errors: kUnsupported when an operation does not exist for the dtypes at hand or a name has no value (an argument that
+/// is None); kInternal for a malformed expression.
+StatusOr<Operand> emitExpression(std::string_view expression, const std::map<std::string, Operand, std::less<>>& names,
+                                 DType dtype, Emitter& emitter);
+
+}  // namespace agspeed::compiler

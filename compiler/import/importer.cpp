@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/import/importer.h"
+
+#include "compiler/import/op_effects.h"
+#include "compiler/import/op_import.h"
+#include "compiler/import/op_table.h"
+#include "compiler/import/spec_reader.h"
+
+namespace agspeed::compiler {
+namespace {
+
+class Importer {
+ public:
+  explicit Importer(const Spec& spec) : spec_(spec) { graph_.hints = spec.hints; }
+
+  StatusOr<Graph> import() {
+    for (const SpecNode& node : spec_.nodes) {
+      if (Status status = importNode(node); !status) {
+        return status.withContext("GraphSpec node \"" + node.name + "\"" +
+                                  (node.target.empty() ? "" : " (" + node.target + ")"));
+      }
+    }
+    AG_RETURN_IF_ERROR(graph_.verify());
+    return std::move(graph_);
+  }
+
+ private:
+  Status importNode(const SpecNode& node) {
+    if (node.op == "input") return importInput(node);
+    if (node.op == "output") return importOutput(node);
+    if (node.op == "attr") return unsupported("constant tensors inside the graph are not supported natively");
+    if (node.op != "call") return unsupported("operation \"" + node.op + "\" is not part of an ATen-level graph");
+    if (node.type.kind == SpecType::Kind::kScalar) return bindScalar(node);
+    if (node.target == "operator.getitem") return importGetItem(node);
+    return importOperator(node);
+  }
+
+  Status importInput(const SpecNode& node) {
+    if (node.type.kind == SpecType::Kind::kScalar) {
+      bindings_[node.name].scalar = node.type.scalar;
+      graph_.inputs.push_back(graph_.addScalar(node.name, node.type.scalar));
+      return {};
+    }
+    if (node.type.kind != SpecType::Kind::kTensor) return unsupported("an input that is neither tensor nor integer");
+    ValueId value = graph_.addValue(node.name, node.type.tensor);
+    graph_.inputs.push_back(value);
+    bindings_[node.name].values = {value};
+    return {};
+  }
+
+  Status bindScalar(const SpecNode& node) {
+    bindings_[node.name].scalar = node.type.scalar;
+    return {};
+  }
+
+  Status importGetItem(const SpecNode& node) {
+    if (node.args.size() != 2 || node.args[0].kind != SpecArg::Kind::kRef || !node.args[1].integer.isConstant()) {
+      return invalidArgument("getitem takes a node and an integer");
+    }
+    AG_ASSIGN_OR_RETURN(const Binding* tuple, lookUp(node.args[0].text));
+    int64_t index = node.args[1].integer.constant();
+    if (index < 0 || static_cast<size_t>(index) >= tuple->values.size()) {
+      return invalidArgument("item " + std::to_string(index) + " of a tuple of " + std::to_string(tuple->values.size()));
+    }
+    bindings_[node.name].values = {tuple->values[static_cast<size_t>(index)]};
+    return {};
+  }
+
+  // Native nodes when the table has a row that fits; otherwise whatever the row emitted is taken back.
+  Status importOperator(const SpecNode& node) {
+    if (const OpRow* row = findOp(node.target)) {
+      size_t numNodes = graph_.nodes.size();
+      size_t numValues = graph_.values.size();
+      OpImport op(graph_, bindings_, node);
+      Status status = buildOp(*row, op);
+      if (status) {
+        bindings_[node.name].values = op.results();
+        return {};
+      }
+      if (status.code() != StatusCode::kUnsupported) return status;
+      graph_.nodes.resize(numNodes);
+      graph_.values.resize(numValues);
+    }
+    return importCall(node);
+  }
+
+  Status importCall(const SpecNode& node) {
+    if (node.target.find('.') == std::string::npos || node.target.starts_with("operator.") ||
+        node.target.starts_with("torch.")) {
+      return unsupported("the function is not an operator");
+    }
+    Node call;
+    call.kind = NodeKind::kCall;
+    call.target = node.target;
+    call.origin = node.name;
+    for (const SpecArg& arg : node.args) {
+      AG_ASSIGN_OR_RETURN(Argument argument, toArgument(arg, call));
+      call.arguments.push_back(std::move(argument));
+    }
+    for (const auto& [name, arg] : node.kwargs) {
+      AG_ASSIGN_OR_RETURN(Argument argument, toArgument(arg, call));
+      argument.name = name;
+      call.arguments.push_back(std::move(argument));
+    }
+    call.effects = effectsOf(node.target, call.inputs.size());
+    AG_RETURN_IF_ERROR(addResults(node, call));
+    if (isViewOp(node.target) && call.inputs.size() == 1 && call.results.size() == 1 && call.effects.isPure()) {
+      call.viewDims = viewDimsOf(node.target, call.arguments, graph_.typeOf(call.inputs[0]),
+                                 graph_.typeOf(call.results[0]));
+    }
+    graph_.nodes.push_back(std::move(call));
+    return {};
+  }
+
+  Status addResults(const SpecNode& node, Node& call) {
+    if (node.type.kind == SpecType::Kind::kTensor) {
+      call.results = {graph_.addValue(node.name, node.type.tensor)};
+    } else if (node.type.kind == SpecType::Kind::kTuple) {
+      for (size_t i = 0; i < node.type.items.size(); ++i) {
+        const SpecType& item = node.type.items[i];
+        if (item.kind == SpecType::Kind::kScalar) return unsupported("an integer among an operator's results");
+        bool isTensor = item.kind == SpecType::Kind::kTensor;
+        std::string name = node.name + ".r" + std::to_string(i);
+        call.results.push_back(isTensor ? graph_.addValue(std::move(name), item.tensor) : kNoValue);
+      }
+    }
+    bindings_[node.name].values = call.results;
+    return {};
+  }
+
+  StatusOr<Argument> toArgument(const SpecArg& arg, Node& call) {
+    switch (arg.kind) {
+      case SpecArg::Kind::kNone: return Argument{};
+      case SpecArg::Kind::kBool: return Argument::ofBool(arg.boolean);
+      case SpecArg::Kind::kInteger: return Argument::ofInteger(arg.integer);
+      case SpecArg::Kind::kFloat: return Argument::ofFloat(arg.number);
+      case SpecArg::Kind::kString: return Argument::ofString(arg.text);
+      case SpecArg::Kind::kDType: return Argument::ofDType(arg.dtype);
+      case SpecArg::Kind::kRef: return toReference(arg, call);
+      case SpecArg::Kind::kList: break;
+    }
+    Argument list = Argument::ofList({});
+    for (const SpecArg& item : arg.items) {
+      AG_ASSIGN_OR_RETURN(Argument argument, toArgument(item, call));
+      list.items.push_back(std::move(argument));
+    }
+    return list;
+  }
+
+  StatusOr<Argument> toReference(const SpecArg& arg, Node& call) {
+    AG_ASSIGN_OR_RETURN(const Binding* binding, lookUp(arg.text));
+    if (binding->scalar) return Argument::ofInteger(*binding->scalar);
+    if (binding->values.size() != 1) return unsupported("a tuple as an argument");
+    if (binding->values[0] == kNoValue) return Argument{};
+    call.inputs.push_back(binding->values[0]);
+    return Argument::ofInput(static_cast<int32_t>(call.inputs.size() - 1));
+  }
+
+  Status importOutput(const SpecNode& node) {
+    if (node.args.size() != 1) return invalidArgument("the output node takes one list");
+    const SpecArg& list = node.args[0];
+    for (const SpecArg& item : list.kind == SpecArg::Kind::kList ? list.items : std::vector<SpecArg>{list}) {
+      AG_RETURN_IF_ERROR(addOutput(item));
+    }
+    return {};
+  }
+
+  Status addOutput(const SpecArg& item) {
+    if (item.kind == SpecArg::Kind::kNone) {
+      graph_.outputs.push_back(kNoValue);
+      return {};
+    }
+    if (item.kind == SpecArg::Kind::kInteger) {
+      graph_.outputs.push_back(addScalarOutput(item.integer));
+      return {};
+    }
+    if (item.kind != SpecArg::Kind::kRef) return unsupported("an output that is neither tensor, integer nor None");
+    AG_ASSIGN_OR_RETURN(const Binding* binding, lookUp(item.text));
+    if (binding->scalar) {
+      graph_.outputs.push_back(addScalarOutput(*binding->scalar));
+      return {};
+    }
+    if (binding->values.size() != 1) return unsupported("an output that is a tuple");
+    graph_.outputs.push_back(binding->values[0]);
+    return {};
+  }
+
+  ValueId addScalarOutput(const SymExpr& expr) {
+    return graph_.addScalar("scalar." + std::to_string(graph_.values.size()), expr);
+  }
+
+  StatusOr<const Binding*> lookUp(const std::string& name) const {
+    auto found = bindings_.find(name);
+    if (found == bindings_.end()) return invalidArgument("refers to \"" + name + "\", which no earlier node defines");
+    return &found->second;
+  }
+
+  const Spec& spec_;
+  Graph graph_;
+  Bindings bindings_;
+};
+
+}  // namespace
+
+StatusOr<Graph> importGraphSpec(std::string_view json) {
+  AG_ASSIGN_OR_RETURN(Spec spec, readSpec(json));
+  return Importer(spec).import();
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpImport: one spec node on its way into the graph: its arguments by parameter name, and an Emitter for its nodes.
+// Handed to the builders of op_table.def; lives for one node and owns nothing but bound arguments.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/import/emitter.h"
+#include "compiler/import/promotion.h"
+#include "compiler/import/spec_reader.h"
+
+namespace agspeed::compiler {
+
+/// What an earlier spec node is called in the graph.
+struct Binding {
+  std::vector<ValueId> values;  ///< one, or the elements of a tuple
+  std::optional<SymExpr> scalar;
+};
+using Bindings = std::map<std::string, Binding, std::less<>>;
+
+class OpImport {
+ public:
+  OpImport(Graph& graph, const Bindings& bindings, const SpecNode& node);
+
+  /// Binds arguments to "self, alpha=1, mode='none'". A parameter may carry a kind after a colon: ":bool" (a mask),
+  /// ":rounded" (a number that ATen rounds to the tensors' dtype before it computes).
+  /// Errors: kUnsupported when the node passes something that the list does not name.
+  Status bind(std::string_view parameters);
+
+  const SpecNode& node() const { return node_; }
+  Emitter& emitter() { return emitter_; }
+  const std::vector<std::string>& parameters() const { return parameters_; }
+  std::string kindOf(const std::string& parameter) const;
+
+  bool isNone(const std::string& parameter) const;
+  bool isTensor(const std::string& parameter) const;
+  /// Requires: isTensor(parameter).
+  ValueId tensor(const std::string& parameter) const;
+  const TensorType& typeOf(const std::string& parameter) { return emitter_.graph().typeOf(tensor(parameter)); }
+  /// Errors (this and the readers below): kUnsupported when the argument is not of that kind.
+  StatusOr<double> number(const std::string& parameter) const;
+  StatusOr<int64_t> integer(const std::string& parameter) const;
+  StatusOr<std::vector<int64_t>> integers(const std::string& parameter) const;
+  bool flag(const std::string& parameter) const;
+  std::string text(const std::string& parameter) const;
+
+  /// dtype that ATen promotes the given parameters to (all tensor and number parameters without a kind when empty).
+  StatusOr<DType> commonType() const;
+  /// The argument converted to `common`, then to `compute`. Numbers convert to `compute` directly unless ":rounded".
+  StatusOr<Operand> operand(const std::string& parameter, DType common, DType compute);
+
+  /// Type of the index-th result. Errors: kUnsupported when it is not a dense CPU tensor.
+  StatusOr<TensorType> resultType(size_t index = 0) const;
+  /// Declares the index-th result. Results not set are None.
+  Status setResult(const Operand& operand, size_t index = 0);
+  void setResultValue(ValueId value, size_t index);
+  const std::vector<ValueId>& results() const { return results_; }
+
+ private:
+  const SpecArg* find(const std::string& parameter) const;
+  std::optional<SymExpr> scalarOf(const SpecArg& arg) const;
+
+  const Bindings& bindings_;
+  const SpecNode& node_;
+  Emitter emitter_;
+  std::vector<std::string> parameters_;
+  std::map<std::string, std::string> kinds_;
+  std::map<std::string, SpecArg> arguments_;
+  std::vector<ValueId> results_;
+};
+
+}  // namespace agspeed::compiler

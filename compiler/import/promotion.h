@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// ATen's type promotion, and the dtype in which ATen's CPU kernels compute.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "runtime/base/dtype.h"
+
+namespace agspeed::compiler {
+
+/// What one argument contributes: tensors with dimensions outrank 0-d tensors, which outrank Python numbers.
+struct PromotionInput {
+  enum class Rank : uint8_t { kNumber, kZeroDim, kTensor };
+  DType dtype = DType::kF32;
+  Rank rank = Rank::kTensor;
+};
+
+/// Smallest dtype that both convert to, as torch.promote_types. Nullopt when complex numbers take part.
+std::optional<DType> promote(DType a, DType b);
+/// As torch.result_type over all arguments. Nullopt when there are none or complex numbers take part.
+std::optional<DType> resultType(std::span<const PromotionInput> inputs);
+/// f32 for bf16 and f16, otherwise the dtype itself (ATen's opmath_type on CPU).
+DType computeType(DType dtype);
+/// `value` rounded to what `dtype` can hold (floats only; others pass through).
+double roundTo(DType dtype, double value);
+
+}  // namespace agspeed::compiler

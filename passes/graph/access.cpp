@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/graph/access.h"
+
+namespace agspeed::passes {
+
+using compiler::Dims;
+using compiler::isOne;
+using compiler::Node;
+using compiler::sameDims;
+using compiler::sameValue;
+using compiler::ValueId;
+
+namespace {
+
+// True when `row` is `sizes` without its last numDims dimensions, or with size 1 in them.
+bool isRowOf(const Dims& row, const Dims& sizes, size_t numDims) {
+  size_t numOuter = sizes.size() - numDims;
+  if (row.size() != numOuter && row.size() != sizes.size()) return false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (i < numOuter ? !sameValue(row[i], sizes[i]) : !isOne(row[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<ShapeClass> classify(const Dims& sizes, const Space& space) {
+  if (sameDims(sizes, space.sizes)) return ShapeClass::kElement;
+  if (space.numColumnDims > 0 && isRowOf(sizes, space.sizes, space.numColumnDims)) return ShapeClass::kRow;
+  return std::nullopt;
+}
+
+std::optional<size_t> columnDimsBetween(const Dims& sizes, const Dims& row) {
+  for (size_t numDims = 1; numDims <= sizes.size(); ++numDims) {
+    if (isRowOf(row, sizes, numDims)) return numDims;
+  }
+  return std::nullopt;
+}
+
+const Node* AccessResolver::viewBehind(ValueId value) const {
+  int32_t producer = producers_[value];
+  if (producer < 0 || !graph_.nodes[producer].viewDims) return nullptr;
+  return &graph_.nodes[producer];
+}
+
+ValueId AccessResolver::rootOf(ValueId value) const {
+  while (const Node* view = viewBehind(value)) value = view->inputs[0];
+  return value;
+}
+
+Access AccessResolver::resolve(ValueId value, const Dims& sizes, size_t spaceRank) const {
+  // Broadcasting lines the value's dimensions up with the node's from the right.
+  size_t rank = graph_.typeOf(value).rank();
+  Access access;
+  access.rootDims.assign(spaceRank, -1);
+  for (size_t d = 0; d < rank; ++d) {
+    size_t nodeDim = sizes.size() - rank + d;
+    if (nodeDim < spaceRank) access.rootDims[nodeDim] = static_cast<int32_t>(d);
+  }
+  while (const Node* view = viewBehind(value)) {
+    for (int32_t& dim : access.rootDims) dim = dim < 0 ? -1 : (*view->viewDims)[dim];
+    value = view->inputs[0];
+  }
+  access.root = value;
+  const compiler::TensorType& type = graph_.typeOf(value);
+  for (int32_t& dim : access.rootDims) {
+    if (dim >= 0 && isOne(type.sizes[dim])) dim = -1;
+    access.strides.push_back(dim < 0 ? SymExpr(0) : type.strides[dim]);
+  }
+  return access;
+}
+
+bool hasUniformColumns(const Dims& strides, const Space& space) {
+  if (space.numColumnDims <= 1) return true;
+  SymExpr expected = 0;
+  bool isFirst = true;
+  bool moves = false;
+  bool stays = false;
+  for (size_t i = space.rank(); i-- > space.numOuterDims();) {
+    if (isOne(space.sizes[i])) continue;
+    bool isZeroStride = compiler::isZero(strides[i]);
+    moves |= !isZeroStride;
+    stays |= isZeroStride;
+    if (!isFirst && !isZeroStride && !sameValue(strides[i], expected)) return false;
+    expected = strides[i] * space.sizes[i];
+    isFirst = false;
+  }
+  return !(moves && stays);
+}
+
+Dims stridesInSpace(const compiler::TensorType& type, size_t spaceRank) {
+  Dims strides(spaceRank, SymExpr(0));
+  for (size_t i = 0; i < type.rank() && i < spaceRank; ++i) {
+    if (!isOne(type.sizes[i])) strides[i] = type.strides[i];
+  }
+  return strides;
+}
+
+}  // namespace agspeed::passes

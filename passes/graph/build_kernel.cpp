@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/graph/build_kernel.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace agspeed::passes {
+
+using compiler::Cluster;
+using compiler::ClusterNode;
+using compiler::ClusterOperand;
+using compiler::Dims;
+using compiler::Graph;
+using compiler::isOne;
+using compiler::isZero;
+using compiler::Node;
+using compiler::NodeKind;
+using compiler::PointwiseOp;
+using compiler::sameValue;
+using compiler::ValueId;
+
+namespace {
+
+// Work of the smallest slice worth a thread, in node evaluations.
+constexpr int64_t kGrainWork = 1 << 18;
+constexpr int64_t kMinGrainElements = 1024;
+
+// A tensor the kernel touches, with strides over the space, then over the collapsed loops.
+struct Operand {
+  ValueId value = compiler::kNoValue;
+  Dims strides;
+  bool isOutput = false;
+  bool isRow = false;  // an output with one element per row
+  int32_t loadNode = -1;
+};
+
+// The loops a kernel runs: each is one or several dimensions of the space. The last one is the columns.
+struct Loops {
+  Dims outer;
+  SymExpr columns = 1;
+};
+
+class KernelBuilder {
+ public:
+  KernelBuilder(const AccessResolver& resolver, const FusionUnit& unit, const std::vector<bool>& isNeeded)
+      : resolver_(resolver), graph_(resolver.graph()), unit_(unit), isNeeded_(isNeeded) {}
+
+  BuiltKernel build() {
+    collectOperands();
+    Loops loops = collapse();
+    declareOperands();
+    for (int32_t node : unit_.nodes) emitNode(graph_.nodes[node]);
+    emitStores();
+    result_.cluster.outerRank = static_cast<int32_t>(loops.outer.size());
+    describeLaunch(loops);
+    return std::move(result_);
+  }
+
+ private:
+  const Dims& sizesOf(const Node& node) const {
+    return graph_.typeOf(node.kind == NodeKind::kReduce ? node.inputs[0] : node.results[0]).sizes;
+  }
+
+  bool isInlined(ValueId value) const {
+    int32_t producer = resolver_.producerOf(value);
+    return producer >= 0 && graph_.nodes[producer].kind == NodeKind::kPointwise &&
+           graph_.nodes[producer].op == PointwiseOp::kConstant;
+  }
+
+  bool isInside(ValueId value) const {
+    return std::ranges::binary_search(unit_.nodes, resolver_.producerOf(value));
+  }
+
+  // --- operands over the space ---
+
+  size_t loadOperand(const Access& access) {
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      bool isSame = !operands_[i].isOutput && operands_[i].value == access.root &&
+                    compiler::sameDims(spaceStrides_[i], access.strides);
+      if (isSame) return i;
+    }
+    operands_.push_back({.value = access.root, .strides = access.strides});
+    spaceStrides_.push_back(access.strides);
+    return operands_.size() - 1;
+  }
+
+  void collectOperands() {
+    for (int32_t index : unit_.nodes) {
+      const Node& node = graph_.nodes[index];
+      for (ValueId input : node.inputs) {
+        Access access = resolver_.resolve(input, sizesOf(node), unit_.space.rank());
+        if (!isInlined(access.root) && !isInside(access.root)) loadOperand(access);
+      }
+    }
+    for (int32_t index : unit_.nodes) {
+      ValueId value = graph_.nodes[index].results[0];
+      if (!isNeeded_[value]) continue;
+      Operand output{.value = value, .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()), .isOutput = true};
+      output.isRow = graph_.nodes[index].kind == NodeKind::kReduce ||
+                     classify(graph_.typeOf(value).sizes, unit_.space) == ShapeClass::kRow;
+      spaceStrides_.push_back(output.strides);
+      operands_.push_back(std::move(output));
+    }
+  }
+
+  // --- loops ---
+
+  // Dimensions of the space in loop order. Without fixed columns, the first output's memory order is the best guess.
+  std::vector<size_t> loopOrder() const {
+    std::vector<size_t> order(unit_.space.rank());
+    std::iota(order.begin(), order.end(), 0);
+    auto output = std::ranges::find_if(operands_, [](const Operand& o) { return o.isOutput && !o.isRow; });
+    if (unit_.space.numColumnDims > 0 || output == operands_.end()) return order;
+    auto stride = [&](size_t d) { return compiler::estimate(output->strides[d], graph_.hints); };
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return stride(a) > stride(b); });
+    return order;
+  }
+
+  bool stepsAlike(size_t outer, size_t inner) const {
+    return std::ranges::all_of(spaceStrides_, [&](const Dims& strides) {
+      return sameValue(strides[outer], strides[inner] * unit_.space.sizes[inner]);
+    });
+  }
+
+  // Merges neighbouring dimensions that every operand steps through alike; drops those of size 1. Columns that
+  // reductions fix never merge with rows.
+  Loops collapse() {
+    std::vector<Dims> loops;  // per loop: its size, then every operand's stride
+    size_t numOuterLoops = 0;
+    size_t previous = 0;
+    std::vector<size_t> order = loopOrder();
+    for (size_t i = 0; i < order.size(); ++i) {
+      size_t dim = order[i];
+      bool isFirstColumn = unit_.space.numColumnDims > 0 && i == unit_.space.numOuterDims();
+      if (isFirstColumn) numOuterLoops = loops.size();
+      if (isOne(unit_.space.sizes[dim])) continue;
+      bool mayMerge = !loops.empty() && !(unit_.space.numColumnDims > 0 && i >= unit_.space.numOuterDims() &&
+                                          loops.size() == numOuterLoops);
+      SymExpr size = unit_.space.sizes[dim];
+      if (mayMerge && stepsAlike(previous, dim)) {
+        size = loops.back()[0] * size;
+        loops.pop_back();
+      }
+      Dims loop = {size};
+      for (const Dims& strides : spaceStrides_) loop.push_back(strides[dim]);
+      loops.push_back(std::move(loop));
+      previous = dim;
+    }
+    return assignStrides(loops, unit_.space.numColumnDims > 0 ? numOuterLoops : loops.empty() ? 0 : loops.size() - 1);
+  }
+
+  Loops assignStrides(const std::vector<Dims>& loops, size_t numOuter) {
+    AG_CHECK(loops.size() <= numOuter + 1, "the columns of a kernel must collapse into one loop");
+    Loops result;
+    for (Operand& operand : operands_) operand.strides.clear();
+    for (size_t i = 0; i < loops.size(); ++i) {
+      (i < numOuter ? result.outer.emplace_back() : result.columns) = loops[i][0];
+      for (size_t j = 0; j < operands_.size(); ++j) operands_[j].strides.push_back(loops[i][j + 1]);
+    }
+    if (unit_.space.numColumnDims > 0 && numOuter == 0) {
+      result.outer.push_back(1);
+      for (Operand& operand : operands_) operand.strides.insert(operand.strides.begin(), SymExpr(0));
+    }
+    for (Operand& operand : operands_) {
+      if (operand.strides.size() == result.outer.size()) operand.strides.push_back(0);
+      bool isSingle = isOne(result.columns) && operand.isOutput && !operand.isRow;
+      if (isSingle) operand.strides.back() = 1;
+    }
+    return result;
+  }
+
+  void declareOperands() {
+    for (const Operand& operand : operands_) {
+      const SymExpr& stride = operand.strides.back();
+      ClusterOperand declared;
+      declared.dtype = graph_.typeOf(operand.value).dtype;
+      declared.isOutput = operand.isOutput;
+      declared.isPerRow = operand.isOutput ? operand.isRow : isZero(stride);
+      declared.columns = declared.isPerRow ? ClusterOperand::Columns::kBroadcast
+                         : isOne(stride)   ? ClusterOperand::Columns::kContiguous
+                                           : ClusterOperand::Columns::kStrided;
+      result_.cluster.operands.push_back(declared);
+    }
+  }
+
+  // --- nodes ---
+
+  int32_t add(ClusterNode node) {
+    result_.cluster.nodes.push_back(std::move(node));
+    return static_cast<int32_t>(result_.cluster.nodes.size() - 1);
+  }
+
+  int32_t emitInput(ValueId input, const Node& reader) {
+    Access access = resolver_.resolve(input, sizesOf(reader), unit_.space.rank());
+    if (auto made = nodeOf_.find(access.root); made != nodeOf_.end()) return made->second;
+    if (isInlined(access.root)) {
+      const Node& constant = graph_.nodes[resolver_.producerOf(access.root)];
+      return nodeOf_[access.root] = emitConstant(constant);
+    }
+    size_t index = loadOperand(access);
+    Operand& operand = operands_[index];
+    if (operand.loadNode >= 0) return operand.loadNode;
+    const ClusterOperand& declared = result_.cluster.operands[index];
+    ClusterNode load{.op = PointwiseOp::kLoad, .dtype = declared.dtype};
+    load.operand = static_cast<int32_t>(index);
+    load.isPerRow = declared.isPerRow;
+    return operand.loadNode = add(std::move(load));
+  }
+
+  int32_t emitConstant(const Node& node) {
+    ClusterNode constant{.op = PointwiseOp::kConstant, .dtype = graph_.typeOf(node.results[0]).dtype};
+    constant.constant = node.constant;
+    constant.isPerRow = true;
+    return add(std::move(constant));
+  }
+
+  void emitNode(const Node& node) {
+    if (node.kind == NodeKind::kPointwise && node.op == PointwiseOp::kConstant) {
+      if (!nodeOf_.contains(node.results[0])) nodeOf_[node.results[0]] = emitConstant(node);
+      return;
+    }
+    ClusterNode emitted{.op = node.op, .dtype = graph_.typeOf(node.results[0]).dtype};
+    emitted.isPerRow = true;
+    for (ValueId input : node.inputs) {
+      emitted.inputs.push_back(emitInput(input, node));
+      emitted.isPerRow &= result_.cluster.nodes[emitted.inputs.back()].isPerRow;
+    }
+    bool isReduce = node.kind == NodeKind::kReduce;
+    if (isReduce && emitted.isPerRow) emitted.inputs[0] = spread(emitted.inputs[0]);
+    emitted.isPerRow |= isReduce;
+    nodeOf_[node.results[0]] = add(std::move(emitted));
+  }
+
+  // An element node with a row node's value in every column.
+  int32_t spread(int32_t rowNode) {
+    ClusterNode copy{.op = PointwiseOp::kCast, .dtype = result_.cluster.nodes[rowNode].dtype};
+    copy.inputs = {rowNode};
+    return add(std::move(copy));
+  }
+
+  void emitStores() {
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (!operands_[i].isOutput) continue;
+      int32_t node = nodeOf_.at(operands_[i].value);
+      bool needsSpread = result_.cluster.nodes[node].isPerRow && !operands_[i].isRow;
+      if (needsSpread) node = spread(node);
+      result_.cluster.stores.push_back({node, static_cast<int32_t>(i)});
+    }
+  }
+
+  // --- launch ---
+
+  void describeLaunch(const Loops& loops) {
+    Node& launch = result_.launch;
+    launch.kind = NodeKind::kKernel;
+    launch.integers = loops.outer;
+    launch.integers.push_back(loops.columns);
+    for (const Operand& operand : operands_) {
+      (operand.isOutput ? launch.results : launch.inputs).push_back(operand.value);
+      launch.integers.insert(launch.integers.end(), operand.strides.begin(), operand.strides.end());
+    }
+    for (int32_t node : unit_.nodes) launch.origin = compiler::joinOrigins(launch.origin, graph_.nodes[node].origin);
+    int64_t grain = std::max(kMinGrainElements, kGrainWork / static_cast<int64_t>(result_.cluster.nodes.size()));
+    launch.extent = loops.outer.empty() ? loops.columns : compiler::numElements(loops.outer);
+    launch.grain = loops.outer.empty() ? SymExpr(grain) : max(1, floorDiv(grain, max(1, loops.columns)));
+  }
+
+  const AccessResolver& resolver_;
+  const Graph& graph_;
+  const FusionUnit& unit_;
+  const std::vector<bool>& isNeeded_;
+  std::vector<Operand> operands_;
+  std::vector<Dims> spaceStrides_;  // by operand, over the space's dimensions
+  std::map<ValueId, int32_t> nodeOf_;
+  BuiltKernel result_;
+};
+
+}  // namespace
+
+BuiltKernel buildKernel(const AccessResolver& resolver, const FusionUnit& unit, const std::vector<bool>& isNeeded) {
+  return KernelBuilder(resolver, unit, isNeeded).build();
+}
+
+}  // namespace agspeed::passes

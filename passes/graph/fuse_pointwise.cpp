@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// fuse-pointwise: plans kernels (fusion_plan.h) and replaces their nodes by launches (build_kernel.h).
+//   %a = exp %x; %b = reduce_sum %a dims 1; %c = div %a, %b   ->   %c = kernel 0(%x)
+// Equal kernels share one cluster. Must not fire across a node that mutates what a kernel reads.
+#include <map>
+
+#include "passes/graph/build_kernel.h"
+#include "passes/graph/passes.h"
+
+namespace agspeed::passes {
+
+using compiler::Graph;
+using compiler::Node;
+using compiler::NodeKind;
+using compiler::ValueId;
+
+namespace {
+
+// Values that are read by another unit than the one that makes them, or returned.
+std::vector<bool> crossingValues(const AccessResolver& resolver, const std::vector<FusionUnit>& units) {
+  const Graph& graph = resolver.graph();
+  std::vector<bool> isNeeded = compiler::outputMask(graph);
+  std::vector<int32_t> unitOf(graph.nodes.size(), -1);
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (int32_t node : units[u].nodes) unitOf[node] = static_cast<int32_t>(u);
+  }
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (int32_t node : units[u].nodes) {
+      for (ValueId input : graph.nodes[node].inputs) {
+        ValueId source = units[u].isKernel ? resolver.rootOf(input) : input;
+        int32_t producer = resolver.producerOf(source);
+        if (producer >= 0 && unitOf[producer] != static_cast<int32_t>(u)) isNeeded[source] = true;
+      }
+    }
+  }
+  return isNeeded;
+}
+
+}  // namespace
+
+StatusOr<Graph> fusePointwise(const Graph& graph) {
+  AccessResolver resolver(graph);
+  std::vector<FusionUnit> units = planFusion(resolver);
+  std::vector<bool> isNeeded = crossingValues(resolver, units);
+  Graph result = graph;
+  result.nodes.clear();
+  std::map<std::string, int32_t> clusterOf;
+  for (const FusionUnit& unit : units) {
+    if (!unit.isKernel) {
+      result.nodes.push_back(graph.nodes[unit.nodes[0]]);
+      continue;
+    }
+    BuiltKernel kernel = buildKernel(resolver, unit, isNeeded);
+    auto [found, isNew] = clusterOf.emplace(kernel.cluster.toString(), static_cast<int32_t>(result.clusters.size()));
+    if (isNew) result.clusters.push_back(std::move(kernel.cluster));
+    kernel.launch.cluster = found->second;
+    result.nodes.push_back(std::move(kernel.launch));
+  }
+  return result;
+}
+
+}  // namespace agspeed::passes

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/graph/fusion_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <set>
+
+#include "passes/graph/dependencies.h"
+
+namespace agspeed::passes {
+
+using compiler::Dims;
+using compiler::Graph;
+using compiler::isOne;
+using compiler::kNoValue;
+using compiler::Node;
+using compiler::NodeKind;
+using compiler::PointwiseOp;
+using compiler::ValueId;
+
+namespace {
+
+// Fixing the columns of a space without reductions costs freedom to collapse it; worth it for rows this long and many.
+constexpr int64_t kMinFixedColumns = 16;
+constexpr int64_t kMinFixedRows = 16;
+
+bool isFusible(const Node& node) { return node.kind == NodeKind::kPointwise || node.kind == NodeKind::kReduce; }
+
+bool isConstant(const Node& node) { return node.kind == NodeKind::kPointwise && node.op == PointwiseOp::kConstant; }
+
+class Planner {
+ public:
+  Planner(const AccessResolver& resolver, const FusionLimits& limits)
+      : resolver_(resolver), graph_(resolver.graph()), limits_(limits), unitOf_(graph_.nodes.size(), -1) {}
+
+  std::vector<FusionUnit> plan() {
+    markLive();
+    makeUnits();
+    connectUnits();
+    mergeAlongDataFlow();
+    mergeSharedReads();
+    return inOrder();
+  }
+
+ private:
+  struct Unit {
+    FusionUnit plan;
+    std::set<int32_t> before;  // units that must run earlier
+    std::set<int32_t> after;
+    bool isAlive = true;
+  };
+
+  // --- which nodes are needed ---
+
+  void need(ValueId value) {
+    int32_t producer = resolver_.producerOf(value);
+    if (producer >= 0 && !isLive_[producer]) {
+      isLive_[producer] = true;
+      worklist_.push_back(producer);
+    }
+  }
+
+  void markLive() {
+    isLive_.assign(graph_.nodes.size(), false);
+    for (ValueId output : graph_.outputs) {
+      if (output != kNoValue) need(output);
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].effects.isPure() || isLive_[i]) continue;
+      isLive_[i] = true;
+      worklist_.push_back(static_cast<int32_t>(i));
+    }
+    while (!worklist_.empty()) {
+      const Node& node = graph_.nodes[worklist_.back()];
+      worklist_.pop_back();
+      for (ValueId input : node.inputs) {
+        ValueId source = isFusible(node) ? resolver_.rootOf(input) : input;
+        if (!isFusible(node) || !isInlined(source)) need(source);
+      }
+    }
+  }
+
+  // A constant read by a kernel becomes part of that kernel.
+  bool isInlined(ValueId value) const {
+    int32_t producer = resolver_.producerOf(value);
+    return producer >= 0 && isConstant(graph_.nodes[producer]);
+  }
+
+  // --- units and their order ---
+
+  void makeUnits() {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!isLive_[i]) continue;
+      const Node& node = graph_.nodes[i];
+      Unit unit;
+      unit.plan.nodes = {static_cast<int32_t>(i)};
+      unit.plan.isKernel = isFusible(node);
+      if (unit.plan.isKernel) {
+        bool isReduce = node.kind == NodeKind::kReduce;
+        unit.plan.space.sizes = graph_.typeOf(isReduce ? node.inputs[0] : node.results[0]).sizes;
+        unit.plan.space.numColumnDims = isReduce ? static_cast<size_t>(node.numReducedDims) : 0;
+      }
+      unitOf_[i] = static_cast<int32_t>(units_.size());
+      units_.push_back(std::move(unit));
+    }
+  }
+
+  void connect(int32_t earlier, int32_t later) {
+    if (earlier < 0 || later < 0 || earlier == later) return;
+    units_[later].before.insert(earlier);
+    units_[earlier].after.insert(later);
+  }
+
+  void connectUnits() {
+    std::vector<std::vector<int32_t>> effectOrder = effectOrderOf(graph_);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!isLive_[i]) continue;
+      const Node& node = graph_.nodes[i];
+      for (ValueId input : node.inputs) {
+        ValueId source = isFusible(node) ? resolver_.rootOf(input) : input;
+        int32_t producer = resolver_.producerOf(source);
+        bool isFree = isFusible(node) && isInlined(source);
+        if (producer >= 0 && !isFree) connect(unitOf_[producer], unitOf_[i]);
+      }
+      for (int32_t earlier : effectOrder[i]) connect(unitOf_[earlier], unitOf_[i]);
+    }
+  }
+
+  int32_t lastNode(int32_t unit) const { return units_[unit].plan.nodes.back(); }
+
+  // A path from -> x -> ... -> to with x not `to`. Merging the ends of such a path would make a cycle.
+  bool hasDetour(int32_t from, int32_t to) const {
+    std::vector<int32_t> stack;
+    std::set<int32_t> seen;
+    auto visit = [&](int32_t unit) {
+      if (seen.insert(unit).second) stack.push_back(unit);
+    };
+    for (int32_t next : units_[from].after) {
+      if (next != to) visit(next);
+    }
+    while (!stack.empty()) {
+      int32_t unit = stack.back();
+      stack.pop_back();
+      for (int32_t next : units_[unit].after) {
+        if (next == to) return true;
+        visit(next);
+      }
+    }
+    return false;
+  }
+
+  // --- merging ---
+
+  // The space that holds both; nullopt when there is none worth having.
+  std::optional<Space> commonSpace(const Space& a, const Space& b) const {
+    if (compiler::sameDims(a.sizes, b.sizes)) {
+      if (a.numColumnDims > 0 && b.numColumnDims > 0 && a.numColumnDims != b.numColumnDims) return std::nullopt;
+      return Space{a.sizes, std::max(a.numColumnDims, b.numColumnDims)};
+    }
+    if (std::optional<Space> space = spaceWithRows(b, a)) return space;
+    return spaceWithRows(a, b);
+  }
+
+  // `row` nodes as row nodes of `whole`.
+  std::optional<Space> spaceWithRows(const Space& whole, const Space& row) const {
+    if (row.numColumnDims > 0) return std::nullopt;
+    if (whole.numColumnDims > 0) {
+      return classify(row.sizes, whole) == ShapeClass::kRow ? std::optional(whole) : std::nullopt;
+    }
+    std::optional<size_t> numDims = compiler::sameDims(row.sizes, whole.sizes)
+                                        ? std::nullopt
+                                        : columnDimsBetween(whole.sizes, row.sizes);
+    if (!numDims) return std::nullopt;
+    Space space{whole.sizes, *numDims};
+    int64_t numRows = compiler::estimate(compiler::numElements(row.sizes), graph_.hints);
+    int64_t numElements = compiler::estimate(compiler::numElements(whole.sizes), graph_.hints);
+    bool isWorth = numRows >= kMinFixedRows && numElements / std::max<int64_t>(numRows, 1) >= kMinFixedColumns;
+    return isWorth ? std::optional(space) : std::nullopt;
+  }
+
+  // A value made inside the kernel is at hand only at the same place of the iteration.
+  bool readsInPlace(const Access& access, const Space& space) const {
+    const Dims& sizes = graph_.typeOf(access.root).sizes;
+    for (size_t d = 0; d < space.rank(); ++d) {
+      bool isAbsent = d >= sizes.size() || isOne(sizes[d]);
+      if (access.rootDims[d] != (isAbsent ? -1 : static_cast<int32_t>(d))) return false;
+    }
+    return true;
+  }
+
+  bool fitsNode(int32_t index, const Space& space, const std::set<int32_t>& members) const {
+    const Node& node = graph_.nodes[index];
+    bool isReduce = node.kind == NodeKind::kReduce;
+    const Dims& sizes = graph_.typeOf(isReduce ? node.inputs[0] : node.results[0]).sizes;
+    std::optional<ShapeClass> shape = classify(sizes, space);
+    if (!shape || (isReduce && shape != ShapeClass::kElement)) return false;
+    for (ValueId input : node.inputs) {
+      Access access = resolver_.resolve(input, sizes, space.rank());
+      if (isInlined(access.root)) continue;
+      bool isInside = members.contains(resolver_.producerOf(access.root));
+      if (isInside ? !readsInPlace(access, space) : !hasUniformColumns(access.strides, space)) return false;
+    }
+    const compiler::TensorType& result = graph_.typeOf(node.results[0]);
+    return hasUniformColumns(stridesInSpace(result, space.rank()), space);
+  }
+
+  size_t countOperands(const std::vector<int32_t>& nodes, const std::set<int32_t>& members) const {
+    std::set<ValueId> roots;
+    for (int32_t index : nodes) {
+      for (ValueId input : graph_.nodes[index].inputs) {
+        ValueId root = resolver_.rootOf(input);
+        if (!isInlined(root) && !members.contains(resolver_.producerOf(root))) roots.insert(root);
+      }
+      if (isReadOutside(index, members)) roots.insert(graph_.nodes[index].results[0]);
+    }
+    return roots.size();
+  }
+
+  bool isReadOutside(int32_t index, const std::set<int32_t>& members) const {
+    ValueId result = graph_.nodes[index].results[0];
+    if (isOutput_[result]) return true;
+    return std::ranges::any_of(users_[result], [&](int32_t user) { return isLive_[user] && !members.contains(user); });
+  }
+
+  bool tryMerge(int32_t a, int32_t b) {
+    const FusionUnit& x = units_[a].plan;
+    const FusionUnit& y = units_[b].plan;
+    if (x.nodes.size() + y.nodes.size() > limits_.maxNodes) return false;
+    std::optional<Space> space = commonSpace(x.space, y.space);
+    if (!space) return false;
+    std::vector<int32_t> nodes;
+    std::ranges::merge(x.nodes, y.nodes, std::back_inserter(nodes));
+    std::set<int32_t> members(nodes.begin(), nodes.end());
+    if (countOperands(nodes, members) > limits_.maxOperands) return false;
+    for (int32_t node : nodes) {
+      if (!fitsNode(node, *space, members)) return false;
+    }
+    if (hasDetour(a, b) || hasDetour(b, a)) return false;
+    merge(a, b, std::move(nodes), std::move(*space));
+    return true;
+  }
+
+  // b becomes part of a.
+  void merge(int32_t a, int32_t b, std::vector<int32_t> nodes, Space space) {
+    for (int32_t node : units_[b].plan.nodes) unitOf_[node] = a;
+    units_[a].plan.nodes = std::move(nodes);
+    units_[a].plan.space = std::move(space);
+    for (int32_t unit : units_[b].before) {
+      units_[unit].after.erase(b);
+      connect(unit, a);
+    }
+    for (int32_t unit : units_[b].after) {
+      units_[unit].before.erase(b);
+      connect(a, unit);
+    }
+    units_[b].isAlive = false;
+    units_[b].before.clear();
+    units_[b].after.clear();
+    units_[a].before.erase(a);
+    units_[a].after.erase(a);
+  }
+
+  bool isOpenKernel(int32_t unit) const { return units_[unit].isAlive && units_[unit].plan.isKernel; }
+
+  void mergeAlongDataFlow() {
+    users_ = compiler::usersOf(graph_);
+    isOutput_ = compiler::outputMask(graph_);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!isLive_[i] || !isFusible(graph_.nodes[i])) continue;
+      bool hasMerged = true;
+      while (hasMerged) {
+        int32_t unit = unitOf_[i];
+        std::vector<int32_t> before(units_[unit].before.begin(), units_[unit].before.end());
+        hasMerged = std::ranges::any_of(
+            before, [&](int32_t producer) { return isOpenKernel(producer) && tryMerge(producer, unit); });
+      }
+    }
+  }
+
+  // Units that read one tensor read it once when they share a kernel.
+  void mergeSharedReads() {
+    std::map<ValueId, std::vector<int32_t>> readers;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!isLive_[i] || !isFusible(graph_.nodes[i])) continue;
+      for (ValueId input : graph_.nodes[i].inputs) {
+        ValueId root = resolver_.rootOf(input);
+        if (!isInlined(root)) readers[root].push_back(static_cast<int32_t>(i));
+      }
+    }
+    for (const auto& [root, nodes] : readers) {
+      for (size_t i = 1; i < nodes.size(); ++i) {
+        int32_t a = unitOf_[nodes[i - 1]];
+        int32_t b = unitOf_[nodes[i]];
+        bool isFullRead = compiler::sameDims(graph_.typeOf(root).sizes, units_[a].plan.space.sizes);
+        if (a != b && isFullRead && compiler::sameDims(units_[a].plan.space.sizes, units_[b].plan.space.sizes)) {
+          tryMerge(a, b);
+        }
+      }
+    }
+  }
+
+  // --- result ---
+
+  // Topological, close to the original order: of the units that may run, the one whose last node came first.
+  std::vector<FusionUnit> inOrder() {
+    using Entry = std::pair<int32_t, int32_t>;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+    std::vector<size_t> numWaiting(units_.size(), 0);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      numWaiting[u] = units_[u].before.size();
+      if (units_[u].isAlive && numWaiting[u] == 0) ready.emplace(lastNode(static_cast<int32_t>(u)), u);
+    }
+    std::vector<FusionUnit> result;
+    while (!ready.empty()) {
+      int32_t unit = ready.top().second;
+      ready.pop();
+      result.push_back(units_[unit].plan);
+      for (int32_t next : units_[unit].after) {
+        if (--numWaiting[next] == 0) ready.emplace(lastNode(next), next);
+      }
+    }
+    return result;
+  }
+
+  const AccessResolver& resolver_;
+  const Graph& graph_;
+  FusionLimits limits_;
+  std::vector<bool> isLive_;
+  std::vector<int32_t> worklist_;
+  std::vector<Unit> units_;
+  std::vector<int32_t> unitOf_;
+  std::vector<std::vector<int32_t>> users_;
+  std::vector<bool> isOutput_;
+};
+
+}  // namespace
+
+std::vector<FusionUnit> planFusion(const AccessResolver& resolver, const FusionLimits& limits) {
+  return Planner(resolver, limits).plan();
+}
+
+}  // namespace agspeed::passes

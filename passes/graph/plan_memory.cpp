@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan-memory: kernel results that die inside the call share one arena. A value that an output may alias is kept out.
+//
+// Offsets of values of constant size come first, packed by first fit over lifetimes. Values of symbolic size follow, in
+// slots: a slot serves values of the same size expression whose lifetimes do not overlap.
+#include <algorithm>
+
+#include "passes/graph/passes.h"
+
+namespace agspeed::passes {
+
+using compiler::Graph;
+using compiler::kNoValue;
+using compiler::Node;
+using compiler::NodeKind;
+using compiler::ValueId;
+
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+struct Lifetime {
+  ValueId value = kNoValue;
+  int32_t begin = 0;
+  int32_t end = 0;  // last node that may touch the memory
+  SymExpr bytes;
+
+  bool overlaps(const Lifetime& other) const { return begin <= other.end && other.begin <= end; }
+};
+
+SymExpr alignedBytes(const compiler::TensorType& type) {
+  SymExpr bytes = compiler::numElements(type.sizes) * static_cast<int64_t>(sizeInBytes(type.dtype));
+  return floorDiv(bytes + (kAlignment - 1), kAlignment) * kAlignment;
+}
+
+// Lifetimes of kernel results that no output can alias. A value lives until the last use of anything in its alias class.
+std::vector<Lifetime> arenaLifetimes(const Graph& graph) {
+  const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
+  std::vector<bool> escapes(graph.values.size(), false);
+  for (ValueId output : graph.outputs) {
+    if (output != kNoValue) escapes[classes[output]] = true;
+  }
+  std::vector<int32_t> lastUse(graph.values.size(), -1);  // by class
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId input : graph.nodes[i].inputs) lastUse[classes[input]] = static_cast<int32_t>(i);
+  }
+  std::vector<Lifetime> lifetimes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].kind != NodeKind::kKernel) continue;
+    for (ValueId result : graph.nodes[i].results) {
+      if (escapes[classes[result]]) continue;
+      auto begin = static_cast<int32_t>(i);
+      lifetimes.push_back(
+          {result, begin, std::max(begin, lastUse[classes[result]]), alignedBytes(graph.typeOf(result))});
+    }
+  }
+  return lifetimes;
+}
+
+// First fit, largest first: the lowest offset that no overlapping value occupies.
+int64_t packConstantSizes(std::vector<Lifetime> lifetimes, MemoryPlan& plan) {
+  std::ranges::stable_sort(lifetimes, std::greater{}, [](const Lifetime& l) { return l.bytes.constant(); });
+  struct Placed {
+    Lifetime lifetime;
+    int64_t offset;
+  };
+  std::vector<Placed> placed;  // sorted by offset
+  int64_t total = 0;
+  for (const Lifetime& lifetime : lifetimes) {
+    int64_t offset = 0;
+    for (const Placed& other : placed) {
+      if (!other.lifetime.overlaps(lifetime)) continue;
+      if (offset + lifetime.bytes.constant() <= other.offset) break;
+      offset = std::max(offset, other.offset + other.lifetime.bytes.constant());
+    }
+    plan.offsets[lifetime.value] = SymExpr(offset);
+    total = std::max(total, offset + lifetime.bytes.constant());
+    auto after = std::ranges::upper_bound(placed, offset, {}, &Placed::offset);
+    placed.insert(after, {lifetime, offset});
+  }
+  return total;
+}
+
+// One slot per group of equal sizes with disjoint lifetimes.
+SymExpr packSymbolicSizes(const std::vector<Lifetime>& lifetimes, SymExpr base, MemoryPlan& plan) {
+  struct Slot {
+    SymExpr bytes;
+    SymExpr offset;
+    int32_t end;
+  };
+  std::vector<Slot> slots;
+  for (const Lifetime& lifetime : lifetimes) {
+    auto slot = std::ranges::find_if(slots, [&](const Slot& candidate) {
+      return candidate.end < lifetime.begin && compiler::sameValue(candidate.bytes, lifetime.bytes);
+    });
+    if (slot == slots.end()) {
+      slots.push_back({lifetime.bytes, base, 0});
+      slot = slots.end() - 1;
+      base = base + lifetime.bytes;
+    }
+    slot->end = lifetime.end;
+    plan.offsets[lifetime.value] = slot->offset;
+  }
+  return base;
+}
+
+}  // namespace
+
+MemoryPlan planMemory(const Graph& graph) {
+  MemoryPlan plan;
+  plan.offsets.resize(graph.values.size());
+  std::vector<Lifetime> constant;
+  std::vector<Lifetime> symbolic;
+  for (Lifetime& lifetime : arenaLifetimes(graph)) {
+    (lifetime.bytes.isConstant() ? constant : symbolic).push_back(std::move(lifetime));
+  }
+  plan.arenaBytes = packSymbolicSizes(symbolic, SymExpr(packConstantSizes(std::move(constant), plan)), plan);
+  return plan;
+}
+
+std::string MemoryPlan::toString(const Graph& graph) const {
+  std::string text = "memory arena " + arenaBytes.toString() + "\n";
+  for (size_t v = 0; v < offsets.size(); ++v) {
+    if (offsets[v]) text += "  %" + graph.values[v].name + " at " + offsets[v]->toString() + "\n";
+  }
+  return text;
+}
+
+}  // namespace agspeed::passes

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan-releases: after its last use, a value that is not in the arena and not an output is dropped. Dropping one alias
+// keeps the memory alive for the others, so each value is judged by its own uses.
+#include "passes/graph/passes.h"
+
+namespace agspeed::passes {
+
+using compiler::Graph;
+using compiler::kNoValue;
+using compiler::ValueId;
+
+ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
+  std::vector<bool> isHeld = compiler::outputMask(graph);
+  for (ValueId input : graph.inputs) isHeld[input] = true;
+  std::vector<int32_t> lastTouch(graph.values.size(), -1);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId result : graph.nodes[i].results) {
+      if (result != kNoValue) lastTouch[result] = static_cast<int32_t>(i);
+    }
+    for (ValueId input : graph.nodes[i].inputs) lastTouch[input] = static_cast<int32_t>(i);
+  }
+  ReleasePlan plan;
+  plan.after.resize(graph.nodes.size());
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (lastTouch[v] >= 0 && !isHeld[v] && !memory.offsets[v]) plan.after[lastTouch[v]].push_back(static_cast<ValueId>(v));
+  }
+  return plan;
+}
+
+std::string ReleasePlan::toString(const Graph& graph) const {
+  std::string text = "releases\n";
+  for (size_t i = 0; i < after.size(); ++i) {
+    for (ValueId value : after[i]) text += "  after node " + std::to_string(i) + ": %" + graph.values[value].name + "\n";
+  }
+  return text;
+}
+
+}  // namespace agspeed::passes

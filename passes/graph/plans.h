@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: decisions about a graph, kept beside it. compiler/program turns graph and plans into a Program.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/graph/graph.h"
+
+namespace agspeed::passes {
+
+/// Where kernel results live.
+struct MemoryPlan {
+  /// By value: offset in bytes into the arena, or nullopt for a value that gets memory of its own.
+  std::vector<std::optional<SymExpr>> offsets;
+  SymExpr arenaBytes;
+
+  std::string toString(const compiler::Graph& graph) const;
+};
+
+/// By node: values that nobody reads after it.
+struct ReleasePlan {
+  std::vector<std::vector<compiler::ValueId>> after;
+
+  std::string toString(const compiler::Graph& graph) const;
+};
+
+}  // namespace agspeed::passes
