@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain-text view answers: what was chosen, how sure, is it right, what it cost, what to do next."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from agspeed.reporting import compare, model, parts, progress, summary
+from agspeed.reporting import format as fmt
+from rich.console import Console
+
+from tests.python.reporting import report_sample
+
+
+@pytest.fixture
+def data():
+    return report_sample.report()
+
+
+def answer(data, question: str) -> str:
+    return dict(summary.answers(data))[question]
+
+
+def test_text_answers_the_questions(data):
+    text = str(model.Report(data))
+    for part in ("CharGPT", "1.31× eager's speed", "native", "160 pairs", "Earned back at step 910", "gpt.py:142"):
+        assert part in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_tuning_says_what_is_left(data):
+    data["status"] = {"state": "tuning", "reason": "timing native"}
+    data["plans"][4]["state"] = "pending"
+    assert summary.headline(data) == "still tuning"
+    assert "1 candidate still to decide; agspeed.wait(model)" in answer(data, "What to do next")
+
+
+def test_eager_is_a_result_too():
+    data = model.empty_report("tiny")
+    data["decision"] |= {"why": "nothing beat it by 1 %", "source": "measured"}
+    assert summary.headline(data) == "runs eagerly"
+    assert "untouched model" in answer(data, "Is it right")
+    assert answer(data, "What it cost") == "Nothing so far."
+    assert answer(data, "What to do next") == "Nothing: training runs as it did before."
+
+
+def test_break_even_that_lies_ahead_is_said(data):
+    data["cost"]["break_even_step"] = 5000
+    assert "will be earned back at step 5,000; 3,198 steps have run" in answer(data, "What it cost")
+
+
+def test_input_wait_is_named_when_it_matters(data):
+    assert "waits for input" not in answer(data, "What to do next")
+    data["time_shares"].append(parts.time_share("loader", "input-wait", 20.0))
+    assert "% of a step waits for input" in answer(data, "What to do next")
+
+
+def test_a_gate_that_did_not_run_is_admitted(data):
+    for plan in data["plans"]:
+        plan["gate"] = None
+    for region in data["regions"]:
+        for candidate in region["candidates"]:
+            candidate["gate"] = None
+    assert "has not run on native" in answer(data, "Is it right")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (fmt.milliseconds(0.0123), "12.3 µs"),
+        (fmt.milliseconds(16.0), "16.0 ms"),
+        (fmt.milliseconds(1234.0), "1.23 s"),
+        (fmt.milliseconds(None), "–"),
+        (fmt.seconds(0.25), "250 ms"),
+        (fmt.seconds(125), "2 min 5 s"),
+        (fmt.seconds(7300), "2 h 1 min"),
+        (fmt.size(1536), "1.5 KiB"),
+        (fmt.size(412 << 20), "412 MiB"),
+        (fmt.ratio(1.0123), "1.012×"),
+        (fmt.ratio(2.5), "2.50×"),
+        (fmt.percent(0.005), "0.5 %"),
+        (fmt.error("nan"), "nan"),
+        (fmt.plural(1, "step"), "1 step"),
+        (fmt.plural(2000, "step"), "2,000 steps"),
+    ],
+)
+def test_numbers_read_well(text, expected):
+    assert text == expected
+
+
+def test_comparison_marks_changes_and_differing_conditions(data):
+    other = report_sample.report()
+    other["decision"]["chosen"] = "inductor"
+    other["header"]["threads"]["intra_op"] = 8
+    rows = {row.label: row for row in compare.compare(data, other)}
+    assert rows["chosen"] == compare.Row("chosen", "native", "inductor", True)
+    assert not rows["status"].changed
+    assert [row.label for row in compare.differing_conditions(data, other)] == ["threads intra_op"]
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(compare.view(data, other))
+    assert "Conditions that differ" in console.export_text()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_plain_line_per_activity_where_there_is_no_terminal():
+    stream = io.StringIO()
+    shown = progress.Progress(stream=stream)
+    for pair in range(20):
+        shown.update(pair / 40, f"trial of native, {pair} of 20 pairs")
+    shown.update(0.5, "compile of inductor")
+    shown.close()
+    assert stream.getvalue().splitlines() == [
+        "agspeed: tuning   0%  trial of native, 0 of 20 pairs",
+        "agspeed: tuning  50%  compile of inductor",
+    ]
+
+
+def test_progress_is_a_bar_on_a_terminal_and_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "_MIN_INTERVAL_S", 0.0)
+    stream = Terminal()
+    shown = progress.Progress(stream=stream)
+    shown.update(0.5, "trial of native", eta_s=3.0)
+    assert "━" in stream.getvalue() and "50% trial of native · 3.0 s left" in stream.getvalue()
+    assert "\n" not in stream.getvalue()
+    shown.close()
+    assert stream.getvalue().endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize(("enabled", "rank"), [(False, "0"), (True, "1")])
+def test_progress_is_silent_when_switched_off_or_not_rank_0(monkeypatch, enabled, rank):
+    monkeypatch.setenv("RANK", rank)
+    stream = io.StringIO()
+    shown = progress.Progress(enabled, stream)
+    shown.update(0.1, "trial")
+    shown.line("done")
+    shown.close()
+    assert stream.getvalue() == ""
+
+
+def test_progress_survives_a_closed_stream():
+    stream = io.StringIO()
+    shown = progress.Progress(stream=stream)
+    stream.close()
+    shown.update(0.1, "trial")
+    shown.line("done")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step times in bounded memory: nothing is lost from the sums, phases stay in order."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from agspeed.reporting import model
+from agspeed.reporting.timeline import TimelineRecorder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@given(times=st.lists(st.floats(0.001, 1e4), min_size=1, max_size=300), capacity=st.sampled_from([2, 8, 64]))
+@settings(max_examples=60)
+def test_buckets_keep_the_mean_and_the_slowest(times, capacity):
+    recorder = TimelineRecorder(capacity)
+    for time in times:
+        recorder.add(time, wait_ms=time / 2)
+    found = recorder.to_json()
+    width = found["steps_per_point"]
+    counts = [min(width, len(times) - step) for step in found["step"]]
+    assert sum(counts) == found["steps"] == len(times) == recorder.steps
+    assert len(found["step"]) <= capacity
+    assert max(found["max_ms"]) == pytest.approx(max(times), abs=1e-4)
+    total = sum(ms * count for ms, count in zip(found["ms"], counts, strict=True))
+    assert total == pytest.approx(sum(times), rel=1e-3, abs=1e-3 * len(times))
+
+
+def test_phases_are_runs_of_equal_activity():
+    recorder = TimelineRecorder()
+    for kind, candidate, steps in (
+        ("eager", None, 3),
+        ("trial", "native", 4),
+        ("trial", "aot", 2),
+        ("steady", "aot", 1),
+    ):
+        for _ in range(steps):
+            recorder.add(1.0, phase=kind, candidate=candidate)
+    assert [tuple(phase.values()) for phase in recorder.to_json()["phases"]] == [
+        ("eager", 0, 2, None),
+        ("trial", 3, 6, "native"),
+        ("trial", 7, 8, "aot"),
+        ("steady", 9, 9, "aot"),
+    ]
+
+
+def test_phases_are_bounded_and_cover_every_step():
+    recorder = TimelineRecorder(64)
+    for step in range(2000):
+        recorder.add(1.0, phase="trial", candidate=str(step))
+    phases = recorder.to_json()["phases"]
+    assert len(phases) <= 256
+    assert phases[0]["first_step"] == 0 and phases[-1]["last_step"] == 1999
+    for left, right in itertools.pairwise(phases):
+        assert right["first_step"] == left["last_step"] + 1
+
+
+def test_result_is_valid_in_a_report():
+    recorder = TimelineRecorder()
+    recorder.add(1.25, wait_ms=0.5, phase="capture")
+    data = model.empty_report() | {"timeline": recorder.to_json()}
+    model.validate(data)
+
+
+def test_odd_capacity_is_refused():
+    with pytest.raises(ValueError, match="even number"):
+        TimelineRecorder(7)
