@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private copies of a region's inputs, so that running a region to check it leaves the user's tensors alone.
+
+A copy keeps what a program can observe: sizes, strides (overlapping ones too), tensors that share memory, identical
+tensors, Parameter kind and gradient flags. Copies can be promoted: floating point memory becomes float64.
+Stateless apart from the copies themselves; one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+_INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""``change(flat_copy, a_tensor_in_it)`` returns the memory to use instead of the plain copy."""
+
+
+class InputCopies:
+    """One set of copied inputs for one run.
+
+    values: what to call the region with.
+    leaves: per input the tensor to differentiate with respect to, or None.
+    """
+
+    def __init__(self, inputs: Sequence[Any], *, promote: bool = False, change: Change | None = None) -> None:
+        self._originals = list(inputs)
+        self._change = change
+        self._promote = promote
+        self._memory: dict[int, tuple[torch.Tensor, int]] = {}
+        self._by_identity: dict[int, Any] = {}
+        self._shared = _shared_storages(inputs)
+        self.leaves: list[torch.Tensor | None] = []
+        self.values: list[Any] = []
+        with torch.no_grad():
+            self._copy_storages()
+        for value in inputs:
+            leaf, passed = self._copy(value) if isinstance(value, torch.Tensor) else (None, value)
+            self.leaves.append(leaf)
+            self.values.append(passed)
+
+    def changed(self) -> dict[int, torch.Tensor]:
+        """Copies of the inputs whose bits differ now from the ones the run started with."""
+        found = {}
+        for index, (before, after) in enumerate(zip(self._originals, self.values, strict=True)):
+            if isinstance(after, torch.Tensor) and not same_bits(
+                _as_type(before.detach(), after.dtype), after.detach()
+            ):
+                found[index] = after.detach().clone()
+        return found
+
+    def storage_of(self, tensor: torch.Tensor) -> int | None:
+        """Index of the first input that shares memory with `tensor`."""
+        pointer = tensor.untyped_storage().data_ptr()
+        for index, value in enumerate(self.values):
+            if pointer and isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == pointer:
+                return index
+        return None
+
+    def _copy_storages(self) -> None:
+        """Copies for every storage the span that the inputs reach, once."""
+        spans: dict[int, list[torch.Tensor]] = {}
+        for value in self._originals:
+            if isinstance(value, torch.Tensor):
+                if value.layout is not torch.strided:
+                    raise ValueError(f"an input has layout {value.layout}; only dense inputs can be checked")
+                spans.setdefault(_storage(value), []).append(value)
+        for key, tensors in spans.items():
+            first = tensors[0]
+            if any(tensor.dtype != first.dtype for tensor in tensors):
+                raise ValueError("two inputs see the same memory as different element types")
+            low = min(int(tensor.storage_offset()) for tensor in tensors)
+            high = max(int(tensor.storage_offset()) + _extent(tensor) for tensor in tensors)
+            flat = first.detach().as_strided((max(high - low, 0),), (1,), low).clone()
+            flat = _as_type(flat, WIDER.get(flat.dtype, flat.dtype) if self._promote else flat.dtype)
+            self._memory[key] = (self._change(flat, first) if self._change else flat), low
+
+    def _copy(self, value: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        if id(value) in self._by_identity:
+            return self._by_identity[id(value)]  # type: ignore[no-any-return]
+        flat, low = self._memory[_storage(value)]
+        with torch.no_grad():
+            copy = torch.empty(0, dtype=flat.dtype, device=flat.device)
+            copy.set_(flat.untyped_storage(), value.storage_offset() - low, value.shape, value.stride())
+        if isinstance(value, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, requires_grad=value.requires_grad)
+        elif value.requires_grad:
+            copy.requires_grad_()
+        passed = copy
+        if value.requires_grad and not isinstance(value, torch.nn.Parameter) and _storage(value) not in self._shared:
+            # Activations are not leaves: a region may change them in place.
+            passed = copy.clone() if copy.clone().stride() == copy.stride() else copy
+        pair = (copy if value.requires_grad else None), passed
+        self._by_identity[id(value)] = pair
+        return pair
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal element type, shape and bits; NaNs equal themselves, 0.0 and -0.0 differ."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(_bits(a), _bits(b))
+
+
+def nbytes(values: Sequence[Any]) -> int:
+    """Bytes of the distinct tensors among `values`."""
+    tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
+    return sum(_extent(tensor) * tensor.itemsize for tensor in tensors.values())
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor if tensor.dtype is torch.bool else tensor.view(_INTEGER_OF_SIZE[tensor.itemsize])
+
+
+def _as_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _shared_storages(inputs: Sequence[Any]) -> set[int]:
+    distinct = {id(value): value for value in inputs if isinstance(value, torch.Tensor)}
+    keys = [_storage(value) for value in distinct.values()]
+    return {key for key in keys if keys.count(key) > 1}
