@@ -31,7 +31,7 @@ def run(
     output: Path | None,
 ) -> dict[str, Any]:
     """Measures every case at every thread count it allows and returns the result, also written to `output`."""
-    result = {
+    result: dict[str, Any] = {
         "version": VERSION,
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

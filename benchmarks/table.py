@@ -30,11 +30,11 @@ def render_changes(before: dict[str, Any], after: dict[str, Any]) -> str:
     old = {(cell["case"], cell["threads"]): cell for cell in before["cells"] if cell["kind"] == "steady"}
     rows = []
     for cell in after["cells"]:
-        match = old.get((cell["case"], cell["threads"]))
-        for name, row in cell.get("candidates", {}).items() if match and cell["kind"] == "steady" else ():
-            was = match.get("candidates", {}).get(name, {}).get("speedup")
-            if was and (now := row.get("speedup")):
-                rows.append([cell["case"], str(cell["threads"]), name, _ratio(was), _ratio(now), _verdict(was, now)])
+        was = old.get((cell["case"], cell["threads"]), {}).get("candidates", {})
+        for name, row in cell.get("candidates", {}).items():
+            if (then := was.get(name, {}).get("speedup")) and (now := row.get("speedup")):
+                label = [cell["case"], str(cell["threads"]), name]
+                rows.append([*label, _ratio(then), _ratio(now), _verdict(then, now)])
     return _markdown(["workload", "threads", "candidate", "before", "after", "verdict"], rows)
 
 

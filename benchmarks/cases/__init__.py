@@ -22,7 +22,7 @@ def load() -> list[dict[str, Any]]:
 
 
 def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
-    """Cases by name (all when empty) and kind (any when None). Raises ValueError for unknown names, or when none is left."""
+    """Cases by name (empty: all) and kind (None: any). Raises ValueError for unknown names or an empty result."""
     every = load()
     if unknown := set(names) - {case["name"] for case in every}:
         raise ValueError(f"unknown case {', '.join(sorted(unknown))}; `benchmarks/run.py list` shows all")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steady state: each candidate's training step paired with eager's in one process, after an eager-against-eager control."""
+"""Steady state: training steps of each candidate paired with eager's in one process, after a control."""
 
 import traceback
 from pathlib import Path

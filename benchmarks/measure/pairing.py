@@ -68,10 +68,15 @@ def compare(
     """Times `contender` against `reference`. Both must be warmed up; both go on training."""
     result = Comparison(_steps_per_block(reference, contender, limits, clock))
     started = clock()
-    while not result.stopped:
-        first = len(result.reference) // 2 * result.steps_per_block
-        _unit(reference, contender, first, result, clock)
-        result.stopped = _reason_to_stop(result, limits, clock() - started)
+    gc.collect()
+    gc.freeze()  # older objects need no look between units
+    try:
+        while not result.stopped:
+            first = len(result.reference) // 2 * result.steps_per_block
+            _unit(reference, contender, first, result, clock)
+            result.stopped = _reason_to_stop(result, limits, clock() - started)
+    finally:
+        gc.unfreeze()
     return result
 
 

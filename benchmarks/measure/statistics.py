@@ -44,14 +44,14 @@ def median_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def _lower_rank(count: int, tail: float) -> int:
-    """Largest rank r with P(Binomial(count, 1/2) <= r - 1) <= tail; 0 when even the minimum does not reach it."""
+    """Largest index r (from 0) with P(Binomial(count, 1/2) <= r) <= tail; 0 when even the minimum misses more."""
     below, rank = 0.0, 0
     term = math.exp(-count * math.log(2))
     for successes in range(count):
         below += term
         if below > tail:
             break
-        rank = successes + 1
+        rank = successes
         term *= (count - successes) / (successes + 1)
     return min(rank, (count - 1) // 2)
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instruments on synthetic samples whose truth is known: medians, intervals, pairing under a scripted clock."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from benchmarks.measure.machine import Watch, pin
+from benchmarks.measure.memory import peak_bytes
+from benchmarks.measure.pairing import Limits, compare
+from benchmarks.measure.statistics import geometric_mean, median_estimate
+from benchmarks.workloads.base import Batch, Training
+
+SEED = 20
+
+
+class Simulation:
+    """Sessions whose steps take a scripted time on a clock of their own; `steps` logs (name, batch) in order."""
+
+    def __init__(self, drift_per_second: float = 0.0, noise: float = 0.0, after_switch: float = 1.0) -> None:
+        self.now, self.last = 0.0, ""
+        self.drift, self.noise, self.after_switch = drift_per_second, noise, after_switch
+        self.random = random.Random(SEED)
+        self.steps: list[tuple[str, int]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def session(self, name: str, seconds: float, batches: int = 16, period: int = 1) -> Training:
+        def step(batch: Batch) -> torch.Tensor:
+            scale = (1 + self.drift * self.now) * (1 + self.noise * self.random.uniform(-1, 1))
+            self.now += seconds * scale * (self.after_switch if name != self.last else 1.0)
+            self.last = name
+            self.steps.append((name, batch[0]))
+            return torch.zeros(())
+
+        return Training({}, step, [(index,) for index in range(batches)], period)
+
+
+def test_the_median_and_its_order_statistics() -> None:
+    estimate = median_estimate([float(value) for value in range(1, 101)])
+    assert (estimate.value, estimate.low, estimate.high, estimate.count) == (50.5, 40.0, 61.0, 100)
+    assert estimate.half_width == pytest.approx(10.5 / 50.5)
+
+
+def test_small_samples_give_their_range() -> None:
+    assert (median_estimate([3.0]).low, median_estimate([3.0]).high) == (3.0, 3.0)
+    few = median_estimate([2.0, 1.0, 3.0])
+    assert (few.low, few.value, few.high) == (1.0, 2.0, 3.0)
+    with pytest.raises(ValueError, match="at least one sample"):
+        median_estimate([])
+
+
+@pytest.mark.parametrize("count", [9, 40, 101])
+def test_the_interval_covers_the_true_median(count: int) -> None:
+    generator, trials, hits = random.Random(SEED), 800, 0
+    for _ in range(trials):
+        estimate = median_estimate([math.exp(generator.gauss(0.1, 0.3)) for _ in range(count)])
+        hits += estimate.low <= math.exp(0.1) <= estimate.high
+    print(f"seed {SEED}, {count} samples: covered {hits} of {trials}")
+    assert hits / trials >= 0.93
+
+
+def test_the_geometric_mean() -> None:
+    assert geometric_mean([0.5, 2.0, 1.0]) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="at least one value"):
+        geometric_mean([])
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 2.5])
+def test_a_known_ratio_is_found_under_noise(ratio: float) -> None:
+    world = Simulation(noise=0.05)
+    result = compare(world.session("a", 0.004), world.session("b", 0.004 / ratio), Limits(), world.clock)
+    print(f"seed {SEED}: {result.speedup}")
+    assert result.speedup.value == pytest.approx(ratio, rel=0.02)
+    assert result.speedup.low <= ratio * 1.01 and result.speedup.high >= ratio * 0.99
+    assert result.stopped == "narrow" and 100 <= result.speedup.count <= 240
+
+
+def test_drift_cancels_inside_a_unit() -> None:
+    world = Simulation(drift_per_second=0.05)
+    result = compare(world.session("a", 0.01), world.session("b", 0.01), Limits(), world.clock)
+    assert result.speedup.value == pytest.approx(1.0, abs=2e-4)
+
+
+def test_the_first_step_after_a_switch_is_not_timed() -> None:
+    world = Simulation(after_switch=50.0)
+    result = compare(world.session("a", 0.01), world.session("b", 0.005), Limits(), world.clock)
+    assert result.speedup.value == pytest.approx(2.0, rel=1e-6)
+
+
+def test_microsecond_steps_are_grouped_and_long_ones_are_not() -> None:
+    world = Simulation()
+    limits = Limits(block_seconds=0.01)
+    assert compare(world.session("a", 1e-4), world.session("b", 2e-4), limits, world.clock).steps_per_block == 100
+    assert compare(world.session("a", 0.1), world.session("b", 0.1), limits, world.clock).steps_per_block == 1
+
+
+def test_blocks_are_whole_periods_of_equal_batches() -> None:
+    world = Simulation()
+    sides = world.session("a", 0.004, batches=8, period=8), world.session("b", 0.004, batches=8, period=8)
+    result = compare(*sides, Limits(min_pairs=4, max_pairs=4), world.clock)
+    assert result.steps_per_block == 8
+    for name in ("a", "b"):
+        batches = [batch for stepped, batch in world.steps if stepped == name]
+        assert set(batches) == set(range(8))
+
+
+def test_a_run_stops_at_its_limits() -> None:
+    world = Simulation(noise=0.5)
+    limits = Limits(min_pairs=10, max_pairs=20, half_width=1e-6)
+    result = compare(world.session("a", 0.01), world.session("b", 0.01), limits, world.clock)
+    assert (result.stopped, len(result.reference)) == ("max-pairs", 20)
+    limits = Limits(min_pairs=10, max_pairs=10_000, half_width=1e-9, seconds=1.0)
+    result = compare(world.session("a", 0.01), world.session("b", 0.01), limits, world.clock)
+    assert result.stopped == "time-limit"
+
+
+def test_extra_time_is_contender_minus_reference() -> None:
+    world = Simulation()
+    result = compare(world.session("a", 300e-6), world.session("b", 310e-6), Limits(), world.clock)
+    assert result.extra_seconds.value == pytest.approx(10e-6)
+
+
+def test_peak_memory_counts_what_a_step_allocates() -> None:
+    def step(batch: Batch) -> torch.Tensor:
+        held = torch.zeros(1 << 20) + 1
+        return held.sum()
+
+    peak = peak_bytes(Training({}, step, [()]))
+    assert 8 << 20 <= int(str(peak["bytes"])) < 9 << 20, peak
+
+
+def test_the_watch_reads_shares_of_its_cores() -> None:
+    reading = Watch([0]).read()
+    assert reading["cores"] == [0] and 0 <= float(str(reading["steal"])) <= 1
+
+
+def test_pinning_to_more_cores_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="asked for 4096 threads, but only"):
+        pin(4096)

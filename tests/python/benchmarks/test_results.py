@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases, cells and tables: every workload has its case, results follow the schema, tables say what the data say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from benchmarks import cases, cells, kinds, run, table, workloads
+from benchmarks.kinds import regret, steady
+from benchmarks.measure import candidates
+
+SCHEMA = json.loads((Path(cells.__file__).parent / "result.schema.json").read_text(encoding="utf-8"))
+
+
+def comparison(speedup: float) -> dict[str, Any]:
+    estimate = {"value": speedup, "low": speedup - 0.005, "high": speedup + 0.005, "count": 100, "half_width": 0.005}
+    return {
+        "speedup": estimate,
+        "extra_us": {"value": -1.5, "low": -2.0, "high": -1.0},
+        "ms": 1.0,
+        "reference_ms": speedup,
+        "steps_per_block": 1,
+        "stopped": "narrow",
+    }
+
+
+def steady_cell(name: str, speedups: dict[str, float], control: float = 1.001) -> dict[str, Any]:
+    rows = {
+        key: {"status": "timed", "chosen": {"model": "native"} if key == "agspeed" else {}, **comparison(value)}
+        for key, value in speedups.items()
+    }
+    measured = {"eager_ms": 2.0, "control": comparison(control), "candidates": rows}
+    head = {"case": name, "kind": "steady", "stresses": "", "threads": 1, "workload": name, "gemm_share": 0.25}
+    return head | steady.summarize({}, [measured]) | {"wall_seconds": 1.0}
+
+
+def result_of(*found: dict[str, Any]) -> dict[str, Any]:
+    machine = {
+        "cpu": "X",
+        "cores": 2,
+        "memory_gb": 8.0,
+        "isa": "AVX2",
+        "kernel": "6",
+        "python": "3.12",
+        "torch": "2.11.0",
+    }
+    settings: dict[str, Any] = {"candidates": [], "limits": {}, "settle_seconds": 1, "steps": 0}
+    head = {"version": 1, "command": "run", "date": "2026-01-02", "machine": machine | {"allocator": "default"}}
+    return head | {"settings": settings, "cells": list(found)}
+
+
+def test_every_workload_has_its_case_and_every_case_its_workload() -> None:
+    steady_cases = cases.select([], "steady")
+    assert sorted(case["workload"] for case in steady_cases) == workloads.names()
+    assert all(0 <= case["gemm_share"] <= 1 for case in steady_cases)
+    assert {case["kind"] for case in cases.load()} == set(kinds.NAMES)
+    for case in cases.load():
+        assert case.get("workload", "tiny_mlp") in workloads.names()
+        assert all(name in candidates.CANDIDATES for name in case.get("candidates", []))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--case", "alexnet"], "unknown case alexnet"),
+        (["run", "--kind", "speedy"], "no case of kind 'speedy'; kinds: native_compile, overhead"),
+        (["run", "--candidates", "eager,xla"], "unknown candidate 'xla'; known: eager, aot_eager"),
+        (["table", "nowhere.json"], "nowhere.json is not a readable result file"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_list_shows_every_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(case["name"] in shown for case in cases.load())
+
+
+def test_the_oracle_is_the_best_fixed_choice() -> None:
+    cell = steady_cell("a", {"inductor": 1.5, "aot_eager": 3.0, "agspeed": 1.8})
+    assert cell["oracle"] == {"winner": "inductor", "speedup": 1.5}
+    assert cell["agspeed_to_oracle"] == pytest.approx(1.2) and cell["winner"] == "aot_eager"
+    assert steady_cell("a", {"inductor": 0.5})["oracle"] == {"winner": "eager", "speedup": 1.0}
+
+
+def test_a_control_off_the_mark_voids_the_cell() -> None:
+    cell = steady_cell("a", {"inductor": 1.5}, control=1.05)
+    assert (cell["status"], cell["reason"]) == ("void", "eager against eager read 1.050")
+    assert "**void**, eager against eager read 1.050" in table.render(result_of(cell))
+
+
+def test_the_table_sums_up_its_cells() -> None:
+    found = result_of(
+        steady_cell("a", {"inductor": 2.0, "agspeed": 2.0}), steady_cell("b", {"inductor": 0.5, "agspeed": 1.0})
+    )
+    jsonschema.validate(found, SCHEMA)
+    text = table.render(found)
+    assert "| a | 1 | 25% | 2.00 | 2.00 ± 0.010 | 2.00 ± 0.010 | native |" in text
+    assert "Inductor: geomean 1.000, worst 0.500 (b, 1 threads)" in text
+    assert "agspeed / best of eager and Inductor: geomean 1.000, worst 1.000" in text
+    assert "Fastest without agspeed: inductor 1, eager 1" in text
+    assert "X, 2 cores, AVX2, torch 2.11.0; 2026-01-02" in text
+
+
+def test_equal_code_shares_its_time() -> None:
+    cell = steady_cell("a", {"inductor": 2.0})
+    cell["candidates"]["inductor-max-autotune"] = {"status": "same-code", "as": "inductor"}
+    text = table.render(result_of(cell))
+    assert "same code as Inductor" in text and "max-autotune: geomean 2.000" in text
+
+
+def test_a_failed_candidate_is_listed() -> None:
+    cell = steady_cell("a", {"inductor": 2.0})
+    cell["candidates"]["agspeed"] = {"status": "failed", "reason": "RuntimeError: no"}
+    assert "- a, 1 threads, agspeed: **failed**, RuntimeError: no" in table.render(result_of(cell))
+
+
+def test_comparing_two_results_looks_at_intervals() -> None:
+    before = result_of(steady_cell("a", {"inductor": 1.0, "agspeed": 1.500}))
+    after = result_of(steady_cell("a", {"inductor": 1.2, "agspeed": 1.504}))
+    changes = table.render_changes(before, after)
+    assert "| inductor | 1.00 ± 0.005 | 1.20 ± 0.006 | faster |" in changes
+    assert changes.count("no change shown") == 1
+
+
+def test_regret_is_measured_first_and_computed_beyond() -> None:
+    eager = [0.010 * (index + 1) for index in range(1000)]
+    compiled = [1.0 + 0.005 * (index + 1) for index in range(1000)]
+    auto = [0.5 + 0.006 * (index + 1) for index in range(1000)]
+    row = regret.horizon_row(100, auto, [eager, compiled])
+    assert row["basis"] == "measured" and row["paid"] == pytest.approx(1.1 / 1.0)
+    row = regret.horizon_row(10_000, auto, [eager, compiled])
+    assert row["basis"] == "computed"
+    assert row["paid"] == pytest.approx(60.5 / 51.0) and row["free"] == pytest.approx(60.5 / 50.0)
+
+
+@pytest.mark.slow
+def test_a_real_run_gives_a_valid_result(tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    arguments = ["--threads", "1", "--candidates", "eager,aot_eager", "--pairs", "4", "--max-pairs", "4"]
+    run.main(["run", "--case", "tiny_mlp", *arguments, "--json", str(output)])
+    found = cells.read(output)
+    jsonschema.validate(found, SCHEMA)
+    [cell] = found["cells"]
+    assert cell["status"] in ("ok", "void"), cell
+    assert cell["candidates"]["aot_eager"]["status"] == "timed" and cell["eager_memory"]["bytes"] > 0
+    assert len(cell["environment"]["cores"]) == 1
+
+
+def test_a_crashed_worker_is_a_failed_cell(tmp_path: Path) -> None:
+    case = {"name": "broken", "kind": "steady", "stresses": "", "workload": "missing", "gemm_share": 0.0}
+    settings = {"candidates": ["eager"], "limits": {}, "settle_seconds": 1, "steps": 0}
+    found = cells.run([case], [1], settings, "run", str(tmp_path), None)
+    assert found["cells"][0]["status"] == "failed"
+    assert "unknown workload 'missing'" in found["cells"][0]["reason"]
+    jsonschema.validate(found, SCHEMA)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every workload trains: two builds agree, losses are finite, and the loss falls on its real data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import mean
+
+import pytest
+import torch
+
+from benchmarks import workloads
+from benchmarks.measure import gemm_share
+from benchmarks.workloads.base import Training
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # two threads wait for each other when the machine is busy
+    yield
+    torch.set_num_threads(before)
+
+
+def losses(training: Training, steps: int) -> list[float]:
+    return [float(training.step(training.batches[index % len(training.batches)])) for index in range(steps)]
+
+
+def test_there_is_the_promised_variety() -> None:
+    assert len(workloads.names()) >= 18
+    assert {"bert", "llama", "gan", "variable_length", "bf16_autocast", "graph_breaks"} <= set(workloads.names())
+
+
+def test_an_unknown_workload_is_named() -> None:
+    with pytest.raises(ValueError, match=r"unknown workload 'alexnet'; known: .*tiny_mlp"):
+        workloads.load("alexnet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", workloads.names())
+def test_the_loss_falls(name: str) -> None:
+    workload = workloads.load(name)
+    seen = losses(workload.build(), workload.learn_steps)
+    window = max(3, workload.learn_steps // 5)
+    first, last = mean(seen[:window]), mean(seen[-window:])
+    print(f"{name}, seed {workload.seed}: loss {first:.4f} -> {last:.4f} over {workload.learn_steps} steps")
+    assert all(map(math.isfinite, seen))
+    assert last < 0.95 * first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", workloads.names())
+def test_two_builds_start_equal(name: str) -> None:
+    first, second = workloads.load(name).build(), workloads.load(name).build()
+    for module, twin in zip(first.modules.values(), second.modules.values(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(module.parameters(), twin.parameters(), strict=True))
+        assert not {id(p) for p in module.parameters()} & {id(p) for p in twin.parameters()}
+    assert len(first.batches) == len(second.batches) and len(first.batches) % first.period == 0
+
+
+@pytest.mark.parametrize("name", ["dropout_heavy", "tiny_mlp"])
+def test_the_random_stream_decides_the_run(name: str) -> None:
+    runs = []
+    for _ in range(2):
+        training = workloads.load(name).build()
+        torch.manual_seed(7)
+        runs.append(losses(training, 3))
+    assert runs[0] == runs[1]
+
+
+def test_the_heavy_share_is_a_share() -> None:
+    assert 0.02 < gemm_share.measure(workloads.load("tiny_mlp").build()) < 0.9
