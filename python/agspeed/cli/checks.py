@@ -83,7 +83,7 @@ def torch() -> Iterator[Check]:
 def native() -> Iterator[Check]:
     """Whether the extension is there, was built for this Python and this torch, and which LLVM it carries."""
     found = native_files()
-    suitable = [name for name in found if name.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))]
+    suitable = {f"_native{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES}.intersection(found)
     if not suitable:
         built = f"built for another Python ({', '.join(found)})" if found else "not built"
         yield Check("native extension", "fail", f"{built}: only eager and torch's own compilers can be used", _REBUILD)

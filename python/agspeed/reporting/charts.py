@@ -22,6 +22,7 @@ Json = Mapping[str, Any]
 
 _NARROW = 400
 _MAX_ROWS = 14
+_LEAST_ERROR = 1e-20  # smaller ones are drawn at the axis' end
 
 
 class _Rows(NamedTuple):
@@ -107,8 +108,8 @@ def errors(report: Json, width: float, css: str) -> Markup | None:
         return None
     rows = _Rows([name for name, _, _ in found], width, right=66)
     finite = [v for _, group, _ in found for v in (group["rms"], group["eager_rms"]) if _is_positive(v)] or [1e-7]
-    low = 10.0 ** math.floor(math.log10(min(finite)) - 0.2)
-    high = 10.0 ** math.ceil(math.log10(max(finite)) + 0.2)
+    low = 10.0 ** math.floor(math.log10(max(min(finite), _LEAST_ERROR)) - 0.2)
+    high = 10.0 ** math.ceil(math.log10(max(*finite, _LEAST_ERROR)) + 0.2)
     scale = Logarithmic(low, high, rows.left + 4, width - rows.right - 8)
     description = "; ".join(f"{name} {fmt.error(g['rms'])}, eager {fmt.error(g['eager_rms'])}" for name, g, _ in found)
     drawing = Drawing(width, rows.bottom + 38, "Errors against fp64", description, css)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page in a real browser: nothing complains, every plot is there, and it reads well on a desk and on a phone.
 
-AGSPEED_SCREENSHOTS=<folder> keeps screenshots to look at.
+REPORT_SCREENSHOTS=<folder> keeps screenshots to look at.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def test_page_reads_well(browser, folder, width, scheme):
     assert browser.evaluate(f"{VISIBLE} Math.min(...visible.map(s => s.getBoundingClientRect().width))") > 250
     assert browser.evaluate(TEXT_FAULTS) == []
     assert browser.evaluate(LOW_CONTRAST) == []
-    if "AGSPEED_SCREENSHOTS" in os.environ:
-        browser.screenshot(Path(os.environ["AGSPEED_SCREENSHOTS"]) / f"report-{width}-{scheme}.png")
+    if "REPORT_SCREENSHOTS" in os.environ:
+        browser.screenshot(Path(os.environ["REPORT_SCREENSHOTS"]) / f"report-{width}-{scheme}.png")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

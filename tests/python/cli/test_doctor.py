@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor: each failed line has its remedy, and the exit code says whether any failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agspeed.cli import checks
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """What the child process reports, to be changed by a test."""
+    answer = {
+        "torch": "2.11.0+cpu",
+        "threads": 1,
+        "cuda": False,
+        "native": {"torch": "2.11.0+cpu", "llvm": "22.1.8", "python": "3.12.1"},
+    }
+    monkeypatch.setattr(checks, "probe", lambda: answer)
+    monkeypatch.setattr(checks, "native_files", lambda: ["_native" + checks.importlib.machinery.EXTENSION_SUFFIXES[0]])
+    return answer
+
+
+def only(check) -> checks.Check:
+    (result,) = check()
+    return result
+
+
+def test_healthy_installation_passes(found, agspeed, monkeypatch):
+    monkeypatch.setattr(checks, "_available_memory", lambda: 8 << 30)
+    result = agspeed("doctor")
+    assert result.code == 0, result.out
+    assert "✓ torch" in result.out and "✗" not in result.out
+
+
+def test_every_line_that_fails_or_warns_has_a_remedy(found, agspeed, monkeypatch):
+    del found["torch"], found["native"]
+    found |= {"torch_error": "ImportError: no", "native_error": "ImportError: no"}
+    monkeypatch.setenv("AGSPEED_MODE", "trubo")
+    monkeypatch.setenv("CXX", "/nonexistent/g++")
+    document = json.loads(agspeed("doctor", "--json").out)
+    bad = [check for check in document["checks"] if check["status"] != "ok"]
+    assert {check["name"] for check in bad} >= {"torch", "native extension", "settings", "inductor"}
+    assert all(check["remedy"] and check["detail"] for check in bad)
+    assert agspeed("doctor").code == 1
+
+
+@pytest.mark.parametrize(
+    ("have", "built", "status"),
+    [
+        ("2.11.0", "2.11.0", "ok"),
+        ("2.11.0+cu130", "2.11.0+cpu", "warn"),
+        ("2.11.1", "2.11.0", "warn"),
+        ("2.12.0", "2.11.0", "fail"),
+    ],
+)
+def test_build_and_installed_torch_are_compared(found, have, built, status):
+    found["torch"] = have
+    found["native"]["torch"] = built
+    result = only(checks.native)
+    assert result.status == status
+    if status != "ok":
+        assert built in result.detail and have in result.detail and "pip install" in result.remedy
+
+
+def test_extension_for_another_python_is_named(found, monkeypatch):
+    monkeypatch.setattr(checks, "native_files", lambda: ["_native.cpython-399-x86_64-linux-gnu.so"])
+    result = only(checks.native)
+    assert result.status == "fail" and "cpython-399" in result.detail
+    monkeypatch.setattr(checks, "native_files", list)
+    assert "not built" in only(checks.native).detail
+
+
+def test_old_torch_fails(found):
+    found["torch"] = "2.10.1"
+    assert only(checks.torch).status == "fail"
+
+
+def test_more_threads_than_cores_is_a_warning(found):
+    found["threads"] = 4096
+    result = only(checks.threads)
+    assert result.status == "warn" and result.remedy.startswith("export OMP_NUM_THREADS=")
+
+
+def test_cache_that_would_be_ignored_fails(found, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("AGSPEED_CACHE_DIR", str(folder))
+    assert only(checks.cache).status == "ok"
+    folder.chmod(0o777)
+    assert "can be written by others (mode 0777)" in only(checks.cache).detail
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("AGSPEED_CACHE_DIR", str(blocker / "cache"))
+    assert "cannot be written" in only(checks.cache).detail
+
+
+def test_network_file_system_is_a_warning(found, monkeypatch):
+    monkeypatch.setattr(checks, "_filesystem", lambda path: "nfs4")
+    result = only(checks.cache)
+    assert result.status == "warn" and "nfs4" in result.detail
+
+
+def test_misspelt_variable_and_kill_switch_are_noticed(found, monkeypatch):
+    monkeypatch.setenv("AGSPEED_BUDGET", "3")
+    monkeypatch.setenv("AGSPEED_UNRELATED_THING_OF_ANOTHER_PART", "3")
+    monkeypatch.setenv("AGSPEED_DISABLE", "1")
+    details = [check.detail for check in checks.settings()]
+    assert any("AGSPEED_BUDGET is not a setting" in detail and "budget_s" in detail for detail in details)
+    assert any("every model runs eagerly" in detail for detail in details)
+    assert not any("UNRELATED" in detail for detail in details)
+
+
+def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):
+    monkeypatch.setattr(checks, "run_child", lambda script, timeout: (-11, "starting\nboom\n"))
+    result = only(checks.compile_canary)
+    assert result.status == "fail" and "code -11: boom" in result.detail and result.remedy
+
+
+def test_file_system_of_a_path_is_found():
+    assert checks._filesystem(Path("/proc")) == "proc"
+    assert checks._filesystem(Path(os.devnull)) != ""
