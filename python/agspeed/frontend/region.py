@@ -52,6 +52,8 @@ class Region:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     sample: list[Any] | None = None
     selected: str = GRAPH_EAGER
+    code_digests: dict[str, str] = field(default_factory=dict)
+    """Which candidate first generated the code with that digest."""
 
     def __post_init__(self) -> None:
         self.where = graph_location(self.gm)

@@ -28,7 +28,8 @@ from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import FunctionTarget, Target
 from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
-from agspeed.tuning.controller import Controller, make_controller
+from agspeed.tuning.controller import Controller
+from agspeed.tuning.fingerprint import database_key, shape_class
 from agspeed.tuning.history import History
 from agspeed.tuning.outcome import Outcome
 
@@ -61,7 +62,11 @@ class Session:
         self._num_late = 0
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
-        self.controller: Controller = make_controller(self, settings)
+        self._first_call: tuple[Any, Any] = ((), {})
+        self._shapes: list[str] = []
+        self._is_started = False
+        self._key: dict[str, Any] | None = None
+        self.controller = Controller(self)
         _live.add(self)
         self.clock.start()
         self._install(self._managed_call)
@@ -70,7 +75,7 @@ class Session:
 
     def run_plan(self, plan: str) -> None:
         """Runs `plan` from the next forward on; the session stays managed (timed, switchable)."""
-        self._select(plan, observed=True)
+        self._select(plan, observed=self.state == "tuning")
         self.plan = plan
 
     def settle(self, plan: str, reason: str) -> None:
@@ -83,6 +88,7 @@ class Session:
             region.release_sample()
         if plan == EAGER:
             self.clock.stop()
+            self.controller.close()
         self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
 
     def compile_regions(self, candidate: str, regions: list[Region] | None = None) -> list[Outcome]:
@@ -98,6 +104,12 @@ class Session:
         self._raise_if_strict(outcomes)
         return outcomes
 
+    def database_key(self) -> dict[str, Any]:
+        """The tuning database's key of this session, made at its first training call."""
+        if self._key is None:
+            self._key = database_key(self.target.eager, *self._first_call, self.settings)
+        return self._key
+
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
         self.controller.close()
@@ -112,10 +124,13 @@ class Session:
         """Entry while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
-        was_in_step = self.clock.in_step
         self.clock.forward_begins()
-        if not was_in_step or not self.clock.in_step:
-            self.controller.before_step()
+        if not self._is_started:
+            self._is_started, self._first_call = True, (args, kwargs)
+            self.controller.start()
+            self._first_call = ((), {})
+            self.clock.restart()
+        self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
             return self._current(*args, **kwargs)
         try:
@@ -137,19 +152,19 @@ class Session:
         return run_eagerly
 
     def _compiled_entry(self) -> Callable[..., Any]:
-        eager, captured, clock = self.target.eager, self._captured(), self.clock
+        eager, clock = self.target.eager, self.clock
         is_grad_enabled = torch.is_grad_enabled
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
             if not is_grad_enabled():
                 return eager(*args, **kwargs)
             clock.forward_begins()
-            return captured(*args, **kwargs)
+            return self._current(*args, **kwargs)
 
         def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
             clock.forward_begins()
             try:
-                return captured(*args, **kwargs)
+                return self._current(*args, **kwargs)
             finally:
                 clock.function_ends()
 
@@ -193,10 +208,10 @@ class Session:
 
     def _step_ended(self, times: StepTimes) -> None:
         self.history.add_step(self.plan, times.busy, times.input_wait)
-        if self.state == "tuning":
-            self.controller.after_step(times)
-        elif self._late:
+        if self._late:
             self._compile_late_regions()
+        shape, self._shapes = "|".join(self._shapes), []
+        self.controller.after_step(times.busy, shape)
 
     def _compile_late_regions(self) -> None:
         regions, self._late = self._late, []

@@ -74,6 +74,10 @@ class StepClock:
             self._wait = now - self._end if self._end is not None else 0.0
             self._begin = time.perf_counter()
 
+    def restart(self) -> None:
+        """The running step begins now: what was done before its first forward does not count."""
+        self._begin = time.perf_counter()
+
     def function_ends(self) -> None:
         """To be called when a step function returns: its call is the step."""
         if self._begin is not None and self.is_own_thread():

@@ -1,17 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controllers decide which plan a session runs next. One per mode of tuning; all share the session's few verbs."""
+"""Carries out the tuner's decisions: turns training steps into its events, and its actions into the session's verbs.
+
+The tuner itself (runtime/tune, C++) is a pure state machine; everything that takes time or touches the world is here:
+capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on the training
+thread at the borders of training steps.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agspeed.backends import candidates
+from agspeed.backends import CompileOptions, candidate, candidates
 from agspeed.config import Settings
+from agspeed.errors import AgspeedError, UnsupportedError
+from agspeed.log import logger, warn_once
+from agspeed.runtime import native
+from agspeed.tuning.child import Child, Job
+from agspeed.tuning.job import write_region
+from agspeed.tuning.outcome import Outcome
 
 if TYPE_CHECKING:
     from agspeed.tuning.history import History
-    from agspeed.tuning.outcome import Outcome
+
+EAGER = "eager"
+CAPTURE_PLAN = "graph-eager"
+_DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
+_OTHER_COMPILE_S = (0.0, 1.0)
+_MAX_MODE_TIMEOUT_S = 600.0
 
 
 class Steerable(Protocol):
@@ -20,68 +37,298 @@ class Steerable(Protocol):
     history: History
     regions: list[Any]
     settings: Settings
+    options: CompileOptions
+    plan: str
 
     def run_plan(self, plan: str) -> None: ...
     def settle(self, plan: str, reason: str) -> None: ...
-    def compile_regions(self, candidate: str, regions: list[Any] | None = None) -> list[Outcome]: ...
+    def compile_regions(self, name: str, regions: list[Any] | None = None) -> list[Outcome]: ...
+    def database_key(self) -> dict[str, Any]: ...
 
 
-class Controller(ABC):
-    """Called at the borders of training steps, on the training thread."""
+class Controller:
+    """See the module's text. One per session; without the native extension it settles on eager at once."""
 
     def __init__(self, session: Steerable) -> None:
-        self.session = session
+        self._session = session
+        self._module = native.load()
+        self._jobs: dict[str, list[tuple[Any, Job]]] = {}
+        self._child: Child | None = None
+        self._shape = ""
+        self._is_capturing = False
+        self._num_quiet = 0
+        self._skipped = (0, 0.0)
+        self._database: Any = None
+        self._regions_seen = 0
+        self._is_settled = False
+        if self._module is not None:
+            self._tuner = self._module.Tuner(self._config())
+            self._meter = self._module.MemoryMeter()
 
-    @abstractmethod
-    def before_step(self) -> None:
-        """A step is about to begin."""
+    # --- called by the session ----------------------------------------------------------------------------------------
 
-    def after_step(self, times: Any) -> None:
-        """A step ended; `times` has .busy and .input_wait in seconds."""
+    def start(self) -> None:
+        """The first training step is about to begin."""
+        if self._module is None:
+            self._session.settle(EAGER, native.why_missing())
+            return
+        self._meter.start()
+        self._adopt_earlier_decision()
+        self._advance()
+
+    def after_step(self, seconds: float, shape: str) -> None:
+        """A training step ended after `seconds` of work on batches of `shape`."""
+        if self._module is None:
+            return
+        if self._num_quiet > 0 and not self._is_capturing:
+            self._num_quiet -= 1
+            self._skipped = (self._skipped[0] + 1, self._skipped[1] + seconds)
+            return
+        if self._skipped[0]:
+            self._tuner.steps_skipped(*self._skipped)
+            self._skipped = (0, 0.0)
+        self._report_step(seconds, shape)
+        self._advance()
+        quiet = self._tuner.quiet_steps
+        self._num_quiet = 1 << 30 if quiet is None else int(quiet)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Waits for compiles in the background."""
+        if self._child is not None:
+            self._child.wait([job for jobs in self._jobs.values() for _, job in jobs], timeout_s)
+
+    def roll_back(self, reason: str) -> None:
+        """The running plan misbehaved: eager from the next step on."""
+        if self._module is not None:
+            self._tuner.request_rollback(reason)
+            self._num_quiet = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the tuner knows, for the report; {} without it."""
+        return self._tuner.snapshot() if self._module is not None else {}
 
     def close(self) -> None:
-        """The session ends: stop background work."""
+        """Ends background work."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        if self._module is not None and self._meter.is_running:
+            self._meter.stop()
 
+    # --- events -------------------------------------------------------------------------------------------------------
 
-class FixedOrder(Controller):
-    """``mode="deterministic"``: no timing. Captures at the first step, then takes the first candidate that passes."""
+    def _report_step(self, seconds: float, shape: str) -> None:
+        session = self._session
+        peak = int(self._meter.peak_bytes()) if self._meter.is_running else 0
+        if self._is_capturing:
+            self._is_capturing = False
+            if session.regions:
+                self._tuner.capture_finished(seconds)
+            else:
+                self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
+        else:
+            disturbed = len(session.regions) != self._regions_seen
+            self._tuner.step_finished(session.plan, max(seconds, 1e-9), shape, peak, disturbed)
+        self._regions_seen = len(session.regions)
+        if self._meter.is_running:
+            self._meter.reset_peak()
 
-    def __init__(self, session: Steerable) -> None:
-        super().__init__(session)
-        self._captured = False
+    def _advance(self) -> None:
+        self._poll()
+        while any([self._carry_out(action) for action in self._tuner.advance()]):
+            pass
 
-    def before_step(self) -> None:
-        if not self._captured:
-            self._captured = True
-            self.session.history.enter_phase("capture")
-            self.session.run_plan("graph-eager")
+    def _poll(self) -> None:
+        """Reports compiles that the child has finished."""
+        if self._child is None:
             return
-        self.session.history.enter_phase("compile")
-        self._choose()
-        self.session.history.enter_phase("steady")
+        self._child.poll()
+        for name in [name for name, jobs in self._jobs.items() if all(job.done for _, job in jobs)]:
+            self._compile_finished(name, self._jobs.pop(name))
 
-    def _choose(self) -> None:
-        session = self.session
-        if not session.regions:
-            session.settle("eager", "no graph could be captured")
+    def _compile_finished(self, name: str, jobs: list[tuple[Any, Job]]) -> None:
+        seconds = 0.0
+        for region, job in jobs:
+            answer = job.answer or {}
+            seconds += float(answer.get("compile_seconds", 0.0))
+            if answer.get("state") != "ready":
+                region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
+            elif twin := self._same_code(region, name, answer.get("code_digest")):
+                region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
+        failed = self._first_failure(name)
+        if failed is not None:
+            self._tuner.arm_changed(name, failed.state, failed.reason, background_seconds=seconds)
+        else:
+            self._tuner.arm_changed(name, "compiled", background_seconds=seconds)
+
+    def _same_code(self, region: Any, name: str, digest: str | None) -> str | None:
+        if digest is None:
+            return None
+        twin = region.code_digests.get(digest)
+        region.code_digests.setdefault(digest, name)
+        return twin if twin != name else None
+
+    def _first_failure(self, name: str) -> Outcome | None:
+        """An outcome to blame when `name` is out for every region, else None."""
+        outcomes = [region.outcomes.get(name) for region in self._session.regions]
+        if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
+            return None
+        return next((outcome for outcome in outcomes if outcome is not None), None)
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, action: dict[str, Any]) -> bool:
+        """Does what the tuner asks. Returns True when something was reported back at once, so that it can go on."""
+        arm = action["arm"]
+        logger.debug("tuner: %s", action)
+        match action["kind"]:
+            case "capture":
+                self._session.history.enter_phase("capture")
+                self._is_capturing = True
+                self._session.run_plan(CAPTURE_PLAN)
+            case "compile":
+                return self._start_compile(arm, action["level"])
+            case "priority":
+                if self._child is not None:
+                    self._child.set_raised(action["level"] == "raised")
+            case "wait":
+                return self._wait_for(arm)
+            case "load":
+                return self._load(arm)
+            case "run":
+                self._session.history.enter_phase("trial" if not self._is_settled else "check")
+                self._session.run_plan(arm)
+            case "decide":
+                self._decide(arm, action["reason"])
+            case "rollback":
+                self._is_settled = True
+                self._session.settle(EAGER, action["reason"])
+        return False
+
+    def _start_compile(self, name: str, level: str) -> bool:
+        self._session.history.enter_phase("compile")
+        self._tuner.arm_changed(name, "compiling")
+        if candidate(name).in_process:
+            self._tuner.arm_changed(name, "compiled")
+            return True
+        jobs = self._make_jobs(name)
+        if not jobs:
+            failed = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
+            self._tuner.arm_changed(name, failed.state, failed.reason)
+            return True
+        self._jobs[name] = jobs
+        assert self._child is not None
+        self._child.set_raised(level == "raised")
+        for _, job in jobs:
+            self._child.submit(job)
+        return False
+
+    def _make_jobs(self, name: str) -> list[tuple[Any, Job]]:
+        session = self._session
+        if self._child is None:
+            self._child = Child()
+        jobs = []
+        for region in session.regions:
+            reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, session.options)
+            folder = self._child.folder / str(region.index)
+            try:
+                if reason is None and not folder.exists():
+                    write_region(region, folder)
+            except UnsupportedError as error:
+                reason = f"the graph cannot be handed to a child process: {error}"
+            if reason is not None:
+                region.outcomes[name] = Outcome(name, "skipped", reason)
+                continue
+            jobs.append((region, Job(name, folder, session.options)))
+        return jobs
+
+    def _wait_for(self, name: str) -> bool:
+        jobs = self._jobs.get(name)
+        if jobs is None:
+            return False
+        assert self._child is not None
+        self._child.wait([job for _, job in jobs], _MAX_MODE_TIMEOUT_S)
+        self._poll()
+        if name in self._jobs:
+            self._tuner.arm_changed(name, "failed", f"it was not ready after {_MAX_MODE_TIMEOUT_S:.0f} s")
+        return True
+
+    def _load(self, name: str) -> bool:
+        started = time.perf_counter()
+        outcomes = self._session.compile_regions(name)
+        seconds = time.perf_counter() - started
+        self._session.history.foreground_seconds += seconds
+        if any(outcome.usable for outcome in outcomes):
+            self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
+        else:
+            bad = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
+            self._tuner.arm_changed(name, bad.state, bad.reason, foreground_seconds=seconds)
+        if self._meter.is_running:
+            self._meter.reset_peak()
+        return True
+
+    def _decide(self, arm: str, reason: str) -> None:
+        self._is_settled = True
+        self._session.history.enter_phase("steady")
+        self._session.settle(arm, reason)
+        self._store_decision()
+        if self._meter.is_running:
+            self._meter.stop()
+        if self._child is not None and not self._jobs:
+            self._child.close()
+            self._child = None
+
+    # --- database -----------------------------------------------------------------------------------------------------
+
+    def _config(self) -> dict[str, Any]:
+        settings = self._session.settings
+        config: dict[str, Any] = {"mode": settings.mode, "arms": [_arm(name) for name in enabled(settings)]}
+        if settings.budget_s is not None:
+            config["budget_seconds"] = settings.budget_s
+        if settings.plan is not None:
+            config["pinned_arm"] = _pinned_arm(settings.plan)
+        config["memory_fraction"] = settings.memory_slack
+        return config
+
+    def _adopt_earlier_decision(self) -> None:
+        settings = self._session.settings
+        if settings.mode == "deterministic":
             return
-        reasons = []
-        for name in enabled_candidates(session.settings):
-            outcomes = session.compile_regions(name)
-            if any(outcome.usable for outcome in outcomes):
-                session.settle(name, "first of the fixed order that passed the gate")
-                return
-            reasons += [f"{name}: {outcome.reason}" for outcome in outcomes[:1]]
-        session.settle("eager", "no candidate passed: " + "; ".join(reasons))
+        self._database = self._module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
+        if self._database.warning:
+            warn_once(("database", str(settings.cache_dir)), self._database.warning)
+        record = self._database.find(self._session.database_key(), int(time.time()))
+        arm = record.get("arm") if record else None
+        if arm is None or (arm != EAGER and arm not in enabled(settings)):
+            return
+        try:
+            self._tuner.adopt(arm)
+        except ValueError as error:
+            logger.debug("the stored decision is not used: %s", error)
+
+    def _store_decision(self) -> None:
+        record = self._tuner.decision_record()
+        if self._database is None or record is None or not self._database.is_usable:
+            return
+        try:
+            self._database.store(self._session.database_key(), record, int(time.time()))
+        except (AgspeedError, RuntimeError, ValueError) as error:
+            warn_once(("database", "store"), f"the decision could not be stored: {error}")
 
 
-def enabled_candidates(settings: Settings) -> list[str]:
+def enabled(settings: Settings) -> list[str]:
     """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default."""
     if settings.backends is not None:
-        return [name for name in settings.backends if name != "eager"]
-    return [name for name, candidate in candidates().items() if candidate.default]
+        return [name for name in settings.backends if name != EAGER]
+    return [name for name, found in candidates().items() if found.default and found.unavailable() is None]
 
 
-def make_controller(session: Steerable, settings: Settings) -> Controller:
-    """The controller of ``settings.mode``."""
-    return FixedOrder(session)
+def _arm(name: str) -> dict[str, Any]:
+    background, foreground = _DEFAULT_COMPILE_S.get(name, _OTHER_COMPILE_S)
+    return {"name": name, "compile_seconds": background, "foreground_seconds": foreground}
+
+
+def _pinned_arm(path: Path) -> str:
+    from agspeed.reporting.model import load
+
+    return str(load(path).to_dict()["decision"]["chosen"])

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile child: ``python -m agspeed.tuning.worker``, started and owned by `agspeed.tuning.child`.
+
+Reads one JSON job per line from stdin and writes one JSON answer per line to the descriptor named on the command line:
+
+    {"id": 3, "folder": "...", "candidate": "inductor", "options": {...}}
+    {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
+
+It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled and a
+crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+_NUM_TRIALS = 3
+
+
+def main(argv: list[str]) -> int:
+    """Arguments: the descriptor for answers."""
+    answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
+    for line in sys.stdin:
+        job = json.loads(line)
+        _send(answers, {"id": job["id"], "started": True})
+        _send(answers, {"id": job["id"], **_run(job)})
+    return 0
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from agspeed.backends import CompileOptions
+    from agspeed.tuning.build import build
+    from agspeed.tuning.job import read_region
+
+    options = CompileOptions(**job["options"])
+    torch.set_num_threads(options.num_threads)
+    region = read_region(Path(job["folder"]))
+    outcome = build(job["candidate"], region, options)
+    if outcome.runner is not None and region.sample is not None:
+        with region.modes.restored(), torch.random.fork_rng(devices=[]):
+            for _ in range(_NUM_TRIALS):
+                outcome.runner(*region.sample)
+    return {
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "compile_seconds": outcome.compile_seconds,
+        "gate": outcome.gate,
+        "code_digest": getattr(outcome.runner, "code_digest", None),
+    }
+
+
+def _send(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
