@@ -9,11 +9,12 @@ import os
 from pathlib import Path
 
 import pytest
-from agspeed import config
-from agspeed.errors import UserError
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+
+from agspeed import config
+from agspeed.errors import UserError
 
 
 @pytest.fixture

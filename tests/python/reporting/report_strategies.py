@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agspeed.reporting import model
 from hypothesis import strategies as st
+
+from agspeed.reporting import model
 
 # What people really call models and files, and what an attacker would.
 NASTY = ["", "</script><script>window.hacked=1</script>", '"><img src=x onerror=alert(1)>', "{{7*7}}", "a\0b", "\ud800"]

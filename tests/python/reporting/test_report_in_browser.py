@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 import pytest
-from agspeed.reporting import model
 
+from agspeed.reporting import model
 from tests.python.reporting import report_sample
 from tests.python.reporting.browser import Browser
 from tests.python.reporting.test_report_html import ATTACK, CHARTS, poisoned_report

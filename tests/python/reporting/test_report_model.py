@@ -8,11 +8,11 @@ import json
 import stat
 
 import pytest
-from agspeed.errors import UserError
-from agspeed.reporting import model, parts
 from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 
+from agspeed.errors import UserError
+from agspeed.reporting import model, parts
 from tests.python.reporting import report_sample, report_strategies
 
 

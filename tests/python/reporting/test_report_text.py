@@ -6,10 +6,10 @@ from __future__ import annotations
 import io
 
 import pytest
-from agspeed.reporting import compare, model, parts, progress, summary
-from agspeed.reporting import format as fmt
 from rich.console import Console
 
+from agspeed.reporting import compare, model, parts, progress, summary
+from agspeed.reporting import format as fmt
 from tests.python.reporting import report_sample
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from agspeed.reporting import model
-from agspeed.reporting.timeline import TimelineRecorder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from agspeed.reporting import model
+from agspeed.reporting.timeline import TimelineRecorder
 
 
 @given(times=st.lists(st.floats(0.001, 1e4), min_size=1, max_size=300), capacity=st.sampled_from([2, 8, 64]))
