@@ -88,39 +88,25 @@ class Setting:
 
 
 # Ordered as `agspeed config` prints them: what users set most often first.
+# fmt: off
 SETTINGS: Final[tuple[Setting, ...]] = (
-    Setting(
-        "mode",
-        "choice",
-        "auto",
-        "how much tuning may cost: auto earns its budget, max tunes everything first, "
-        "fast-start uses cached decisions, deterministic never times, off changes nothing",
-        MODES,
-    ),
+    Setting("mode", "choice", "auto", "how much tuning may cost: auto earns its budget, max tunes everything first, "
+            "fast-start uses cached decisions, deterministic never times, off changes nothing", MODES),
     Setting("backends", "names", None, "the candidates to consider, in order; unset means all that are available"),
-    Setting(
-        "dynamic", "tristate", None, "whether to compile for changing sizes; auto decides after seeing sizes change"
-    ),
-    Setting(
-        "numerics",
-        "choice",
-        "standard",
-        "what the gate accepts: standard compares errors against fp64 with "
-        "eager's own, exact wants equal bits, off checks nothing",
-        NUMERICS,
-    ),
+    Setting("dynamic", "tristate", None, "whether to compile for changing sizes; auto decides once sizes have changed"),
+    Setting("numerics", "choice", "standard", "what the gate accepts: standard compares errors against fp64 with "
+            "eager's own, exact wants equal bits, off checks nothing", NUMERICS),
     Setting("budget_s", "seconds", None, "upper limit on seconds spent tuning; unset means the mode decides"),
-    Setting("plan", "path", None, "a plan file to replay in deterministic mode"),
+    Setting("plan", "path", None, "a report.json whose decision deterministic mode repeats"),
     Setting("cache_dir", "directory", None, "where decisions and kernels are kept; unset means ~/.cache/agspeed"),
     Setting("report", "report", None, "write the report to this .json or .html file when tuning ends and at exit"),
     Setting("strict", "flag", False, "raise instead of falling back to eager"),
-    Setting(
-        "memory_slack", "ratio", 0.15, "a candidate whose peak memory exceeds eager's by more than this share loses"
-    ),
+    Setting("memory_slack", "ratio", 0.15, "a candidate that needs this share more memory than eager loses"),
     Setting("disable", "flag", False, "kill switch: every optimized model runs eagerly", keyword=False),
     Setting("progress", "flag", True, "show progress while tuning", keyword=False),
     Setting("debug", "choice", "warn", "how much to log", ("warn", "info", "trace"), keyword=False),
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
