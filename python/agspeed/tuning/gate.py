@@ -11,7 +11,6 @@ generators and modes. One thread; costs a few eager steps (`Verdict.seconds`) an
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -165,14 +164,12 @@ class _Judge:
         self._wide: Run | None = None
         self._nudged: Run | None = None
         first = self._run_candidate(0, between=self._call_with_other_data if thorough else None)
+        self._reject_overwritten(first)
         self._compare(first, 0)
-        if not thorough:
-            return
-        again = self._run_candidate(1)
-        changed = first.overwritten()
-        if changed is not None:
-            raise _RejectedError(f"{changed} of an earlier call is overwritten by a later call")
-        self._compare(again, 1)
+        if thorough:
+            again = self._run_candidate(1)
+            self._reject_overwritten(first)
+            self._compare(again, 1)
 
     def summary(self) -> str:
         found = (*self.forward, *self.gradients)
@@ -236,10 +233,9 @@ class _Judge:
         data = InputCopies(self._inputs, change=lambda flat, like: _other_data(flat, like, generator)).values
         try:
             self._candidate(*InputCopies(data).values)
-        except Exception:
-            with contextlib.suppress(Exception):
-                self._reference(*InputCopies(data).values)
-                raise _RejectedError("it raises on other data, where eager does not") from None
+        except Exception as error:
+            if _runs(self._reference, data):
+                raise _RejectedError(f"on other data it raised {type(error).__name__}, eager does not") from None
 
     def _compare(self, run: Run, turn: int) -> None:
         """Compares outputs and changed inputs, and the gradients for the turn's set of tangents."""
@@ -300,6 +296,10 @@ class _Judge:
             return execute(self._reference, copies, self._tangents)
         return execute(self._reference, copies, promoted(self._tangents), mode=Promoted(self._draws))
 
+    def _reject_overwritten(self, run: Run) -> None:
+        name = run.overwritten()
+        self._reject(name and f"{name} of one call is overwritten by a later call")
+
     def _reject(self, problem: str | None) -> None:
         if problem is not None:
             raise _RejectedError(problem + self._label)
@@ -324,6 +324,14 @@ def _mutation_problem(mine: Run, theirs: Run) -> str | None:
     if extra:
         return f"it changes input {extra[0]}, which eager leaves alone"
     return f"it does not change input {missing[0]}, which eager changes" if missing else None
+
+
+def _runs(region: Region, data: Sequence[Any]) -> bool:
+    try:
+        region(*InputCopies(data).values)
+    except Exception:
+        return False
+    return True
 
 
 def _is_differentiable(results: Sequence[Any], index: int) -> bool:
