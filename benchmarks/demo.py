@@ -1,81 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: trains a real model on real data, first eagerly, then with one added line, and shows the report.
+"""The demonstration behind `make demo`: a real model trains on real data, eagerly, then optimized; then the report.
 
-    python -m benchmarks.demo [--workload char_gpt] [--seconds 240] [--report build/demo/report.html]
-
-Both sessions start from the same weights and data. The speed-up is measured at the end, in alternating blocks of real
-steps of both sessions in this process. A second run finds the decision in the cache and skips the tuning.
+python -m benchmarks.demo [--workload NAME] [--steps N] [--html FILE]
 """
 
 import argparse
+import itertools
+import sys
 import time
 from pathlib import Path
 
-import torch
-
 import agspeed
 from benchmarks import workloads
+from benchmarks.measure import candidates
 from benchmarks.measure.pairing import Limits, compare
 from benchmarks.workloads.base import Training
 
-LIMITS = Limits(min_pairs=30, max_pairs=80, half_width=0.01, seconds=60.0)
+_SETTLE_SECONDS = 900.0
 
 
-def main() -> None:
-    arguments = _arguments()
-    workload = workloads.load(arguments.workload)
-    print(f"{workload.name}: {workload.stresses}; torch {torch.__version__}, {torch.get_num_threads()} threads")
-    eager, optimized = workload.build(), workload.build()
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--workload", default="mlp_mixer", choices=workloads.names(), metavar="NAME")
+    parser.add_argument("--steps", type=int, default=100, help="training steps before and after (default 100)")
+    parser.add_argument("--html", type=Path, default=Path("build/demo-report.html"))
+    given = parser.parse_args(argv)
 
-    print(f"\n1. eager: {_train(eager, workload.learn_steps)}")
+    workload = workloads.load(given.workload)
+    print(f"{workload.name}: {workload.stresses}\n")
+    training, eager = workload.build(), workload.build()
+    _train("eager", training, given.steps)
 
-    print("2. the same model after agspeed.optimize(model)")
-    for module in optimized.modules.values():
+    print('\nmodel = agspeed.optimize(model, mode="max")   # tries candidates on real steps')
+    for module in training.modules.values():
         agspeed.optimize(module, mode="max")
-    print(f"   {_train_until_tuned(optimized, arguments.seconds)}")
-    print(f"   then: {_train(optimized, workload.learn_steps)}")
-
-    speedup = compare(eager, optimized, LIMITS).speedup
-    for name, module in optimized.modules.items():
-        path = arguments.report.with_stem(f"{arguments.report.stem}-{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        report = agspeed.report(module)
-        report.save(path)
-        print(f"\n3. the report of {name}, also in {path}\n\n{report}")
+    settled = candidates.settle(candidates.CANDIDATES["agspeed"], training, _SETTLE_SECONDS)
     print(
-        f"\ntraining steps of {workload.name} run {speedup.value:.2f} times as fast as eager "
-        f"(95 % interval {speedup.low:.2f} to {speedup.high:.2f}, {speedup.count} pairs)"
+        f"decided after {settled.steps} more steps and {settled.seconds:.0f} s: {', '.join(settled.chosen.values())}\n"
     )
+    _train("optimized", training, given.steps)
+
+    candidates.settle(candidates.CANDIDATES["eager"], eager, _SETTLE_SECONDS)
+    result = compare(eager, training, Limits(max_pairs=160, seconds=60)).speedup
+    print(
+        f"\nstep time, eager / optimized, {result.count} pairs: {result.value:.2f} "
+        f"({result.low:.2f} to {result.high:.2f})\n"
+    )
+    _show_reports(training, given.html)
+    return 0
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description="Trains a model before and after.")
-    parser.add_argument("--workload", default="char_gpt", choices=workloads.names(), metavar="NAME")
-    parser.add_argument("--seconds", type=float, default=240.0, help="most seconds of training while tuning")
-    parser.add_argument("--report", type=Path, default=Path("build/demo/report.html"))
-    return parser.parse_args()
+def _train(label: str, training: Training, steps: int) -> None:
+    """Real steps with a line for every fifth of them."""
+    batches = itertools.cycle(training.batches)
+    for part in range(5):
+        started, count = time.perf_counter(), max(1, steps // 5)
+        loss = sum(float(training.step(next(batches))) for _ in range(count)) / count
+        milliseconds = (time.perf_counter() - started) / count * 1e3
+        print(
+            f"{label:>10}  steps {part * count + 1:4}-{(part + 1) * count:<4}  "
+            f"loss {loss:7.4f}  {milliseconds:8.2f} ms/step"
+        )
 
 
-def _train(training: Training, steps: int) -> str:
-    """Runs `steps` steps. Returns: how the loss moved and what a step took."""
-    started = time.perf_counter()
-    losses = [float(training.step(training.batches[step % len(training.batches)])) for step in range(steps)]
-    milliseconds = (time.perf_counter() - started) / steps * 1e3
-    return f"{steps} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}, {milliseconds:.2f} ms per step"
-
-
-def _train_until_tuned(training: Training, seconds: float) -> str:
-    """Trains on while agspeed compiles and times candidates. Returns: what came of it."""
-    started, steps = time.perf_counter(), 0
-    modules = list(training.modules.values())
-    while steps == 0 or any(agspeed.status(module) == "tuning" for module in modules):
-        training.step(training.batches[steps % len(training.batches)])
-        steps += 1
-        if time.perf_counter() - started > seconds:
-            break
-    states = ", ".join(f"{status} ({status.reason})" for status in map(agspeed.status, modules))
-    return f"{steps} steps in {time.perf_counter() - started:.1f} s of tuning while training: {states}"
+def _show_reports(training: Training, html: Path) -> None:
+    html.parent.mkdir(parents=True, exist_ok=True)
+    for name, module in training.modules.items():
+        report = agspeed.report(module)
+        print(report)
+        path = html if len(training.modules) == 1 else html.with_stem(f"{html.stem}-{name}")
+        report.save(str(path))
+        print(f"\nthe same with plots: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,7 +7,6 @@ Importable as `benchmarks.run`: `run_cells` does the work, `main(argv)` is the c
 """
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -128,5 +127,4 @@ def _share(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    os.chdir(Path(__file__).resolve().parents[1])
     sys.exit(main())

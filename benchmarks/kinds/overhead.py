@@ -24,26 +24,28 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    workload = workloads.load(spec["case"]["workload"])
     limits = Limits(**spec["settings"]["limits"] | {"half_width": 0.002})
-    reference, watch = _prepared("eager", spec), Watch(spec["cores"])
-    result: dict[str, Any] = {"control": compare(reference, _prepared("eager", spec), limits).to_dict()}
-    result["eager_ms"] = result["control"]["reference_ms"]
-    result["candidates"] = {name: _candidate(name, spec, reference, limits) for name in spec["candidates"]}
-    return result | {"environment": watch.read()}
-
-
-def _candidate(name: str, spec: dict[str, Any], reference: Training, limits: Limits) -> dict[str, Any]:
-    try:
-        return {"status": "timed", **compare(reference, _prepared(name, spec), limits).to_dict()}
-    except Exception as error:
-        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
-
-
-def _prepared(name: str, spec: dict[str, Any]) -> Training:
-    training, candidate = workloads.load(spec["case"]["workload"]).build(), candidates.find(name)
-    candidates.prepare(candidate, training, Path(spec["cache_dir"]))
-    candidates.settle(candidate, training, spec["settings"]["settle_seconds"])
-    return call_only(training) if spec["case"]["part"] == "call" else training
+    part = call_only if spec["case"]["part"] == "call" else lambda training: training
+    reference, watch = part(steady.warm_eager(workload)), Watch(spec["cores"])
+    control = compare(reference, part(steady.warm_eager(workload)), limits).to_dict()
+    rows: dict[str, Any] = {}
+    for name in spec["candidates"]:
+        training, folder = workload.build(), Path(spec["cache_dir"])
+        try:
+            with candidates.running(
+                candidates.find(name), training, folder, spec["settings"]["settle_seconds"]
+            ) as settled:
+                compared = compare(reference, part(training), limits).to_dict()
+                rows[name] = {"status": "timed", "chosen": settled.chosen, **compared}
+        except Exception as error:
+            rows[name] = {"status": "failed", "reason": steady.describe(error)}
+    return {
+        "eager_ms": control["reference_ms"],
+        "control": control,
+        "candidates": rows,
+        "environment": watch.read(),
+    }
 
 
 def call_only(training: Training) -> Training:

@@ -21,53 +21,57 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    workload = workloads.load(spec["case"]["workload"])
-    limits = Limits(**spec["settings"]["limits"])
-    reference = _settled(workload, "eager", spec)[0]
-    watch = Watch(spec["cores"])
-    control = compare(reference, _settled(workload, "eager", spec)[0], limits)
-    result: dict[str, Any] = {
+    workload, limits = workloads.load(spec["case"]["workload"]), Limits(**spec["settings"]["limits"])
+    reference, twin, watch = warm_eager(workload), warm_eager(workload), Watch(spec["cores"])
+    control = compare(reference, twin, limits)
+    del twin
+    codes: dict[frozenset[str], str] = {}
+    rows = {
+        name: _candidate(candidates.find(name), spec, reference, limits, codes)
+        for name in spec["candidates"]
+        if name != "eager"
+    }
+    return {
         "eager_ms": median_estimate(control.reference).value * 1e3,
         "eager_memory": memory.peak_bytes(reference),
         "control": control.to_dict(),
-        "candidates": {},
+        "candidates": rows,
+        "environment": watch.read(),
     }
-    codes: dict[frozenset[str], str] = {}
-    for name in spec["candidates"]:
-        if name != "eager":
-            result["candidates"][name] = _candidate(workload, name, spec, reference, limits, codes)
-    return result | {"environment": watch.read()}
 
 
-def _settled(workload: Workload, name: str, spec: dict[str, Any]) -> tuple[Training, candidates.Settled]:
-    training, candidate = workload.build(), candidates.find(name)
-    candidates.prepare(candidate, training, Path(spec["cache_dir"]))
-    return training, candidates.settle(candidate, training, spec["settings"]["settle_seconds"])
+def warm_eager(workload: Workload) -> Training:
+    """A new session that has run a few steps."""
+    training = workload.build()
+    candidates.settle(candidates.find("eager"), training, seconds=600)
+    return training
 
 
 def _candidate(
-    workload: Workload,
-    name: str,
+    candidate: candidates.Candidate,
     spec: dict[str, Any],
     reference: Training,
     limits: Limits,
     codes: dict[frozenset[str], str],
 ) -> dict[str, Any]:
-    """Times one candidate. Whatever one raises is its result, not the end of the cell."""
+    """Times one candidate, unless it generated code that was timed already. Whatever it raises is its result."""
+    training, folder = workloads.load(spec["case"]["workload"]).build(), Path(spec["cache_dir"])
     try:
-        training, settled = _settled(workload, name, spec)
-        facts = {"settle_seconds": settled.seconds, "settle_steps": settled.steps, "chosen": settled.chosen}
-        if settled.code and settled.code in codes:
-            return {"status": "same-code", "as": codes[settled.code], **facts}
-        codes.setdefault(settled.code, name)
-        compared = compare(reference, training, limits).to_dict()
-        return {"status": "timed", **facts, **compared, "memory": memory.peak_bytes(training)}
+        with candidates.running(candidate, training, folder, spec["settings"]["settle_seconds"]) as settled:
+            facts = {"settle_seconds": settled.seconds, "settle_steps": settled.steps, "chosen": settled.chosen}
+            if settled.code and not candidate.tunes:
+                if settled.code in codes:
+                    return {"status": "same-code", "as": codes[settled.code], **facts}
+                codes[settled.code] = candidate.name
+            compared = compare(reference, training, limits).to_dict()
+            return {"status": "timed", **facts, **compared, "memory": memory.peak_bytes(training)}
     except Exception as error:
-        return {
-            "status": "failed",
-            "reason": f"{type(error).__name__}: {error}",
-            "trace": traceback.format_exc(limit=-4),
-        }
+        return {"status": "failed", "reason": describe(error), "trace": traceback.format_exc(limit=-4)}
+
+
+def describe(error: Exception) -> str:
+    """Type and first lines of a message: compilers append whole programs."""
+    return f"{type(error).__name__}: {error}"[:500]
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ _BINS, _WIDTH, _TABLES = 64, 32, 20
 
 
 class Dlrm(nn.Module):
+    rows: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(_BINS, _WIDTH) for _ in range(_TABLES))
