@@ -22,6 +22,7 @@ Json = Mapping[str, Any]
 
 _NARROW = 400
 _MAX_ROWS = 14
+_MAX_ERROR_ROWS = 20
 _LEAST_ERROR = 1e-20  # smaller ones are drawn at the axis' end
 
 
@@ -60,7 +61,7 @@ class _Rows(NamedTuple):
 
 def candidates(report: Json, width: float, css: str) -> Markup | None:
     """Speed against eager with its interval, one row per plan; plans that were never timed say why."""
-    plans = report["plans"][:_MAX_ROWS]
+    plans = _selected(report["plans"], _MAX_ROWS)
     measured = [plan["speedup"] for plan in plans if plan["speedup"]]
     if not measured:
         return None
@@ -103,7 +104,7 @@ def _candidate_mark(drawing: Drawing, rows: _Rows, scale: Linear, index: int, pl
 
 def errors(report: Json, width: float, css: str) -> Markup | None:
     """RMS error against fp64 on a logarithmic axis, beside eager's own."""
-    found = list(_error_rows(report))[:_MAX_ROWS]
+    found = list(_error_rows(report))[:_MAX_ERROR_ROWS]
     if not found:
         return None
     rows = _Rows([name for name, _, _ in found], width, right=66)
@@ -128,8 +129,9 @@ def errors(report: Json, width: float, css: str) -> Markup | None:
 
 def _error_rows(report: Json) -> Iterator[tuple[str, Json, str]]:
     """(label, errors, verdict) of every gate with figures; of regions only where no plan has any."""
-    named = [(plan["name"], plan["gate"]) for plan in report["plans"]]
-    if not any(gate for _, gate in named):
+    gated = [plan for plan in report["plans"] if plan["gate"]]
+    named = [(plan["name"], plan["gate"]) for plan in _selected(gated, _MAX_ERROR_ROWS // 2)]
+    if not named:
         named = [(f"{r['id']} {c['name']}", c["gate"]) for r in report["regions"] for c in r["candidates"]]
     for name, gate in named:
         for kind in ("forward", "gradients", "optimizer"):
@@ -171,12 +173,12 @@ def time_shares(report: Json, width: float, css: str) -> Markup | None:
 
 def memory(report: Json, width: float, css: str) -> Markup | None:
     """Peak live bytes of every plan that ran, and of the gate, against the limit."""
-    peaks = [(plan["name"], plan["peak_bytes"], plan["state"]) for plan in report["plans"] if plan["peak_bytes"]]
+    measured = _selected([plan for plan in report["plans"] if plan["peak_bytes"]], _MAX_ROWS - 1)
+    peaks = [(plan["name"], plan["peak_bytes"], plan["state"]) for plan in measured]
     if report["memory"]["gate_peak_bytes"]:
         peaks.append(("numerics gate", report["memory"]["gate_peak_bytes"], "gate"))
     if not peaks:
         return None
-    peaks = peaks[:_MAX_ROWS]
     limit = report["memory"]["limit_bytes"]
     rows = _Rows([name for name, _, _ in peaks], width, right=74)
     description = "; ".join(f"{name} {fmt.size(peak)}" for name, peak, _ in peaks)
@@ -235,6 +237,20 @@ def _frame(drawing: Drawing, x: Linear, y: Linear, width: float) -> None:
         drawing.text(x.start - 6, y(tick) + 4, f"{tick:g} s", "tick", "end")
     for tick in ticks(x.low, x.high, 6 if width > _NARROW else 4):
         drawing.text(x(tick), y.start + 18, f"{tick:,.0f}", "tick", "middle")
+
+
+def _selected(plans: Sequence[Json], most: int) -> list[Json]:
+    """At most `most` plans in their order; eager, the chosen one and the best of the others stay (tables list all)."""
+
+    def interest(plan: Json) -> tuple[bool, bool, float]:
+        return (
+            plan["state"] == "chosen",
+            plan["name"] == "eager",
+            plan["speedup"]["estimate"] if plan["speedup"] else 0.0,
+        )
+
+    kept = sorted(range(len(plans)), key=lambda index: interest(plans[index]), reverse=True)[:most]
+    return [plans[index] for index in sorted(kept)]
 
 
 def _axis_ticks(scale: Linear, width: float) -> list[float]:

@@ -117,7 +117,7 @@ def _finish_tuning(report: Json) -> list[str]:
     if report["status"]["state"] != "tuning":
         return []
     pending = sum(plan["state"] == "pending" for plan in report["plans"])
-    return [f"Keep training: {fmt.plural(pending, 'candidate')} still to decide; agspeed.wait(model) finishes now."]
+    return [f"Keep training: {fmt.plural(pending, 'candidate')} still to decide, on real steps."]
 
 
 def _input_wait(report: Json) -> list[str]:

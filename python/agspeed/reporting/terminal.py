@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -31,11 +32,13 @@ STATE_STYLES = {
     "pending": "cyan",
 }
 _MAX_ROWS = 12
+_WIDE = 100
 
 
 def print_report(report: Json, console: Console | None = None) -> None:
     """Writes the whole report to `console` (standard output by default)."""
-    (console or Console()).print(_view(report), soft_wrap=False)
+    console = console or Console()
+    console.print(_view(report, is_wide=console.width >= _WIDE), soft_wrap=False)
 
 
 def as_text(report: Json, width: int = 110) -> str:
@@ -47,10 +50,10 @@ def as_text(report: Json, width: int = 110) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _view(report: Json) -> Group:
+def _view(report: Json, is_wide: bool) -> Group:
     blocks: list[RenderableType] = [_title(report), _answers(report)]
     if report["plans"]:
-        blocks.append(_plans(report))
+        blocks.append(_plans(report, is_wide))
     if report["regions"]:
         blocks.append(_regions(report))
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
@@ -87,9 +90,13 @@ def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _plans(report: Json) -> Table:
-    numbers = ("Step", "Speed", "Compile", "Peak")
-    table = _table("Plans", "Plan", "State", "Step", "Speed", "Interval", "Compile", "Peak", "Why", right=numbers)
+def _plans(report: Json, is_wide: bool) -> RenderableType:
+    """The table of plans; on narrow terminals the reasons follow it instead of being squeezed into a column."""
+    numbers = ("Step", "Speed", "Peak", "Compile")
+    columns = ("Plan", "State", "Step", "Speed", "Interval", "Peak")
+    table = _table("Plans", *columns, *(["Compile", "Why"] if is_wide else []), right=numbers)
+    for column in table.columns[: len(columns)]:
+        column.no_wrap = True
     for plan in report["plans"]:
         style = STATE_STYLES[plan["state"]]
         compile_time = "cached" if plan["cached"] else fmt.seconds(plan["compile_s"])
@@ -99,11 +106,13 @@ def _plans(report: Json) -> Table:
             fmt.milliseconds(plan["step_ms"]),
             fmt.ratio(plan["speedup"]["estimate"] if plan["speedup"] else None),
             fmt.interval(plan["speedup"]),
-            compile_time,
             fmt.size(plan["peak_bytes"]),
-            Text(plan["reason"] or ""),
+            *([compile_time, Text(plan["reason"] or "")] if is_wide else []),
         )
-    return table
+    if is_wide:
+        return table
+    reasons = (Text(f"{plan['name']}: {plan['reason']}") for plan in report["plans"] if plan["reason"])
+    return Group(table, *(Padding(reason, (0, 0, 0, 2)) for reason in reasons))
 
 
 def _regions(report: Json) -> Table:

@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agspeed.reporting import compare, model, parts, progress, summary
+from agspeed.reporting import compare, model, parts, progress, summary, terminal
 from agspeed.reporting import format as fmt
 from tests.python.reporting import report_sample
 
@@ -30,11 +30,18 @@ def test_text_answers_the_questions(data):
     assert max(map(len, text.splitlines())) <= 110
 
 
+def test_narrow_terminal_shows_whole_cells(data):
+    text = terminal.as_text(data, width=80)
+    for part in ("inductor-max-autotune", "too much memory", "0.994–1.006×", "412 MiB", "  aot: not faster than"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_tuning_says_what_is_left(data):
     data["status"] = {"state": "tuning", "reason": "timing native"}
     data["plans"][4]["state"] = "pending"
     assert summary.headline(data) == "still tuning"
-    assert "1 candidate still to decide; agspeed.wait(model)" in answer(data, "What to do next")
+    assert "Keep training: 1 candidate still to decide" in answer(data, "What to do next")
 
 
 def test_eager_is_a_result_too():
