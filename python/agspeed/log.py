@@ -5,8 +5,7 @@ No handler is installed by default, so an application's own logging configuratio
 last-resort handler prints warnings to stderr). Asking for INFO or TRACE, by `AGSPEED_DEBUG` or `debug` in
 agspeed.toml, attaches one stderr handler if the application has configured none.
 
-Every line starts with "agspeed:", or "agspeed [rank 3/host]:" when the process is one rank of several. Ranks other
-than 0 stay at WARN unless a level was asked for.
+Every line starts with "agspeed:", or "agspeed [rank 3/host]:" when the process is one rank of several.
 
 Thread-safety: everything here may be called from any thread.
 """

@@ -107,7 +107,7 @@ def _decision_table(decisions: list[files.Decision]) -> Table:
             _day(decision.used),
             decision.uses,
         ]
-        table.add_row(*(Text(str(cell)) for cell in [*cells, record.get("reason", "")]))
+        table.add_row(*(Text(fmt.printable(str(cell))) for cell in [*cells, record.get("reason", "")]))
     return table
 
 
@@ -174,7 +174,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(json.dumps({"directory": str(folder), "problems": [problem._asdict() for problem in problems]}))
     else:
         for problem in problems:
-            print(f"{problem.where} {problem.what}")
+            print(fmt.printable(f"{problem.where} {problem.what}"))
         print(f"{folder}: " + (fmt.plural(len(problems), "problem") if problems else "everything checks out"))
     return 1 if problems else 0
 

@@ -211,7 +211,8 @@ def distrust(path: Path) -> str | None:
         return f"cannot be looked at: {error.strerror}"
     if info.st_uid != os.geteuid():
         return f"belongs to user {info.st_uid}, not to you"
-    writers = stat.S_IWOTH if stat.S_ISDIR(info.st_mode) else stat.S_IWOTH | stat.S_IWGRP
+    is_shared_folder = stat.S_ISDIR(info.st_mode) and path.name != KERNELS
+    writers = stat.S_IWOTH if is_shared_folder else stat.S_IWOTH | stat.S_IWGRP
     if info.st_mode & writers and not stat.S_ISLNK(info.st_mode):
         return f"can be written by others (mode {stat.S_IMODE(info.st_mode):04o})"
     return None

@@ -47,6 +47,7 @@ def differing_conditions(before: Json, after: Json) -> list[Row]:
 
 def view(before: Json, after: Json) -> Group:
     """A rich view of both lists."""
+    before, after = fmt.printable(before), fmt.printable(after)
     return Group(
         _table("Comparison", compare(before, after)),
         Text(),

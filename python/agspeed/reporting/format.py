@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "milliseconds",
     "percent",
     "plural",
+    "printable",
     "ratio",
     "seconds",
     "size",
@@ -105,6 +107,19 @@ def state(candidate: Mapping[str, Any]) -> str:
     if candidate["name"] == "eager" and candidate["state"] == "slower":
         return "reference"
     return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
+
+
+def printable(value: Any) -> Any:
+    """The same JSON value with control characters spelled out, so that no name can steer a terminal."""
+    if isinstance(value, str):
+        return "".join(character if _is_harmless(character) else ascii(character)[1:-1] for character in value)
+    if isinstance(value, Mapping):
+        return {printable(key): printable(inner) for key, inner in value.items()}
+    return [printable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_harmless(character: str) -> bool:
+    return character == "\n" or unicodedata.category(character) not in ("Cc", "Cs")
 
 
 def _three_digits(value: float) -> str:

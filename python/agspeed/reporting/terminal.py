@@ -38,7 +38,7 @@ _WIDE = 100
 def print_report(report: Json, console: Console | None = None) -> None:
     """Writes the whole report to `console` (standard output by default)."""
     console = console or Console()
-    console.print(_view(report, is_wide=console.width >= _WIDE), soft_wrap=False)
+    console.print(_view(fmt.printable(report), is_wide=console.width >= _WIDE), soft_wrap=False)
 
 
 def as_text(report: Json, width: int = 110) -> str:
@@ -99,16 +99,18 @@ def _plans(report: Json, is_wide: bool) -> RenderableType:
         column.no_wrap = True
     for plan in report["plans"]:
         style = STATE_STYLES[plan["state"]]
-        compile_time = "cached" if plan["cached"] else fmt.seconds(plan["compile_s"])
-        table.add_row(
+        cells: list[str | Text] = [
             Text(plan["name"], style=style),
             Text(fmt.state(plan), style=style),
             fmt.milliseconds(plan["step_ms"]),
             fmt.ratio(plan["speedup"]["estimate"] if plan["speedup"] else None),
             fmt.interval(plan["speedup"]),
             fmt.size(plan["peak_bytes"]),
-            *([compile_time, Text(plan["reason"] or "")] if is_wide else []),
-        )
+        ]
+        if is_wide:
+            compile_time = "cached" if plan["cached"] else fmt.seconds(plan["compile_s"])
+            cells += [compile_time, Text(plan["reason"] or "")]
+        table.add_row(*cells)
     if is_wide:
         return table
     reasons = (Text(f"{plan['name']}: {plan['reason']}") for plan in report["plans"] if plan["reason"])

@@ -30,6 +30,14 @@ def test_text_answers_the_questions(data):
     assert max(map(len, text.splitlines())) <= 110
 
 
+def test_names_cannot_steer_the_terminal(data):
+    data["header"]["subject"] = "\x1b[2Jgone\x9b31m\ud800"
+    data["plans"][0]["reason"] = "\x1b]0;title\x07"
+    text = str(model.Report(data))
+    assert "\\x1b[2Jgone\\x9b31m\\ud800" in text
+    assert not any(character in text for character in "\x1b\x9b\x07\ud800")
+
+
 def test_narrow_terminal_shows_whole_cells(data):
     text = terminal.as_text(data, width=80)
     for part in ("inductor-max-autotune", "too much memory", "0.994–1.006×", "412 MiB", "  aot: not faster than"):
