@@ -64,15 +64,16 @@ class InductorMaxAutotune(Inductor):
 
 
 def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:
-    """Attaches a digest of the generated code, by which equal candidates are recognised and timed once."""
+    """Attaches a digest of the generated code without its comments, by which equal candidates are timed once."""
     if not all(sources):
         return runner
+    code = [line for source in sources for line in source.splitlines() if not line.lstrip().startswith("#")]
 
     @functools.wraps(runner)
     def run(*args: Any) -> Sequence[Any]:
         return runner(*args)
 
-    run.code_digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()  # type: ignore[attr-defined]
+    run.code_digest = hashlib.sha256("\n".join(code).encode()).hexdigest()  # type: ignore[attr-defined]
     return run
 
 

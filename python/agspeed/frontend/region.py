@@ -46,7 +46,7 @@ class Region:
 
     index: int
     gm: fx.GraphModule
-    on_call: Callable[[Region], None]
+    on_call: Callable[[Region, Sequence[Any]], None]
     """Told about each call while the region is observed (before a decision); not called in steady state."""
     on_failure: Callable[[Region, str, BaseException], None]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -94,14 +94,15 @@ class Region:
         def observed(*args: Any) -> Sequence[Any]:
             if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
                 self.sample = [_kept(arg) for arg in args]
-            self.on_call(self)
+            self.on_call(self, args)
             return target(*args)
 
         return observed
 
     def _protected(self, name: str, runner: Runner) -> Runner:
-        if getattr(runner, "protects_itself", False):
-            return runner
+        direct: Runner | None = getattr(runner, "direct", None)
+        if direct is not None:  # native code that falls back by itself: no Python of ours in between
+            return direct
 
         def run(*args: Any) -> Sequence[Any]:
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,12 @@ from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import Capture, CaptureEvent
 from agspeed.frontend.region import GRAPH_EAGER, Region
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import FunctionTarget, Target
+from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.fingerprint import database_key, shape_class
-from agspeed.tuning.history import History
+from agspeed.frontend.history import History
 from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"
@@ -86,8 +86,9 @@ class Session:
         logger.info("%s: %s (%s)", self.target.name, plan, reason)
         for region in self.regions:
             region.release_sample()
-        if plan == EAGER:
+        if plan == EAGER or not self.target.has_untouched_eager:
             self.clock.stop()
+        if plan == EAGER:
             self.controller.close()
         self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
 
@@ -126,10 +127,7 @@ class Session:
             return self.target.eager(*args, **kwargs)
         self.clock.forward_begins()
         if not self._is_started:
-            self._is_started, self._first_call = True, (args, kwargs)
-            self.controller.start()
-            self._first_call = ((), {})
-            self.clock.restart()
+            self._start(args, kwargs)
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
             return self._current(*args, **kwargs)
@@ -137,6 +135,13 @@ class Session:
             return self._current(*args, **kwargs)
         finally:
             self.clock.function_ends()
+
+    def _start(self, args: Any, kwargs: Any) -> None:
+        """The first training call: the controller may decide what it runs."""
+        self._is_started, self._first_call = True, (args, kwargs)
+        self.controller.start()
+        self._first_call = ((), {})
+        self.clock.restart()
 
     def _is_training_call(self) -> bool:
         if not self.clock.is_own_thread() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
@@ -190,9 +195,28 @@ class Session:
         self.regions.append(region)
         return region.dispatcher  # type: ignore[no-any-return]
 
-    def _on_region_call(self, region: Region) -> None:
+    def adopt_graph(self, gm: fx.GraphModule) -> Callable[..., Any]:
+        """A graph captured by somebody else (torch.compile) joins this session; returns what is to be called."""
+        dispatcher = self._make_region(gm, [])
+        self.regions[-1].select(self.plan, observed=True)
+        return dispatcher
+
+    def _on_region_call(self, region: Region, args: Sequence[Any]) -> None:
+        if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
+            self._frame_called(args)
         if self.state == "tuned" and self.plan not in region.outcomes and region not in self._late:
             self._late.append(region)
+
+    def _frame_called(self, args: Sequence[Any]) -> None:
+        """A region of a torch.compile session runs: the nearest thing to a call of the target."""
+        assert isinstance(self.target, CompiledFramesTarget)
+        if not self._is_training_call():
+            return
+        self.target.remember(args)
+        self.clock.forward_begins()
+        if not self._is_started:
+            self._start(args, {})
+        self._shapes.append(shape_class(args, {}))
 
     def _on_region_failure(self, region: Region, candidate: str, error: BaseException) -> None:
         self.history.add_fallback(region.where, f"{candidate}: {region.outcomes[candidate].reason}")
@@ -225,8 +249,9 @@ class Session:
             region.release_sample()
 
     def _select(self, plan: str, *, observed: bool) -> None:
-        self._current = self.target.eager if plan == EAGER else self._captured()
-        if plan != EAGER:
+        if self.target.has_untouched_eager:
+            self._current = self.target.eager if plan == EAGER else self._captured()
+        if plan != EAGER or not self.target.has_untouched_eager:
             for region in self.regions:
                 region.select(plan, observed=observed)
 

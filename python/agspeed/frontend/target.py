@@ -8,8 +8,9 @@ A module is switched by its `_compiled_call_impl` slot: free of cost, invisible 
 from __future__ import annotations
 
 import functools
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,8 @@ class Target(ABC):
     name: str
     eager: Callable[..., Any]
     """Runs the user's code exactly as it was."""
+    has_untouched_eager = True
+    """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
 
     @abstractmethod
     def install(self, entry: Callable[..., Any], session: Session) -> None:
@@ -85,6 +88,36 @@ class FunctionTarget(Target):
 
     def parameters(self) -> Iterable[torch.Tensor]:
         return ()
+
+
+class CompiledFramesTarget(Target):
+    """Graphs that torch.compile captured and calls: nothing to install, parameters are those the graphs take."""
+
+    name = "torch.compile"
+    has_untouched_eager = False
+
+    def __init__(self) -> None:
+        self.eager = _not_callable
+        self._parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+
+    def install(self, entry: Callable[..., Any], session: Session) -> None:
+        """torch.compile's own code calls the regions."""
+
+    def uninstall(self) -> None:
+        """The regions stay as they are until torch.compile drops them."""
+
+    def remember(self, args: Sequence[Any]) -> None:
+        """Notes the parameters among a region's arguments."""
+        for value in args:
+            if isinstance(value, nn.Parameter):
+                self._parameters[id(value)] = value
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        return list(self._parameters.values())
+
+
+def _not_callable(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a torch.compile session has no callable of its own")
 
 
 def session_of(target: object) -> Session | None:

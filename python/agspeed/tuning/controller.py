@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from agspeed.backends import CompileOptions, candidate, candidates
 from agspeed.config import Settings
@@ -21,9 +21,6 @@ from agspeed.tuning.child import Child, Job
 from agspeed.tuning.job import write_region
 from agspeed.tuning.outcome import Outcome
 
-if TYPE_CHECKING:
-    from agspeed.tuning.history import History
-
 EAGER = "eager"
 CAPTURE_PLAN = "graph-eager"
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
@@ -31,10 +28,18 @@ _OTHER_COMPILE_S = (0.0, 1.0)
 _MAX_MODE_TIMEOUT_S = 600.0
 
 
+class Journal(Protocol):
+    """Where a controller notes what it does."""
+
+    foreground_seconds: float
+
+    def enter_phase(self, name: str) -> None: ...
+
+
 class Steerable(Protocol):
     """The verbs of a session that a controller may use."""
 
-    history: History
+    history: Journal
     regions: list[Any]
     settings: Settings
     options: CompileOptions
@@ -97,6 +102,11 @@ class Controller:
         if self._child is not None:
             self._child.wait([job for jobs in self._jobs.values() for _, job in jobs], timeout_s)
 
+    @property
+    def has_database(self) -> bool:
+        """True when decisions can be stored."""
+        return self._database is not None and bool(self._database.is_usable)
+
     def roll_back(self, reason: str) -> None:
         """The running plan misbehaved: eager from the next step on."""
         if self._module is not None:
@@ -122,6 +132,7 @@ class Controller:
         peak = int(self._meter.peak_bytes()) if self._meter.is_running else 0
         if self._is_capturing:
             self._is_capturing = False
+            session.run_plan(self._tuner.current)
             if session.regions:
                 self._tuner.capture_finished(seconds)
             else:
@@ -196,7 +207,7 @@ class Controller:
             case "load":
                 return self._load(arm)
             case "run":
-                self._session.history.enter_phase("trial" if not self._is_settled else "check")
+                self._session.history.enter_phase("steady" if self._is_settled else "trial")
                 self._session.run_plan(arm)
             case "decide":
                 self._decide(arm, action["reason"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened during a session, kept small: step times, capture events, fallbacks, phases. The report is made from it."""
+"""What happened during a session, in bounded memory: step times, capture events, fallbacks. The report is made from it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,24 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-_MAX_STEPS = 200_000
-
-
-@dataclass
-class Phase:
-    """A stretch of steps spent on one activity ("eager", "capture", "compile", "trial", "steady")."""
-
-    name: str
-    first_step: int
-    seconds: float = 0.0
+from agspeed.reporting.timeline import TimelineRecorder
 
 
 @dataclass
 class History:
-    """Append-only record of a session."""
+    """Record of one session; events are counted per place and reason."""
 
     started: float = field(default_factory=time.time)
-    steps: list[tuple[str, float, float]] = field(default_factory=list)
-    """(plan, busy seconds, input wait seconds) per training step, the first `_MAX_STEPS` of them."""
-    num_steps: int = 0
+    timeline: TimelineRecorder = field(default_factory=TimelineRecorder)
     breaks: Counter[tuple[str, str]] = field(default_factory=Counter)
     recompiles: Counter[tuple[str, str]] = field(default_factory=Counter)
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    phases: list[Phase] = field(default_factory=list)
     foreground_seconds: float = 0.0
+    phase: str = "eager"
 
     def add_step(self, plan: str, busy: float, input_wait: float) -> None:
-        self.num_steps += 1
-        if len(self.steps) < _MAX_STEPS:
-            self.steps.append((plan, busy, input_wait))
+        candidate = None if plan == "eager" else plan
+        self.timeline.add(1e3 * busy, wait_ms=1e3 * input_wait, phase=self.phase, candidate=candidate)
 
     def add_capture_event(self, kind: str, reason: str, where: str) -> None:
         counters = {"graph-break": self.breaks, "recompile": self.recompiles}
@@ -46,5 +34,5 @@ class History:
         self.fallbacks[(where, reason)] += 1
 
     def enter_phase(self, name: str) -> None:
-        if not self.phases or self.phases[-1].name != name:
-            self.phases.append(Phase(name, self.num_steps))
+        """What the next steps are spent on: "eager", "capture", "compile", "gate", "trial" or "steady"."""
+        self.phase = name

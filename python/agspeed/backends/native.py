@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`native`: our own compiler. Fused vectorised kernels for element-wise chains and reductions, ATen for everything else.
+
+AOTAutograd traces and partitions the graph; both halves travel as GraphSpec to the C++ compiler, which returns one
+Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Graphs that draw random numbers use
+the Python node, which replays them with the forward's random state when a double backward asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._decomp import get_decompositions
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from agspeed.backends.aot import run_by_aten
+from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.backends.joint import BoxedRunner, Half, Joint, Recorder, RegionSignature, aot_settings, finish
+from agspeed.backends.region_function import draws_random_numbers, make_runner
+from agspeed.errors import UnsupportedError
+from agspeed.runtime import graph_spec, native
+
+_aten = torch.ops.aten
+_DECOMPOSED = (
+    _aten.binary_cross_entropy,
+    _aten.binary_cross_entropy_backward,
+    _aten.binary_cross_entropy_with_logits,
+    _aten.huber_loss,
+    _aten.huber_loss_backward,
+    _aten.l1_loss,
+    _aten.mse_loss,
+    _aten.mse_loss_backward,
+    _aten.native_dropout_backward,
+    _aten.smooth_l1_loss,
+    _aten.smooth_l1_loss_backward,
+)
+"""Operators taken apart before import because their parts fuse with their neighbours."""
+
+
+class Native(Candidate):
+    """MLIR/LLVM kernels with ATen calls in one Program per direction."""
+
+    name = "native"
+    in_process = True
+
+    def unavailable(self) -> str | None:
+        module = native.load()
+        if module is None:
+            return native.why_missing()
+        return None if hasattr(module, "compile") else "the native extension was built without the compiler"
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
+        recorder = Recorder()
+        with aot_settings(example_inputs):
+            from_aot = aot_module_simplified(
+                gm,
+                list(example_inputs),
+                fw_compiler=recorder.wrap("forward", run_by_aten),
+                bw_compiler=recorder.wrap("backward", run_by_aten),
+                inference_compiler=lambda graph, inputs: _boxed(_compile({"forward": graph}, options), "forward"),
+                partition_fn=min_cut_rematerialization_partition,
+                decompositions=get_decompositions(_DECOMPOSED),
+            )
+        joint = finish(recorder, from_aot, example_inputs)
+        if joint.forward is None or joint.backward is None or joint.signature is None:
+            return make_runner(joint, gm)
+        executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options)
+        if draws_random_numbers(joint.forward.graph):
+            return make_runner(_with_entries(joint, executable), gm)
+        return _region(executable, joint.signature, gm)
+
+    def fingerprint(self) -> dict[str, str]:
+        module = native.load()
+        return {key: str(value) for key, value in module.build_info().items()} if module is not None else {}
+
+
+class _NativeRunner:
+    """A native region as a Runner. `direct` is the C++ callable itself: it falls back to eager without help."""
+
+    def __init__(self, region: Any, executable: Any) -> None:
+        self.direct = region
+        self.native_operators = executable.stats().get("compiled_operators", 0)
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        return self.direct(*args)  # type: ignore[no-any-return]
+
+
+def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
+    specs = {name: graph_spec.export(graph, lift_constants=False).to_json() for name, graph in graphs.items()}
+    cache_dir = os.path.join(options.cache_dir, "kernels") if options.cache_dir else ""
+    module = native.load()
+    if module is None:
+        raise UnsupportedError(native.why_missing())
+    return module.compile(specs, {"cache_dir": cache_dir})
+
+
+def _boxed(executable: Any, entry: str) -> BoxedRunner:
+    def run(args: list[Any]) -> Sequence[Any]:
+        inputs = list(args)
+        args.clear()
+        return executable.run(entry, inputs)  # type: ignore[no-any-return]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _with_entries(joint: Joint, executable: Any) -> Joint:
+    assert joint.forward is not None and joint.backward is not None
+    forward = Half(joint.forward.graph, joint.forward.example_inputs, _boxed(executable, "forward"))
+    backward = Half(joint.backward.graph, joint.backward.example_inputs, _boxed(executable, "backward"))
+    return Joint(forward, backward, joint.signature, None)
+
+
+def _region(executable: Any, signature: RegionSignature, gm: fx.GraphModule) -> Runner:
+    def replay(*inputs: Any) -> Sequence[Any]:
+        mutated = signature.mutated_inputs
+        return gm(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])  # type: ignore[no-any-return]
+
+    module = native.load()
+    assert module is not None
+    region = module.Region(
+        executable,
+        {
+            "name": "native region",
+            "requires_grad": list(signature.input_requires_grad),
+            "num_outputs": signature.num_outputs,
+            "mutated_inputs": list(signature.mutated_inputs),
+            "tangents": [index for index, needed in enumerate(signature.output_requires_grad) if needed],
+            "num_saved_tensors": signature.num_saved_tensors,
+            "num_saved_symints": signature.num_saved_integers,
+            "fallback": gm.forward,
+            "replay": replay,
+        },
+    )
+    return _NativeRunner(region, executable)

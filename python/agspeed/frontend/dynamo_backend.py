@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.compile(model, backend="agspeed", mode=..., options=...)``: the same machinery behind torch's own entry.
+
+torch.compile owns capture here, so there is no untouched eager plan: the tuner's arm 0 is the captured graph run operator
+by operator. All graphs compiled with equal options belong to one session, whose steps are bounded as everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from agspeed import config
+from agspeed.frontend.session import Session
+from agspeed.frontend.target import CompiledFramesTarget
+
+_sessions: dict[str, Session] = {}
+
+
+def agspeed_backend(
+    gm: fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`."""
+    keywords = {**({"mode": mode} if mode else {}), **(options or {})}
+    settings = config.resolve(keywords)
+    if settings.disable or settings.mode == "off":
+        return gm.forward  # type: ignore[no-any-return]
+    return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)  # type: ignore[no-any-return]
+
+
+def session_of_torch_compiled() -> list[Session]:
+    """The sessions made by this backend in this process."""
+    return list(_sessions.values())
+
+
+def _session_for(key: str, settings: config.Settings) -> Session:
+    if key not in _sessions:
+        _sessions[key] = Session(CompiledFramesTarget(), settings)
+    return _sessions[key]

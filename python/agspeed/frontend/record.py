@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the report of a session: reads the session's and the tuner's state, writes one document of the report's schema."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from agspeed.frontend.region import Region
+from agspeed.reporting import environment, model, parts
+from agspeed.tuning.outcome import Outcome
+
+if TYPE_CHECKING:
+    from agspeed.frontend.session import Session
+
+Json = dict[str, Any]
+
+
+def make_report(session: Session) -> model.Report:
+    """The session as it stands, as a validated report."""
+    tuner = session.controller.snapshot()
+    data = model.empty_report(session.target.name)
+    _fill_header(data["header"], session)
+    data["status"] = {"state": session.state, "reason": session.reason}
+    _fill_decision(data, tuner, session)
+    data["plans"] = [_plan(arm, tuner, session) for arm in tuner.get("arms", [])]
+    data["regions"] = [_region(region, session.plan) for region in session.regions]
+    data["timeline"] = session.history.timeline.to_json()
+    data["graph_breaks"] = [
+        parts.break_(reason, location=_location(where), count=count)
+        for (where, reason), count in session.history.breaks.items()
+    ]
+    data["recompiles"] = [
+        parts.recompile(reason, location=_location(where), count=count)
+        for (where, reason), count in session.history.recompiles.items()
+    ]
+    data["fallbacks"] = _fallbacks(session)
+    _fill_cost(data["cost"], tuner, session)
+    _fill_memory(data["memory"], tuner, session)
+    data["time_shares"] = _time_shares(data["timeline"])
+    data["cache"].update(directory=str(session.settings.cache_dir), usable=session.controller.has_database)
+    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": None}
+    return model.Report(data)
+
+
+def _fill_header(header: Json, session: Session) -> None:
+    parameters = list(session.target.parameters())
+    described = environment.describe()
+    header.update({key: value for key, value in described.items() if key in header})
+    header.update(
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        seed=torch.initial_seed() % (1 << 53),
+        wall_s=time.time() - session.history.started,
+        settings=session.settings.to_dict(),
+    )
+    header["threads"] = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
+def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
+    decision = tuner.get("decision")
+    data["decision"]["chosen"] = session.plan if session.state != "tuning" else "eager"
+    data["decision"]["why"] = session.reason
+    if not decision:
+        return
+    source = "cache" if decision["from_database"] else "measured" if decision["ratio"] else "fixed-order"
+    guard = tuner["guard"]
+    drift = f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
+    data["decision"].update(source=source, speedup=_speedup(decision["ratio"]), drift=drift)
+
+
+def _plan(arm: Json, tuner: Json, session: Session) -> Json:
+    outcomes = [region.outcomes[arm["name"]] for region in session.regions if arm["name"] in region.outcomes]
+    return parts.candidate(
+        arm["name"],
+        state=_plan_state(arm, tuner, session),
+        reason=arm["reason"] or None,
+        compile_s=sum(o.compile_seconds for o in outcomes) if outcomes else None,
+        gate=_worst_gate(outcomes),
+        speedup=_speedup(arm["ratio"]),
+        step_ms=1e3 * arm["seconds"]["p50"] if arm["seconds"] else None,
+        peak_bytes=arm["peak_bytes"] or None,
+    )
+
+
+def _plan_state(arm: Json, tuner: Json, session: Session) -> str:
+    decision = tuner.get("decision")
+    if decision and decision["arm"] == arm["name"]:
+        return "chosen"
+    if arm["state"] in ("rejected", "failed", "skipped"):
+        return {"rejected": "wrong"}.get(arm["state"], str(arm["state"]))
+    if arm["verdict"] == "lost" and "memory" in arm["reason"]:
+        return "memory"
+    return "slower" if decision and (arm["ratio"] or arm["name"] == "eager") else "pending"
+
+
+def _region(region: Region, plan: str) -> Json:
+    outcome = region.outcomes.get(region.selected)
+    native_operators = getattr(outcome.runner, "native_operators", 0) if outcome is not None else 0
+    return parts.region(
+        f"region {region.index}",
+        location=_location(region.where),
+        operators=region.num_operators,
+        native_operators=int(native_operators),
+        shapes=Counter([_signature(region)]),
+        chosen=region.selected if plan != "eager" else "eager",
+        candidates=[_candidate(o, region.selected) for o in region.outcomes.values()],
+    )
+
+
+def _candidate(outcome: Outcome, selected: str) -> Json:
+    state = {"ready": "pending", "rejected": "wrong"}.get(outcome.state, outcome.state)
+    return parts.candidate(
+        outcome.candidate,
+        state="chosen" if outcome.candidate == selected and outcome.usable else state,
+        reason=outcome.reason or None,
+        compile_s=outcome.compile_seconds,
+        gate=outcome.gate or None,
+    )
+
+
+def _worst_gate(outcomes: list[Outcome]) -> Json | None:
+    """The gate result to show for a whole plan: the first that did not pass, else the one with the largest error."""
+    gates = [outcome.gate for outcome in outcomes if outcome.gate]
+    failed = [gate for gate in gates if gate["verdict"] != "passed"]
+    if failed:
+        return failed[0]
+    return max(gates, key=lambda gate: _size((gate["gradients"] or gate["forward"] or {}).get("max")), default=None)
+
+
+def _size(error: Any) -> float:
+    return float(error) if isinstance(error, (int, float)) else math.inf if error else 0.0
+
+
+def _speedup(ratio: Json | None) -> Json | None:
+    """The tuner's ratio is step time over eager's; the report shows eager's over its own."""
+    if not ratio or not ratio["estimate"]:
+        return None
+    high = 1 / ratio["low"] if ratio["low"] else None
+    low = 1 / ratio["high"] if ratio["high"] else None
+    if high is None or low is None:
+        return None
+    return parts.interval(
+        1 / ratio["estimate"], low, high, pairs=ratio["pairs"], confidence=ratio["confidence"]
+    )
+
+
+def _fallbacks(session: Session) -> list[Json]:
+    found = [
+        parts.fallback(reason, location=_location(where), count=count)
+        for (where, reason), count in session.history.fallbacks.items()
+    ]
+    if session.state != "tuned":
+        return found
+    for region in session.regions:
+        outcome = region.outcomes.get(session.plan)
+        if outcome is not None and not outcome.usable:
+            reason = f"{session.plan}: {outcome.reason}"
+            found.append(parts.fallback(reason, region=f"region {region.index}", location=_location(region.where)))
+    return found
+
+
+def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
+    ledger = tuner.get("ledger")
+    if not ledger:
+        return
+    for region in session.regions:
+        for outcome in region.outcomes.values():
+            name = outcome.candidate
+            cost["entries"].append(parts.cost_entry("compile", candidate=name, foreground_s=outcome.compile_seconds))
+            if outcome.gate_seconds:
+                cost["entries"].append(parts.cost_entry("gate", candidate=name, foreground_s=outcome.gate_seconds))
+    cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
+    eager, chosen = (_median(tuner, name) for name in ("eager", session.plan))
+    cost.update(
+        foreground_s=max(0.0, ledger["slowdown_seconds"]),
+        background_s=ledger["background_seconds"],
+        budget_s=ledger["allowance_seconds"],
+        saving_ms_per_step=1e3 * (eager - chosen) if eager and chosen and session.plan != "eager" else None,
+        break_even_step=None if ledger["break_even_steps"] is None else math.ceil(ledger["break_even_steps"]),
+    )
+
+
+def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
+    peaks = {arm["name"]: arm["peak_bytes"] or None for arm in tuner.get("arms", [])}
+    memory.update(eager_peak_bytes=peaks.get("eager"), chosen_peak_bytes=peaks.get(session.plan))
+    if peaks.get("eager"):
+        memory["limit_bytes"] = int(peaks["eager"] * (1 + session.settings.memory_slack))
+
+
+def _median(tuner: Json, name: str) -> float | None:
+    arm = next((arm for arm in tuner["arms"] if arm["name"] == name), None)
+    return arm["seconds"]["p50"] if arm and arm["seconds"] else None
+
+
+def _time_shares(timeline: Json) -> list[Json]:
+    if not timeline["ms"]:
+        return []
+    tail = max(1, len(timeline["ms"]) // 4)
+    busy = sum(timeline["ms"][-tail:]) / tail
+    waiting = sum(timeline["wait_ms"][-tail:]) / tail
+    return [
+        parts.time_share("forward, backward and optimizer", "other", busy),
+        parts.time_share("waiting for input", "input-wait", waiting),
+    ]
+
+
+def _location(where: str) -> Json | None:
+    path, _, line = where.rpartition(":")
+    return parts.location(path, int(line)) if path and line.isdigit() else None
+
+
+def _signature(region: Region) -> str:
+    tensors = [value for value in region.example_inputs if isinstance(value, torch.Tensor)]
+    data = [value for value in tensors if not isinstance(value, torch.nn.Parameter)]
+    shown = [f"{str(value.dtype).removeprefix('torch.')}{[str(n) for n in value.shape]}" for value in data[:4]]
+    return ", ".join(shown).replace("'", "") or "no tensor inputs"
+
+
+def _command() -> str:
+    return shlex.join([os.path.basename(sys.executable), *sys.argv])
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AGSPEED_")}
