@@ -1,7 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native half of agspeed. C++ side: python/csrc, one bind_x.cpp per section."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
+
+import torch
+
+# --- build (bind_build_info.cpp) ---------------------------------------------------------------------------------------
+
+def build_info() -> dict[str, str]:
+    """What this extension was built for: "version", "torch", "llvm", "python", "compiler"."""
+
+# --- dispatch (bind_dispatcher.cpp) -----------------------------------------------------------------------------------
+
+class Dispatcher:
+    """Forwards its arguments to a target that may be swapped at any time, without Python code of ours."""
+
+    def __init__(self, target: Callable[..., Any]) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def set_target(self, target: Callable[..., Any], /) -> None: ...
+    @property
+    def target(self) -> Callable[..., Any]: ...
+    @property
+    def calls(self) -> int: ...
+
+# --- compiler and regions (bind_executable.cpp, bind_region.cpp) ------------------------------------------------------
+
+class CompileOptions(TypedDict, total=False):
+    target: str  # "cpu", "reference" or "null"
+    cache_dir: str
+    dump_dir: str
+    disabled_passes: list[str]
+    verify_each_pass: bool
+
+class ExecutableStats(TypedDict):
+    kernels: int
+    cache_hits: int
+    compiled_operators: int
+    external_operators: int
+    native_share: float  # compiled operators / all operators
+    compile_seconds: float
+
+class Executable:
+    """A compiled set of entries. Made by `compile`; any thread may run it."""
+
+    def run(self, entry: str, args: list[torch.Tensor | int]) -> list[torch.Tensor | int | None]: ...
+    def stats(self) -> ExecutableStats: ...
+
+def compile(entries: dict[str, str], options: CompileOptions = ...) -> Executable:
+    """Compiles GraphSpec texts by entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError."""
+
+class _RegionSignatureRequired(TypedDict):
+    name: str
+    requires_grad: list[bool]
+    num_outputs: int
+    fallback: Callable[..., Sequence[Any]] | None
+    replay: Callable[..., Sequence[Any]] | None
+
+class RegionSignature(_RegionSignatureRequired, total=False):
+    """Documented in python/csrc/region.h."""
+
+    mutated_inputs: list[int]
+    outputs_as_inputs: dict[int, int]
+    tangents: list[int]
+    num_saved_tensors: int
+    num_saved_symints: int
+
+class RegionStats(TypedDict):
+    calls: int
+    fallbacks: int
+    last_fallback: str | None
+
+class Region:
+    """Entries "forward" and "backward" of an Executable as one differentiable function."""
+
+    def __init__(self, executable: Executable, signature: RegionSignature) -> None: ...
+    def __call__(self, *args: torch.Tensor | int) -> tuple[torch.Tensor | int | None, ...]: ...
+    def stats(self) -> RegionStats: ...
+
+# --- memory (bind_memory_meter.cpp) -----------------------------------------------------------------------------------
+
+class MemoryMeter:
+    """Live and peak bytes of CPU tensors over all threads, from `start` on. One runs at a time."""
+
+    def __init__(self) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def reset_peak(self) -> None: ...
+    def live_bytes(self) -> int: ...
+    def peak_bytes(self) -> int: ...
+    @property
+    def is_running(self) -> bool: ...
 
 # --- tuner (bind_tuner.cpp) -------------------------------------------------------------------------------------------
 

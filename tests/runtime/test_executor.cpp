@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor over a tensor library of std::vector<float>: what it asks of a backend, in which order, and when.
+#include "runtime/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "tests/runtime/program_builder.h"
+
+namespace agspeed::runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class FakeFrame final : public TensorFrame {
+ public:
+  int64_t inputSize(int32_t input, int32_t dim) const override {
+    return static_cast<int64_t>(tensors.at(input).size());
+  }
+  Status begin(const ResolvedProgram& plan, std::byte* arena) override {
+    this->plan = &plan;
+    log.push_back("begin");
+    return {};
+  }
+  void* data(ValueId value) override { return tensors.at(value).data(); }
+  Status allocate(ValueId value) override {
+    log.push_back("allocate " + std::to_string(value));
+    tensors[value].resize(plan->layouts[value].bytes / sizeof(float));
+    return {};
+  }
+  Status call(size_t index) override {
+    log.push_back("call " + std::to_string(index));
+    return failCalls ? invalidArgument("shapes do not match") : Status();
+  }
+  void release(ValueId value) override { log.push_back("release " + std::to_string(value)); }
+  void end() override { log.clear(); }
+
+  const ResolvedProgram* plan = nullptr;
+  std::map<ValueId, std::vector<float>> tensors;
+  std::vector<std::string> log;
+  bool failCalls = false;
+};
+
+class FakeBackend final : public TensorBackend {
+ public:
+  std::unique_ptr<TensorFrame> newFrame() const override {
+    ++frames;
+    return std::make_unique<FakeFrame>();
+  }
+  StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const override {
+    ++plans;
+    return std::make_unique<BackendPlan>();
+  }
+  void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override {
+    for (int64_t begin = 0; begin < extent; begin += grain) launch.run(begin, std::min(extent, begin + grain));
+  }
+  mutable std::atomic<int> frames{0};
+  mutable std::atomic<int> plans{0};
+};
+
+// y[i] = integers[0] * x[i]
+void scaleKernel(void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) {
+  const auto* x = static_cast<const float*>(pointers[0]);
+  auto* y = static_cast<float*>(pointers[1]);
+  for (int64_t i = begin; i < end; ++i) y[i] = static_cast<float>(integers[0]) * x[i];
+}
+
+struct Fixture {
+  std::shared_ptr<FakeBackend> backend = std::make_shared<FakeBackend>();
+  std::unique_ptr<Executor> executor;
+
+  explicit Fixture(Program program) {
+    auto executable = std::make_shared<Executable>();
+    executable->entries["forward"] = std::move(program);
+    executable->kernels = std::make_shared<FunctionLibrary>(std::vector<KernelFunction>{&scaleKernel});
+    auto made = Executor::create(executable, "forward", backend, std::make_shared<ArenaPool>());
+    EXPECT_TRUE(made.isOk()) << made.status().message();
+    executor = std::move(made).value();
+  }
+};
+
+FakeFrame& frameOf(const Executor::Lease& lease) { return static_cast<FakeFrame&>(lease.frame()); }
+
+// x -> arena (times 2) -> fresh y (times s0), over a symbolic length.
+Program scaleTwice(bool symbolic) {
+  ProgramBuilder b;
+  const SymExpr n = symbolic ? SymExpr::symbol(0) : SymExpr(4);
+  const ValueId x = b.input(contiguous(DType::kF32, {n}));
+  const ValueId t = b.arena(contiguous(DType::kF32, {n}), SymExpr(64));
+  const ValueId y = b.fresh(contiguous(DType::kF32, {n}));
+  b.program.arenaBytes = SymExpr(64) + n * 4;
+  b.kernel(0, {x, t}, {SymExpr(2)}, n, SymExpr(3));
+  b.kernel(0, {t, y}, {n}, n);
+  b.program.outputs = {y};
+  if (symbolic) b.program.symbols = {{0, 0}};
+  return b.program;
+}
+
+TEST(Executor, RunsKernelsThroughTheArenaIntoFreshMemory) {
+  Fixture f(scaleTwice(false));
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0] = {1, 2, 3, 4};
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  EXPECT_THAT(frameOf(lease).tensors[2], ElementsAre(8, 16, 24, 32));
+  EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "allocate 2"));
+}
+
+TEST(Executor, StaticProgramsAreResolvedOnce) {
+  Fixture f(scaleTwice(false));
+  for (int i = 0; i < 10; ++i) {
+    Executor::Lease lease = f.executor->lease();
+    frameOf(lease).tensors[0] = {1, 2, 3, 4};
+    ASSERT_TRUE(f.executor->run(lease).isOk());
+  }
+  EXPECT_EQ(f.backend->plans, 1);
+  EXPECT_EQ(f.backend->frames, 1) << "frames are reused";
+}
+
+TEST(Executor, DynamicProgramsAreResolvedOncePerSize) {
+  Fixture f(scaleTwice(true));
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (size_t n : {1, 5, 9}) {
+      Executor::Lease lease = f.executor->lease();
+      frameOf(lease).tensors[0].assign(n, 1.0f);
+      ASSERT_TRUE(f.executor->run(lease).isOk());
+      EXPECT_EQ(frameOf(lease).tensors[2], std::vector<float>(n, 2.0f * static_cast<float>(n)));
+    }
+  }
+  EXPECT_EQ(f.backend->plans, 3);
+}
+
+TEST(Executor, AFailingOperatorIsNamedWithItsOrigin) {
+  ProgramBuilder b;
+  const ValueId x = b.input(contiguous(DType::kF32, {SymExpr(4)}));
+  b.call("aten.mm.default", {tensorArg(x)}, {b.external(contiguous(DType::kF32, {SymExpr(4)}))});
+  b.release(1);
+  Fixture f(b.program);
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0].resize(4);
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "call 0", "release 1"));
+  frameOf(lease).failCalls = true;
+  EXPECT_THAT(f.executor->run(lease).message(), HasSubstr("aten.mm.default (call0): shapes do not match"));
+}
+
+TEST(Executor, AnUnknownEntryIsNamed) {
+  auto made = Executor::create(std::make_shared<Executable>(), "backward", std::make_shared<FakeBackend>(),
+                               std::make_shared<ArenaPool>());
+  EXPECT_THAT(made.status().message(), HasSubstr("no entry \"backward\""));
+}
+
+TEST(Executor, CallsOnSeveralThreadsDoNotMeet) {
+  Fixture f(scaleTwice(true));
+  const auto work = [&f](int thread) {
+    const auto n = static_cast<size_t>(thread) + 1;
+    for (int i = 0; i < 300; ++i) {
+      Executor::Lease lease = f.executor->lease();
+      frameOf(lease).tensors[0].assign(n, static_cast<float>(thread));
+      ASSERT_TRUE(f.executor->run(lease).isOk());
+      ASSERT_EQ(frameOf(lease).tensors[2], std::vector<float>(n, 2.0f * thread * static_cast<float>(n)));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 1; thread <= 6; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace agspeed::runtime
