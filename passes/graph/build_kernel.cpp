@@ -41,6 +41,13 @@ struct Loops {
   SymExpr columns = 1;
 };
 
+ClusterNode makeNode(PointwiseOp op, DType dtype) {
+  ClusterNode node;
+  node.op = op;
+  node.dtype = dtype;
+  return node;
+}
+
 class KernelBuilder {
  public:
   KernelBuilder(const AccessResolver& resolver, const FusionUnit& unit, const std::vector<bool>& isNeeded)
@@ -202,14 +209,14 @@ class KernelBuilder {
     Operand& operand = operands_[index];
     if (operand.loadNode >= 0) return operand.loadNode;
     const ClusterOperand& declared = result_.cluster.operands[index];
-    ClusterNode load{.op = PointwiseOp::kLoad, .dtype = declared.dtype};
+    ClusterNode load = makeNode(PointwiseOp::kLoad, declared.dtype);
     load.operand = static_cast<int32_t>(index);
     load.isPerRow = declared.isPerRow;
     return operand.loadNode = add(std::move(load));
   }
 
   int32_t emitConstant(const Node& node) {
-    ClusterNode constant{.op = PointwiseOp::kConstant, .dtype = graph_.typeOf(node.results[0]).dtype};
+    ClusterNode constant = makeNode(PointwiseOp::kConstant, graph_.typeOf(node.results[0]).dtype);
     constant.constant = node.constant;
     constant.isPerRow = true;
     return add(std::move(constant));
@@ -220,7 +227,7 @@ class KernelBuilder {
       if (!nodeOf_.contains(node.results[0])) nodeOf_[node.results[0]] = emitConstant(node);
       return;
     }
-    ClusterNode emitted{.op = node.op, .dtype = graph_.typeOf(node.results[0]).dtype};
+    ClusterNode emitted = makeNode(node.op, graph_.typeOf(node.results[0]).dtype);
     emitted.isPerRow = true;
     for (ValueId input : node.inputs) {
       emitted.inputs.push_back(emitInput(input, node));
@@ -234,7 +241,7 @@ class KernelBuilder {
 
   // An element node with a row node's value in every column.
   int32_t spread(int32_t rowNode) {
-    ClusterNode copy{.op = PointwiseOp::kCast, .dtype = result_.cluster.nodes[rowNode].dtype};
+    ClusterNode copy = makeNode(PointwiseOp::kCast, result_.cluster.nodes[rowNode].dtype);
     copy.inputs = {rowNode};
     return add(std::move(copy));
   }

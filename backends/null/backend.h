@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// null: kernels that do nothing. The smallest backend, to copy for a new target and to measure what everything but the
+// kernels costs.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace agspeed::backends::null {
+
+StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
+                                                              const BackendOptions& options, BuildStats& stats);
+std::string targetKey();
+
+inline constexpr Backend kBackend = {"null", "kernels that do nothing", /*computes=*/false, build, targetKey};
+
+}  // namespace agspeed::backends::null

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// reference: an interpreter of clusters that is slow and obviously correct, the oracle for every other target. One
+// element at a time in double (or int64), rounded to each node's dtype.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace agspeed::backends::reference {
+
+StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
+                                                              const BackendOptions& options, BuildStats& stats);
+std::string targetKey();
+
+inline constexpr Backend kBackend = {"reference", "an interpreter, the oracle", /*computes=*/true, build, targetKey};
+
+}  // namespace agspeed::backends::reference

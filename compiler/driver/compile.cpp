@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/driver/compile.h"
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+
+#include "backends/backend.h"
+#include "compiler/import/importer.h"
+#include "compiler/program/assemble_program.h"
+#include "passes/pipeline.h"
+
+namespace agspeed::compiler {
+namespace {
+
+Status prepareDumpDir(const std::string& dumpDir) {
+  if (dumpDir.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(dumpDir, error);
+  return error ? unavailable("cannot create dump folder " + dumpDir + ": " + error.message()) : Status();
+}
+
+// One entry: GraphSpec -> graph -> plan -> Program.
+StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json,
+                                        const CompileOptions& options, ClusterTable& clusters,
+                                        runtime::CompileStats& stats) {
+  AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json));
+  passes::PipelineOptions pipeline{.disabledPasses = options.disabledPasses,
+                                   .verifyEachPass = options.verifyEachPass,
+                                   .dumpDir = options.dumpDir,
+                                   .dumpPrefix = name + "-"};
+  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), pipeline));
+  OperatorCounts counts = countOperators(planned.graph);
+  stats.numCompiledOperators += counts.numCompiled;
+  stats.numExternalOperators += counts.numExternal;
+  return assembleProgram(planned, clusters);
+}
+
+}  // namespace
+
+std::string CompileOptions::hash() const {
+  std::string text = target + "|" + (verifyEachPass ? "1" : "0");
+  for (const std::string& pass : disabledPasses) text += "|" + pass;
+  if (StatusOr<const backends::Backend*> backend = backends::findBackend(target); backend.isOk()) {
+    text += "|" + (*backend)->targetKey();
+  }
+  return std::to_string(std::hash<std::string>()(text));
+}
+
+StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
+                                                       const CompileOptions& options) {
+  auto begin = std::chrono::steady_clock::now();
+  AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target));
+  AG_RETURN_IF_ERROR(prepareDumpDir(options.dumpDir));
+  auto executable = std::make_unique<runtime::Executable>();
+  ClusterTable clusters;
+  for (const auto& [name, json] : graphSpecs) {
+    StatusOr<runtime::Program> program = compileEntry(name, json, options, clusters, executable->stats);
+    if (!program.isOk()) return program.status().withContext("entry \"" + name + "\"");
+    executable->entries.emplace(name, std::move(*program));
+  }
+  backends::BackendOptions backendOptions{.cacheDir = options.cacheDir,
+                                          .dumpDir = options.dumpDir,
+                                          .disabledPasses = options.disabledPasses,
+                                          .verifyEachPass = options.verifyEachPass};
+  backends::BuildStats buildStats;
+  AG_ASSIGN_OR_RETURN(executable->kernels, backend->build(clusters.clusters(), backendOptions, buildStats));
+  executable->stats.numKernels = static_cast<int32_t>(clusters.clusters().size());
+  executable->stats.numKernelCacheHits = buildStats.numCacheHits;
+  executable->stats.compileSeconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return executable;
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/program/assemble_program.h"
+
+#include <algorithm>
+#include <set>
+
+namespace agspeed::compiler {
+namespace {
+
+using runtime::ExternalArg;
+using runtime::Storage;
+
+runtime::TensorType toRuntime(const TensorType& type) { return {type.dtype, type.sizes, type.strides}; }
+
+class Assembler {
+ public:
+  Assembler(const passes::PlannedGraph& planned, ClusterTable& clusters)
+      : planned_(planned), graph_(planned.graph), clusters_(clusters) {}
+
+  StatusOr<runtime::Program> assemble() {
+    declareValues();
+    program_.inputs = graph_.inputs;
+    program_.outputs = graph_.outputs;
+    program_.arenaBytes = planned_.memory.arenaBytes;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      addInstruction(graph_.nodes[i]);
+      for (ValueId value : planned_.releases.after[i]) {
+        program_.instructions.emplace_back().op = runtime::Release{value};
+      }
+    }
+    AG_RETURN_IF_ERROR(bindSymbols());
+    return std::move(program_);
+  }
+
+ private:
+  // --- values ---
+
+  void declareValues() {
+    program_.values.resize(graph_.values.size());
+    std::vector<int32_t> producers = producersOf(graph_);
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const Value& value = graph_.values[v];
+      runtime::ValueDecl& decl = program_.values[v];
+      decl.type = toRuntime(value.type);
+      decl.isScalar = value.isScalar;
+      decl.symbolValue = value.scalar;
+      if (producers[v] >= 0) setStorage(decl, v, graph_.nodes[producers[v]]);
+    }
+    for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+      program_.values[graph_.inputs[i]].storage = Storage::kInput;
+      program_.values[graph_.inputs[i]].index = static_cast<int32_t>(i);
+    }
+  }
+
+  void setStorage(runtime::ValueDecl& decl, size_t value, const Node& producer) {
+    if (producer.kind == NodeKind::kCall) {
+      decl.storage = Storage::kExternal;
+    } else if (planned_.memory.offsets[value]) {
+      decl.storage = Storage::kArena;
+      decl.arenaOffset = *planned_.memory.offsets[value];
+    } else {
+      decl.storage = Storage::kFresh;
+    }
+  }
+
+  // --- instructions ---
+
+  void addInstruction(const Node& node) {
+    runtime::Instruction instruction;
+    instruction.origin = node.origin;
+    if (node.kind == NodeKind::kKernel) {
+      instruction.op = kernelCall(node);
+    } else {
+      AG_CHECK(node.kind == NodeKind::kCall, "node from " + node.origin + " is neither fused nor a call");
+      instruction.op = externalCall(node);
+    }
+    program_.instructions.push_back(std::move(instruction));
+  }
+
+  runtime::KernelCall kernelCall(const Node& node) {
+    runtime::KernelCall call;
+    call.kernel = clusters_.add(graph_.clusters[node.cluster]);
+    call.operands = node.inputs;
+    call.operands.insert(call.operands.end(), node.results.begin(), node.results.end());
+    call.integers = node.integers;
+    call.extent = node.extent;
+    call.grain = node.grain;
+    return call;
+  }
+
+  runtime::ExternalCall externalCall(const Node& node) {
+    runtime::ExternalCall call;
+    call.op = node.target;
+    call.results = node.results;
+    for (const Argument& argument : node.arguments) call.args.push_back(externalArg(node, argument));
+    return call;
+  }
+
+  ExternalArg externalArg(const Node& node, const Argument& argument) {
+    ExternalArg arg;
+    arg.name = argument.name;
+    if (argument.kind == Argument::Kind::kValue) {
+      arg.kind = ExternalArg::Kind::kValue;
+      arg.values = {node.inputs[argument.input]};
+    } else if (argument.kind == Argument::Kind::kList) {
+      fillList(node, argument, arg);
+    } else {
+      arg.kind = ExternalArg::Kind::kScalar;
+      arg.scalars = {scalar(argument)};
+    }
+    return arg;
+  }
+
+  void fillList(const Node& node, const Argument& list, ExternalArg& arg) {
+    bool hasValues = std::ranges::any_of(list.items, [](const Argument& a) { return a.kind == Argument::Kind::kValue; });
+    arg.kind = hasValues ? ExternalArg::Kind::kValueList : ExternalArg::Kind::kScalarList;
+    for (const Argument& item : list.items) {
+      if (hasValues) {
+        arg.values.push_back(item.kind == Argument::Kind::kValue ? node.inputs[item.input] : runtime::kNoValue);
+      } else {
+        arg.scalars.push_back(scalar(item));
+      }
+    }
+  }
+
+  static ExternalArg::Scalar scalar(const Argument& argument) {
+    switch (argument.kind) {
+      case Argument::Kind::kBool: return argument.boolean;
+      case Argument::Kind::kInteger: return argument.integer;
+      case Argument::Kind::kFloat: return argument.number;
+      case Argument::Kind::kString: return argument.text;
+      case Argument::Kind::kDType: return ExternalArg::Type{argument.dtype};
+      default: return ExternalArg::None{};
+    }
+  }
+
+  // --- symbols ---
+
+  // The index of a symbol that stands alone, or -1.
+  static int symbolIndex(const SymExpr& expr) {
+    int index = expr.maxSymbol();
+    return index >= 0 && expr == SymExpr::symbol(index) ? index : -1;
+  }
+
+  void bind(const SymExpr& expr, size_t input, int32_t dim) {
+    int symbol = symbolIndex(expr);
+    if (symbol < 0) return;
+    if (program_.symbols.size() <= static_cast<size_t>(symbol)) {
+      program_.symbols.resize(static_cast<size_t>(symbol) + 1, {.input = -1});
+    }
+    runtime::SymbolBinding& binding = program_.symbols[static_cast<size_t>(symbol)];
+    if (binding.input < 0) binding = {static_cast<int32_t>(input), dim};
+  }
+
+  Status bindSymbols() {
+    for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+      const Value& value = graph_.values[graph_.inputs[i]];
+      if (value.isScalar) bind(value.scalar, i, -1);
+      for (size_t d = 0; d < value.type.sizes.size(); ++d) bind(value.type.sizes[d], i, static_cast<int32_t>(d));
+    }
+    for (int symbol : usedSymbols()) {
+      bool isBound = static_cast<size_t>(symbol) < program_.symbols.size() && program_.symbols[symbol].input >= 0;
+      if (!isBound) return unsupported("symbol s" + std::to_string(symbol) + " is not the size of any input");
+    }
+    return {};
+  }
+
+  std::set<int> usedSymbols() const {
+    std::set<int> symbols;
+    auto use = [&](const SymExpr& expr) {
+      // The text form names each symbol; sizes are small, so scanning it is cheap enough for one compilation.
+      const std::string text = expr.isConstant() ? "" : expr.toString();
+      for (size_t at = text.find('s'); at != std::string::npos; at = text.find('s', at + 1)) {
+        symbols.insert(std::atoi(text.c_str() + at + 1));
+      }
+    };
+    for (const Value& value : graph_.values) {
+      std::ranges::for_each(value.type.sizes, use);
+      std::ranges::for_each(value.type.strides, use);
+      use(value.scalar);
+    }
+    for (const Node& node : graph_.nodes) std::ranges::for_each(node.integers, use);
+    return symbols;
+  }
+
+  const passes::PlannedGraph& planned_;
+  const Graph& graph_;
+  ClusterTable& clusters_;
+  runtime::Program program_;
+};
+
+void addOrigins(const std::string& list, std::set<std::string>& origins) {
+  for (size_t begin = 0; begin < list.size();) {
+    size_t end = std::min(list.find(',', begin), list.size());
+    origins.insert(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+int32_t ClusterTable::add(const Cluster& cluster) {
+  auto [found, isNew] = indexOf_.emplace(cluster.toString(), static_cast<int32_t>(clusters_.size()));
+  if (isNew) clusters_.push_back(cluster);
+  return found->second;
+}
+
+StatusOr<runtime::Program> assembleProgram(const passes::PlannedGraph& planned, ClusterTable& clusters) {
+  return Assembler(planned, clusters).assemble();
+}
+
+OperatorCounts countOperators(const Graph& graph) {
+  std::set<std::string> compiled;
+  std::set<std::string> external;
+  for (const Node& node : graph.nodes) {
+    bool isView = node.kind == NodeKind::kCall && node.effects.mayAlias && node.effects.isPure();
+    if (!isView) addOrigins(node.origin, node.kind == NodeKind::kKernel ? compiled : external);
+  }
+  for (const std::string& name : compiled) external.erase(name);
+  return {static_cast<int32_t>(compiled.size()), static_cast<int32_t>(external.size())};
+}
+
+}  // namespace agspeed::compiler
