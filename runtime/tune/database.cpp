@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kBusyTimeoutMs = 2000;
+constexpr int kBusyTimeoutMs = 5000;
 constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes", "graph", "isa",
                                                          "shapes", "threads", "versions"};
 
@@ -50,8 +50,11 @@ DatabaseRow readRow(sqlite3_stmt* statement) {
   return row;
 }
 
+constexpr int64_t kUnreadable = -1;
+
+/// Returns: kUnreadable when the file is locked or no database.
 int64_t readPragma(sqlite3* connection, const char* sql) {
-  int64_t value = -1;
+  int64_t value = kUnreadable;
   sqlite3_stmt* statement = nullptr;
   if (sqlite3_prepare_v2(connection, sql, -1, &statement, nullptr) == SQLITE_OK &&
       sqlite3_step(statement) == SQLITE_ROW) {
@@ -61,6 +64,7 @@ int64_t readPragma(sqlite3* connection, const char* sql) {
   return value;
 }
 
+/// Somebody else holds the lock: worth another try later.
 bool isBusy(int code) { return (code & 0xff) == SQLITE_BUSY || (code & 0xff) == SQLITE_LOCKED; }
 
 }  // namespace
@@ -111,6 +115,7 @@ void TuningDatabase::open() {
   sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
 
+  if (readPragma(connection, "SELECT count(*) FROM sqlite_master") == kUnreadable) return ignore(sqlite3_errmsg(connection));
   const bool isNew = readPragma(connection, "SELECT count(*) FROM sqlite_master") == 0 &&
                      readPragma(connection, "PRAGMA application_id") == 0;
   if (isNew) {
@@ -120,7 +125,7 @@ void TuningDatabase::open() {
     if (!execute(create.c_str())) return;
   }
   if (readPragma(connection, "PRAGMA application_id") != kDatabaseApplicationId) {
-    return ignore("it is corrupted or was not written by agspeed");
+    return ignore("it was not written by agspeed");
   }
   const int64_t version = readPragma(connection, "PRAGMA user_version");
   if (version != kDatabaseVersion) {
@@ -170,7 +175,8 @@ StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, 
     if (warning_.empty()) warning_ = "tuning database " + path_ + ": a damaged row was ignored";
     return std::optional<std::string>();
   }
-  query("UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1",
+  // One write per hour at most: a hit must not cost a disk flush.
+  query("UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1 AND used <= ?2 - 3600",
         [&](sqlite3_stmt* statement) {
           bindText(statement, 1, canonical);
           sqlite3_bind_int64(statement, 2, now);

@@ -25,6 +25,7 @@ DriftGuard::DriftGuard(const TunerConfig& config)
 
 void DriftGuard::start(bool isUnmeasured) {
   recheck_.clear();
+  broken_.reset();
   levels_.clear();
   numSteps_ = numEagerSteps_ = lastBlockStep_ = numReported_ = 0;
   lastBurstStep_ = -kBurstSpacing;
@@ -84,13 +85,9 @@ void DriftGuard::finishBlock() {
   ++numBlocks_;
   lastBlockStep_ = numSteps_;
   burstBlocks_ = std::max(0, burstBlocks_ - 1);
-}
-
-std::optional<Interval> DriftGuard::broken() const {
-  if (recheck_.numPairs() < minPairs_) return std::nullopt;
+  if (recheck_.numPairs() < minPairs_) return;
   const Interval interval = recheck_.ratio(kBreakConfidence);
-  if (interval.low <= 1.0) return std::nullopt;
-  return interval;
+  if (interval.low > 1.0) broken_ = interval;
 }
 
 int64_t DriftGuard::quietSteps(int64_t eagerSteps) const {

@@ -31,10 +31,10 @@ class DriftGuard {
   /// True when a re-check block of `eagerSteps` eager steps is due.
   bool isRecheckDue(int64_t eagerSteps) const;
   Comparison& recheck() { return recheck_; }
-  /// A re-check block is complete.
+  /// A re-check block is complete: judges anew.
   void finishBlock();
   /// The interval that breaks the promise, or nothing.
-  std::optional<Interval> broken() const;
+  const std::optional<Interval>& broken() const { return broken_; }
 
   /// Steps until reports are of use again; the driver may keep silent that long.
   int64_t quietSteps(int64_t eagerSteps) const;
@@ -56,6 +56,7 @@ class DriftGuard {
   double fraction_;
   int32_t minPairs_;
   Comparison recheck_;
+  std::optional<Interval> broken_;
   std::map<int32_t, Level> levels_;
   int64_t numSteps_ = 0;
   int64_t numEagerSteps_ = 0;

@@ -254,6 +254,7 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   trial_.reset();
   phase_ = Phase::kSettled;
   guard_.start(isFromDatabase);
+  if (arm == kEager && numRetunes_ > 0) scheduleRetune();
   log("decide", arms_[arm].spec.name, reason);
 }
 
@@ -270,10 +271,14 @@ void Tuner::rollBack(const std::string& reason) {
                        ledger_.wallSeconds(), false};
   phase_ = Phase::kSettled;
   retuneAtStep_.reset();
-  if (arm.isUsable() && numRetunes_ < config_.maxRetunes) {
-    retuneAtStep_ = ledger_.numSteps() + (config_.retuneAfterSteps << std::min(numRetunes_, 20));
-  }
+  if (arm.isUsable()) scheduleRetune();
   log("rollback", left, reason);
+}
+
+/// What was good once may be good again: later, less and less often, and not for ever.
+void Tuner::scheduleRetune() {
+  if (numRetunes_ >= config_.maxRetunes) return;
+  retuneAtStep_ = ledger_.numSteps() + (config_.retuneAfterSteps << std::min(numRetunes_, 20));
 }
 
 void Tuner::dismiss(size_t arm) {

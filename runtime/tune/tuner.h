@@ -141,6 +141,7 @@ class Tuner {
   void apply(const Action& action);
   void settle(size_t arm, const std::string& reason);
   void rollBack(const std::string& reason);
+  void scheduleRetune();
   void dismiss(size_t arm);
   void log(std::string what, std::string arm, std::string reason = {});
 
@@ -163,6 +164,7 @@ class Tuner {
   bool isBlockAffordable(size_t arm) const;
   void startBlock(TrialKind kind, size_t arm, size_t reference);
   double eagerStepSeconds() const;
+  double stepSeconds() const;
   int64_t recheckEagerSteps() const;
 
   // tuner_judge.cpp: what the measurements say

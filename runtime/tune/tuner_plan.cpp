@@ -15,6 +15,7 @@ namespace {
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
 constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
+constexpr size_t kMinEagerSteps = 3;      ///< seen before the first block, which must know how long a step is
 constexpr double kResumeShare = 0.02;     ///< a suspended compile resumes with this share of the allowance free again
 
 }  // namespace
@@ -124,6 +125,10 @@ bool Tuner::planBlock() {
     if (arms_[i].isMeasurable() && (!arm || arms_[i].numBlocks < arms_[*arm].numBlocks)) arm = i;
   }
   if (arm) {
+    if (arms_[kEager].seconds.size() < kMinEagerSteps) {
+      want(kEager);
+      return true;
+    }
     if (!isBlockAffordable(*arm)) return false;
     startBlock(TrialKind::kVersusEager, *arm, kEager);
     return true;
@@ -192,7 +197,7 @@ void Tuner::planSettled() {
     return log("retune", "", "measuring again after the rollback");
   }
   if (config_.mode == Mode::kDeterministic) return;
-  if (const std::optional<Interval> broken = guard_.broken()) {
+  if (const std::optional<Interval>& broken = guard_.broken()) {
     char text[200];
     std::snprintf(text, sizeof text, "%s became slower than eager: ratio %.3f (%.3f..%.3f) over %d re-check pairs",
                   arms_[incumbent_].spec.name.c_str(), broken->estimate, broken->low, broken->high, broken->count);
@@ -225,7 +230,7 @@ bool Tuner::isBlockAffordable(size_t arm) const {
 }
 
 void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
-  const int32_t runSteps = chooseRunSteps(eagerStepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
+  const int32_t runSteps = chooseRunSteps(stepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
   const Side current = current_ == reference ? Side::kReference : Side::kArm;
   trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps, current)});
   if (kind == TrialKind::kDuel) {
@@ -243,10 +248,15 @@ double Tuner::eagerStepSeconds() const {
   return seconds.empty() ? 0 : seconds.median();
 }
 
-/// Eager steps of one re-check block: A . B B . A with its dropped step.
+/// The same of the incumbent where eager never ran, as after a decision from the database.
+double Tuner::stepSeconds() const {
+  const RollingWindow& own = arms_[incumbent_].seconds;
+  return arms_[kEager].seconds.empty() && !own.empty() ? own.median() : eagerStepSeconds();
+}
+
+/// Eager steps of one re-check block: A . B B . A with its dropped steps.
 int64_t Tuner::recheckEagerSteps() const {
-  const double step = arms_[incumbent_].seconds.empty() ? eagerStepSeconds() : arms_[incumbent_].seconds.median();
-  return 2 * int64_t{chooseRunSteps(step, config_.minRunSeconds, config_.maxRunSteps)} + 2;
+  return 2 * int64_t{chooseRunSteps(stepSeconds(), config_.minRunSeconds, config_.maxRunSteps)} + 2;
 }
 
 }  // namespace agspeed::runtime::tune

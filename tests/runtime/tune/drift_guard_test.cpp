@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/drift_guard.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/tune/simulator.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+using testing::Outcome;
+using testing::Simulator;
+using testing::World;
+
+World makeWorld(uint64_t seed) {
+  World world;
+  world.seed = seed;
+  world.mode = Mode::kMax;
+  world.arms = {{.name = "native", .ratio = 0.8}};
+  return world;
+}
+
+TEST(DriftGuard, RollsBackWhenTheChosenArmBecomesSlowerThanEager) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world = makeWorld(seed);
+    world.config.maxRetunes = 0;
+    world.change = [](const std::string& arm, int64_t step) { return arm == "native" && step > 5000 ? 1.5 : 1.0; };
+    Simulator simulator(world);
+    simulator.run(5000);
+    ASSERT_EQ(simulator.outcome().chosen, "native") << "seed " << seed;
+    simulator.run(2000);
+    const Outcome outcome = simulator.outcome();
+    EXPECT_EQ(outcome.chosen, "eager") << "seed " << seed;
+    ASSERT_EQ(outcome.rollbacks.size(), 1u) << "seed " << seed;
+    EXPECT_NE(outcome.rollbacks[0].find("native became slower than eager"), std::string::npos) << outcome.rollbacks[0];
+    EXPECT_EQ(simulator.tuner().status(), "eager");
+  }
+}
+
+TEST(DriftGuard, FindsASmallLastingLossByRoutineChecks) {
+  World world = makeWorld(5);
+  world.arms[0].ratio = 0.95;
+  world.config.maxRetunes = 0;
+  world.change = [](const std::string& arm, int64_t step) { return arm == "native" && step > 3000 ? 1.1 : 1.0; };
+  Simulator simulator(world);
+  simulator.run(60000);
+  EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u) << "seed 5";
+}
+
+TEST(DriftGuard, StaysWhenTheWholeMachineSlowsDown) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world = makeWorld(seed);
+    world.machine = [](int64_t step) { return step > 3000 ? 2.0 : 1.0; };
+    Simulator simulator(world);
+    simulator.run(30000);
+    EXPECT_EQ(simulator.outcome().chosen, "native") << "seed " << seed;
+    EXPECT_TRUE(simulator.outcome().rollbacks.empty()) << "seed " << seed;
+  }
+}
+
+TEST(DriftGuard, RunsAtMostItsShareOfStepsEagerly) {
+  World world = makeWorld(9);
+  Simulator simulator(world);
+  simulator.run(2000);
+  const int64_t before = simulator.outcome().stepsByArm.at("eager");
+  simulator.run(50000);
+  const int64_t eager = simulator.outcome().stepsByArm.at("eager") - before;
+  EXPECT_GT(eager, 100) << "it does check";
+  EXPECT_LE(eager, 50000 * 0.005 + 8) << "seed 9";
+}
+
+TEST(DriftGuard, MeasuresAgainAfterARollbackButNotForEver) {
+  World world = makeWorld(3);
+  world.config.maxRetunes = 2;
+  world.config.retuneAfterSteps = 500;
+  // Good, bad, good again.
+  world.change = [](const std::string& arm, int64_t step) {
+    return arm == "native" && step > 5000 && step < 8000 ? 2.0 : 1.0;
+  };
+  Simulator simulator(world);
+  simulator.run(7000);
+  EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u);
+  simulator.run(8000);
+  const Outcome outcome = simulator.outcome();
+  EXPECT_EQ(outcome.chosen, "native") << "seed 3: " << outcome.reason;
+  EXPECT_EQ(outcome.compiles.at("native"), 1) << "measuring again compiles nothing";
+}
+
+TEST(DriftGuard, ConfirmsADatabaseDecisionSoon) {
+  World world = makeWorld(4);
+  world.mode = Mode::kAuto;
+  world.arms[0].ratio = 1.2;  // the database is wrong about this machine
+  Simulator simulator(world);
+  ASSERT_TRUE(simulator.tuner().adopt("native").isOk());
+  simulator.run(400);
+  EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u);
+  EXPECT_EQ(simulator.outcome().chosen, "eager");
+}
+
+TEST(DriftGuard, LetsTheDriverKeepSilentBetweenChecks) {
+  DriftGuard guard{TunerConfig{}};
+  guard.start(false);
+  EXPECT_EQ(guard.quietSteps(4), 0);
+  for (int i = 0; i < 16; ++i) {
+    guard.addSteps(1, 0);
+    guard.addSteadyStep(0, 0.01);
+  }
+  EXPECT_GT(guard.quietSteps(4), 100);
+  guard.addSteps(guard.quietSteps(4), 0);
+  guard.addSteps(1, 0);
+  guard.addSteadyStep(0, 0.01);
+  EXPECT_EQ(guard.quietSteps(4), 0);
+}
+
+}  // namespace
+}  // namespace agspeed::runtime::tune

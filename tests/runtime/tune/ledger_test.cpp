@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/ledger.h"
+
+#include <gtest/gtest.h>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+TEST(Ledger, EarnsAShareOfTheTimeTrained) {
+  Ledger ledger(TunerConfig{});
+  EXPECT_FALSE(ledger.canAfford(0.001));
+  ledger.addTrained(100, 1000);
+  EXPECT_TRUE(ledger.canAfford(9.6));
+  EXPECT_FALSE(ledger.canAfford(10));
+  ledger.addForeground(5);
+  EXPECT_FALSE(ledger.canAfford(5));
+  EXPECT_DOUBLE_EQ(ledger.wallSeconds(), 105);
+}
+
+TEST(Ledger, CountsEveryKindOfSlowdownOnce) {
+  Ledger ledger(TunerConfig{});
+  ledger.addForeground(1);
+  ledger.addInflation(0.5);
+  ledger.addTrial("a", 0.25);
+  ledger.addTrial("b", -7);  // an arm faster than eager costs nothing, and pays for no other
+  ledger.addBackground(100);
+  ledger.addSaved(50);
+  EXPECT_DOUBLE_EQ(ledger.slowdownSeconds(), 1.75);
+}
+
+TEST(Ledger, NoiseBelowZeroIsNoIncome) {
+  Ledger ledger(TunerConfig{});
+  ledger.addInflation(-3);
+  EXPECT_DOUBLE_EQ(ledger.slowdownSeconds(), 0);
+}
+
+TEST(Ledger, CapHoldsInEveryMode) {
+  for (const Mode mode : {Mode::kAuto, Mode::kMax, Mode::kFastStart, Mode::kDeterministic}) {
+    TunerConfig config;
+    config.mode = mode;
+    config.budgetSeconds = 2;
+    Ledger ledger(config);
+    ledger.addTrained(1e6, 1);
+    EXPECT_TRUE(ledger.canAfford(2)) << toString(mode);
+    EXPECT_FALSE(ledger.canAfford(2.1)) << toString(mode);
+  }
+}
+
+TEST(Ledger, BreaksEvenWhenSavingsReachTheCost) {
+  Ledger ledger(TunerConfig{});
+  ledger.addForeground(3);
+  EXPECT_EQ(ledger.breakEvenSteps(0.02, 0.01), 300);
+  EXPECT_FALSE(ledger.breakEvenSteps(0.02, 0.02).has_value());
+}
+
+}  // namespace
+}  // namespace agspeed::runtime::tune

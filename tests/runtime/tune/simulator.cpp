@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/runtime/tune/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace agspeed::runtime::tune::testing {
+
+Simulator::Simulator(World world) : world_(std::move(world)), random_(world_.seed) {
+  TunerConfig config = world_.config;
+  config.mode = world_.mode;
+  config.captureSeconds = world_.captureSeconds;
+  for (const SimulatedArm& arm : world_.arms) config.arms.push_back({arm.name, arm.compileSeconds, arm.loadSeconds});
+  tuner_ = Tuner::create(config).value();
+}
+
+const SimulatedArm* Simulator::find(const std::string& arm) const {
+  for (const SimulatedArm& candidate : world_.arms) {
+    if (candidate.name == arm) return &candidate;
+  }
+  return nullptr;
+}
+
+void Simulator::run(int64_t numSteps) {
+  for (int64_t i = 0; i < numSteps; ++i) {
+    // Waiting and loading take no steps: a driver goes round until the tuner wants the next step.
+    for (int round = 0; round < 50; ++round) {
+      const std::vector<Action> actions = tuner_->advance();
+      bool isBlocking = false;
+      for (const Action& action : actions) {
+        carryOut(action);
+        isBlocking |= action.kind == ActionKind::kWait || action.kind == ActionKind::kLoad ||
+                      action.kind == ActionKind::kCapture;
+      }
+      if (!isBlocking) break;
+    }
+    stepOnce();
+  }
+}
+
+void Simulator::carryOut(const Action& action) {
+  ++outcome_.numActions;
+  switch (action.kind) {
+    case ActionKind::kCapture:
+      trueSlowdown_ += world_.captureSeconds;
+      return tuner_->captureFinished(world_.captureSeconds);
+    case ActionKind::kCompile: return startCompile(action);
+    case ActionKind::kPriority:
+      level_ = action.level;
+      raisedLeft_ = action.seconds;
+      return;
+    case ActionKind::kWait:
+      trueSlowdown_ += compileLeft_;
+      (void)tuner_->armChanged({compiling_, ArmState::kCompiling, "", 0, compileLeft_});
+      return finishCompile();
+    case ActionKind::kLoad: {
+      const SimulatedArm& arm = *find(action.arm);
+      trueSlowdown_ += arm.loadSeconds;
+      (void)tuner_->armChanged({arm.name, arm.outcome, "simulated", 0, arm.loadSeconds});
+      return;
+    }
+    case ActionKind::kRun: running_ = action.arm; return;
+    case ActionKind::kDecide:
+      outcome_.decidedAtStep = step_;
+      return;
+    case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return;
+  }
+}
+
+void Simulator::startCompile(const Action& action) {
+  ++outcome_.compiles[action.arm];
+  compiling_ = action.arm;
+  compileLeft_ = find(action.arm)->compileSeconds;
+  level_ = action.level;
+  raisedLeft_ = action.level == Level::kRaised ? 1e9 : 0;
+}
+
+void Simulator::finishCompile() {
+  if (compiling_.empty()) return;
+  const std::string arm = std::exchange(compiling_, "");
+  (void)tuner_->armChanged({arm, ArmState::kCompiled, "", find(arm)->compileSeconds, 0});
+}
+
+double Simulator::noiseFactor() {
+  const Noise& noise = world_.noise;
+  double factor = std::exp(std::normal_distribution<double>(0, noise.sigma)(random_));
+  std::uniform_real_distribution<double> uniform(0, 1);
+  if (uniform(random_) < noise.tailProbability) factor *= noise.tailScale * std::pow(uniform(random_), -0.4);
+  if (uniform(random_) < noise.slowModeProbability) factor *= noise.slowModeFactor;
+  if (noise.burstEvery > 0 && std::fmod(static_cast<double>(step_), noise.burstEvery) < noise.burstSteps) {
+    factor *= noise.burstFactor;
+  }
+  return factor;
+}
+
+double Simulator::drawSeconds(const std::string& arm, int32_t shape) {
+  double seconds = world_.eagerSeconds * (1 + 0.5 * shape) * noiseFactor();
+  if (world_.machine) seconds *= world_.machine(step_);
+  if (world_.change) seconds *= world_.change(arm, step_);
+  const SimulatedArm* simulated = find(arm);
+  if (!simulated) return seconds;
+  seconds *= simulated->ratio;
+  if (outcome_.stepsByArm[arm] < simulated->warmupSteps) seconds *= simulated->warmupFactor;
+  if (std::uniform_real_distribution<double>(0, 1)(random_) < simulated->slowProbability) seconds *= simulated->slowFactor;
+  return seconds;
+}
+
+void Simulator::stepOnce() {
+  const int32_t shape = std::uniform_int_distribution<int32_t>(0, world_.numShapes - 1)(random_);
+  const SimulatedArm* arm = find(running_);
+  double seconds = drawSeconds(running_, shape);
+  const double undisturbed = seconds;
+  if (!compiling_.empty() && level_ != Level::kSuspended) {
+    const bool isRaised = level_ == Level::kRaised && raisedLeft_ > 0;
+    seconds *= isRaised ? world_.raisedInflation : world_.idleInflation;
+    compileLeft_ -= seconds * (isRaised ? 0.6 : world_.idleProgress);
+    raisedLeft_ -= seconds;
+  }
+  trueSlowdown_ += seconds - undisturbed;
+  if (arm && arm->ratio > 1) trueSlowdown_ += undisturbed * (1 - 1 / arm->ratio);
+  trained_ += seconds;
+  outcome_.maxBudgetShare = std::max(outcome_.maxBudgetShare, trueSlowdown_ / trained_);
+  ++outcome_.stepsByArm[running_];
+  ++step_;
+  const Status status = tuner_->stepFinished(
+      {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, false});
+  AG_CHECK(status.isOk(), status.message());
+  if (!compiling_.empty() && compileLeft_ <= 0) finishCompile();
+}
+
+Outcome Simulator::outcome() const {
+  Outcome outcome = outcome_;
+  outcome.chosen = tuner_->current();
+  outcome.reason = tuner_->statusReason();
+  outcome.wallSeconds = tuner_->ledger().wallSeconds();
+  outcome.slowdownSeconds = tuner_->ledger().slowdownSeconds();
+  return outcome;
+}
+
+double bestFixedSeconds(const World& world, int64_t numSteps, bool capturesOnly) {
+  const double eager = static_cast<double>(numSteps) * world.eagerSeconds;
+  double best = eager;
+  for (const SimulatedArm& arm : world.arms) {
+    const double setUp = world.captureSeconds + (capturesOnly ? 0 : arm.compileSeconds + arm.loadSeconds);
+    best = std::min(best, setUp + eager * arm.ratio);
+  }
+  return best;
+}
+
+}  // namespace agspeed::runtime::tune::testing

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine, a training loop and a driver, all made up: carries out the Tuner's actions on arms of known speed and noise.
+// Everything follows from the seed; tests print it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/tune/tuner.h"
+
+namespace agspeed::runtime::tune::testing {
+
+/// How step times scatter around their true value.
+struct Noise {
+  double sigma = 0.02;             ///< log-normal
+  double tailProbability = 0;      ///< Pareto-like slow steps ...
+  double tailScale = 3;            ///< ... of at least this factor
+  double burstEvery = 0;           ///< steps between bursts of outside load
+  double burstSteps = 20;
+  double burstFactor = 1.5;
+  double slowModeProbability = 0;  ///< a second mode of the machine: all arms
+  double slowModeFactor = 1.3;
+};
+
+struct SimulatedArm {
+  std::string name;
+  double ratio = 1;                ///< true step time over eager's
+  double compileSeconds = 1;       ///< alone on the machine, at normal priority
+  double loadSeconds = 0.2;        ///< foreground
+  int64_t peakBytes = 100 << 20;
+  double warmupFactor = 1;         ///< first steps after loading
+  int64_t warmupSteps = 0;
+  double slowProbability = 0;      ///< this arm's own slow steps ...
+  double slowFactor = 1;
+  ArmState outcome = ArmState::kReady;  ///< kRejected, kFailed, kSkipped: what the driver reports instead
+};
+
+struct World {
+  uint64_t seed = 1;
+  Mode mode = Mode::kAuto;
+  double eagerSeconds = 0.02;
+  double captureSeconds = 1.0;
+  std::vector<SimulatedArm> arms;
+  Noise noise;
+  std::function<double(int64_t step)> machine;               ///< speed factor of the machine by step; 1 when empty
+  std::function<double(const std::string&, int64_t)> change; ///< factor of one arm by step
+  int32_t numShapes = 1;
+  double idleInflation = 1.04;
+  double raisedInflation = 2.5;
+  double idleProgress = 0.15;      ///< share of normal speed a compile makes at idle priority
+  TunerConfig config;              ///< mode and arms are filled in from above
+};
+
+struct Outcome {
+  std::string chosen;              ///< current arm at the end
+  std::string reason;
+  double wallSeconds = 0;
+  double slowdownSeconds = 0;
+  double maxBudgetShare = 0;       ///< highest true slow-down / seconds trained, over the run
+  int64_t decidedAtStep = -1;
+  int64_t numActions = 0;
+  std::map<std::string, int64_t> stepsByArm;
+  std::map<std::string, int64_t> compiles;
+  std::vector<std::string> rollbacks;
+};
+
+class Simulator {
+ public:
+  explicit Simulator(World world);
+  /// Runs training steps; may be called again to go on.
+  void run(int64_t numSteps);
+  Tuner& tuner() { return *tuner_; }
+  World& world() { return world_; }
+  Outcome outcome() const;
+
+ private:
+  void carryOut(const Action& action);
+  void startCompile(const Action& action);
+  void finishCompile();
+  void stepOnce();
+  double drawSeconds(const std::string& arm, int32_t shape);
+  double noiseFactor();
+  const SimulatedArm* find(const std::string& arm) const;
+
+  World world_;
+  std::mt19937_64 random_;
+  std::unique_ptr<Tuner> tuner_;
+  Outcome outcome_;
+  int64_t step_ = 0;
+  std::string running_{kEagerArm};
+  std::string compiling_;
+  double compileLeft_ = 0;
+  Level level_ = Level::kIdle;
+  double raisedLeft_ = 0;
+  double trueSlowdown_ = 0;
+  double trained_ = 0;
+};
+
+/// Seconds of the best fixed choice over `numSteps` steps: eager, or one arm with its capture, compile and load paid in
+/// the foreground first (what compiling by hand costs). `capturesOnly` leaves the compile and the load out.
+double bestFixedSeconds(const World& world, int64_t numSteps, bool capturesOnly);
+
+}  // namespace agspeed::runtime::tune::testing

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each mode does, action by action, and how events steer it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/runtime/tune/simulator.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Outcome;
+using testing::Simulator;
+using testing::World;
+
+std::unique_ptr<Tuner> makeTuner(Mode mode, std::vector<ArmSpec> arms) {
+  TunerConfig config;
+  config.mode = mode;
+  config.arms = std::move(arms);
+  return Tuner::create(config).value();
+}
+
+std::vector<std::string> advance(Tuner& tuner) {
+  std::vector<std::string> texts;
+  for (const Action& action : tuner.advance()) texts.push_back(std::string(toString(action.kind)) + " " + action.arm);
+  return texts;
+}
+
+World makeWorld(Mode mode) {
+  World world;
+  world.mode = mode;
+  world.seed = 7;
+  world.arms = {{.name = "native", .ratio = 0.8, .compileSeconds = 0.4, .loadSeconds = 0.1},
+                {.name = "inductor", .ratio = 0.6, .compileSeconds = 12, .loadSeconds = 1}};
+  return world;
+}
+
+TEST(TunerConfig, RefusesNonsenseWithASentence) {
+  TunerConfig config;
+  config.arms = {{"eager"}};
+  EXPECT_THAT(Tuner::create(config).status().message(), HasSubstr("listed twice"));
+  config.arms = {{"native"}};
+  config.pinnedArm = "inductor";
+  EXPECT_THAT(Tuner::create(config).status().message(), HasSubstr("\"inductor\" is not among the arms"));
+  config.pinnedArm.clear();
+  config.maxPairs = 3;
+  EXPECT_THAT(Tuner::create(config).status().message(), HasSubstr("maxPairs"));
+  EXPECT_THAT(parseMode("fast").status().message(), HasSubstr("mode \"fast\" is unknown"));
+}
+
+TEST(AutoMode, StartsWithEagerAndEarnsTheCapture) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"native"}});
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_THAT(advance(*tuner), IsEmpty()) << "step " << i;
+    ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  }
+  EXPECT_EQ(tuner->status(), "tuning");
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
+}
+
+TEST(AutoMode, CompilesInTheBackgroundAndRunsTheBestArmMeanwhile) {
+  Simulator simulator(makeWorld(Mode::kAuto));
+  simulator.run(12000);
+  const Outcome outcome = simulator.outcome();
+  ASSERT_TRUE(simulator.tuner().decision().has_value());
+  EXPECT_EQ(simulator.tuner().decision()->arm, "inductor");
+  EXPECT_GT(outcome.stepsByArm.at("native"), 500) << "the first proven arm runs while the next one compiles";
+}
+
+TEST(AutoMode, LoadsOnlyWhenItCanPay) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"inductor", 5, 2}});
+  for (int i = 0; i < 1100; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
+  tuner->captureFinished(0.5);
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 5, 0}).isOk());
+  EXPECT_THAT(advance(*tuner), IsEmpty()) << "2 s of load are not earned after 11 s";
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("load inductor"));
+}
+
+TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"inductor", 5, 0}});
+  for (int i = 0; i < 3000; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  advance(*tuner);
+  tuner->captureFinished(1.0);
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
+  const std::vector<Action> raised = tuner->advance();
+  ASSERT_EQ(raised.size(), 1u);
+  EXPECT_EQ(raised[0].level, Level::kRaised);
+  EXPECT_GT(raised[0].seconds, 0.5);
+  EXPECT_LT(raised[0].seconds, 4);
+  std::vector<Action> actions;
+  for (int i = 0; i < 1000 && actions.empty(); ++i) {
+    ASSERT_TRUE(tuner->stepFinished({"eager", 0.04, "s", 0, false}).isOk());
+    actions = tuner->advance();
+  }
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].level, Level::kSuspended);
+  EXPECT_LE(tuner->ledger().slowdownSeconds(), 0.1 * tuner->ledger().trainedSeconds());
+}
+
+TEST(MaxMode, CompilesEverythingBeforeTheFirstStep) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor"}});
+  EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
+  tuner->captureFinished(1);
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile native", "wait native"));
+  ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0.4}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor", "wait inductor"));
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 0, 9}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("load inductor"));
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kRejected, "gradient of weight differs", 0, 1}).isOk());
+  EXPECT_THAT(advance(*tuner), IsEmpty()) << "the first A run of native's block is eager";
+}
+
+TEST(MaxMode, BudgetCapSkipsWhatItCannotPay) {
+  World world = makeWorld(Mode::kMax);
+  world.config.budgetSeconds = 5;
+  Simulator simulator(world);
+  simulator.run(2000);
+  ASSERT_TRUE(simulator.tuner().decision().has_value());
+  EXPECT_EQ(simulator.tuner().decision()->arm, "native");
+  EXPECT_EQ(simulator.outcome().compiles.count("inductor"), 0u);
+  EXPECT_THAT(simulator.tuner().snapshot(), HasSubstr("tuning budget of 5"));
+}
+
+TEST(FastStartMode, TakesOnlyWhatIsQuick) {
+  Simulator simulator(makeWorld(Mode::kFastStart));
+  simulator.run(500);
+  ASSERT_TRUE(simulator.tuner().decision().has_value());
+  EXPECT_EQ(simulator.tuner().decision()->arm, "native");
+  EXPECT_EQ(simulator.outcome().compiles.count("inductor"), 0u);
+  EXPECT_LT(simulator.tuner().decision()->step, 200);
+}
+
+TEST(FastStartMode, RefusesASlowCapture) {
+  World world = makeWorld(Mode::kFastStart);
+  world.captureSeconds = 4;
+  Simulator simulator(world);
+  simulator.run(20);
+  EXPECT_EQ(simulator.tuner().status(), "eager");
+  EXPECT_THAT(simulator.tuner().statusReason(), HasSubstr("capture takes longer"));
+}
+
+TEST(DeterministicMode, DoesNotDependOnTime) {
+  for (const double seconds : {1e-6, 1.0}) {
+    std::unique_ptr<Tuner> tuner = makeTuner(Mode::kDeterministic, {{"aot"}, {"native"}, {"inductor"}});
+    std::vector<std::string> all;
+    for (int i = 0; i < 50; ++i) {
+      for (const Action& action : tuner->advance()) {
+        all.push_back(std::string(toString(action.kind)) + " " + action.arm);
+        if (action.kind == ActionKind::kCapture) tuner->captureFinished(seconds);
+        const bool isRejected = action.arm == "aot";
+        const ArmState state = isRejected ? ArmState::kRejected : ArmState::kReady;
+        if (action.kind != ActionKind::kWait) continue;
+        ASSERT_TRUE(tuner->armChanged({action.arm, state, "", 0, seconds}).isOk());
+      }
+      const double slow = tuner->current() == "native" ? 9 : 1;
+      ASSERT_TRUE(tuner->stepFinished({tuner->current(), seconds * slow, "s", 0, false}).isOk());
+    }
+    EXPECT_THAT(all, ElementsAre("capture eager", "compile aot", "wait aot", "compile native", "wait native", "run native",
+                                 "decide native"));
+    EXPECT_EQ(tuner->quietSteps(), Tuner::kForever);
+  }
+}
+
+TEST(DeterministicMode, PinnedPlanIsTheOnlyOne) {
+  World world = makeWorld(Mode::kDeterministic);
+  world.config.pinnedArm = "inductor";
+  Simulator simulator(world);
+  simulator.run(10);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor");
+  world.arms[1].outcome = ArmState::kRejected;
+  Simulator failing(world);
+  failing.run(10);
+  EXPECT_EQ(failing.outcome().chosen, "eager");
+  EXPECT_EQ(failing.outcome().compiles.count("native"), 0u);
+}
+
+TEST(CachedDecision, IsTakenWithoutTuning) {
+  Simulator simulator(makeWorld(Mode::kAuto));
+  ASSERT_TRUE(simulator.tuner().adopt("inductor").isOk());
+  simulator.run(3);
+  const Outcome outcome = simulator.outcome();
+  EXPECT_EQ(outcome.chosen, "inductor");
+  EXPECT_TRUE(simulator.tuner().decision()->isFromDatabase);
+  EXPECT_EQ(outcome.compiles.count("native"), 0u);
+  simulator.run(20000);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor");
+  EXPECT_LT(simulator.outcome().stepsByArm.at("eager"), 130) << "only the guard runs eager";
+}
+
+TEST(CachedDecision, ForEagerCapturesNothing) {
+  Simulator simulator(makeWorld(Mode::kAuto));
+  ASSERT_TRUE(simulator.tuner().adopt("eager").isOk());
+  simulator.run(2000);
+  EXPECT_EQ(simulator.outcome().numActions, 1) << "decide, nothing else";
+  EXPECT_EQ(simulator.tuner().ledger().foregroundSeconds(), 0);
+}
+
+TEST(CachedDecision, ThatFailsIsFollowedByTuning) {
+  World world = makeWorld(Mode::kMax);
+  world.arms[1].outcome = ArmState::kFailed;
+  Simulator simulator(world);
+  ASSERT_TRUE(simulator.tuner().adopt("inductor").isOk());
+  simulator.run(1000);
+  EXPECT_EQ(simulator.outcome().chosen, "native");
+  EXPECT_FALSE(simulator.tuner().adopt("native").isOk()) << "too late";
+}
+
+TEST(TunerSnapshot, IsTheSameForTheSameTrace) {
+  Simulator first(makeWorld(Mode::kAuto));
+  Simulator second(makeWorld(Mode::kAuto));
+  first.run(6000);
+  second.run(6000);
+  EXPECT_EQ(first.tuner().snapshot(), second.tuner().snapshot());
+  EXPECT_EQ(first.tuner().decisionRecord(), second.tuner().decisionRecord());
+}
+
+}  // namespace
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mode auto over horizons: the budget is kept at every step, and the regret against the best fixed choice is bounded.
+//
+// C = capture + loads, the foreground cost of tuning. A horizon of h means h * C seconds of eager steps. The best fixed
+// choice pays its own capture, compile and load, as somebody who compiles by hand would.
+// The budget alone forces eager for the first 10 C, so for an arm s times as fast the regret at horizon h cannot be below
+// (10 + 1 + (h - 10) / s) / (1 + h / s) when it compiles for free: 1.07 at s = 1.25, 1.18 at s = 1.5, 1.31 at s = 2 for
+// h = 30. The limits below follow that arithmetic.
+#include <gtest/gtest.h>
+
+#include "tests/runtime/tune/simulator.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+using testing::bestFixedSeconds;
+using testing::Outcome;
+using testing::Simulator;
+using testing::World;
+
+constexpr double kBudget = 0.10;
+constexpr double kHorizons[] = {1, 3, 10, 15, 20, 30, 60, 100, 300, 1000};
+
+World makeWorld(uint64_t seed, double ratio, double compileSeconds) {
+  World world;
+  world.seed = seed;
+  world.captureSeconds = 2;
+  world.arms = {{.name = "arm", .ratio = ratio, .compileSeconds = compileSeconds, .loadSeconds = 0.2}};
+  return world;
+}
+
+double foregroundCost(const World& world) {
+  double seconds = world.captureSeconds;
+  for (const testing::SimulatedArm& arm : world.arms) seconds += arm.loadSeconds;
+  return seconds;
+}
+
+struct Regret {
+  double ratio = 0;
+  double budgetShare = 0;
+};
+
+Regret measure(World world, double horizon) {
+  const auto numSteps = static_cast<int64_t>(horizon * foregroundCost(world) / world.eagerSeconds);
+  const double best = bestFixedSeconds(world, numSteps, false);
+  Simulator simulator(std::move(world));
+  simulator.run(numSteps);
+  const Outcome outcome = simulator.outcome();
+  return {outcome.wallSeconds / best, outcome.maxBudgetShare};
+}
+
+TEST(AutoRegret, BudgetIsNeverExceeded) {
+  for (const double ratio : {0.5, 0.9, 1.0, 1.1, 1.5, 10.0, 100.0}) {
+    for (const double compileSeconds : {0.2, 20.0}) {
+      for (uint64_t seed = 1; seed <= 5; ++seed) {
+        const Regret regret = measure(makeWorld(seed, ratio, compileSeconds), 60);
+        EXPECT_LE(regret.budgetShare, kBudget * 1.01)
+            << "seed " << seed << ", ratio " << ratio << ", compile " << compileSeconds << " s";
+      }
+    }
+  }
+}
+
+TEST(AutoRegret, BudgetHoldsOnANoisyMachineToo) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world = makeWorld(seed, 0.9, 10);
+    world.noise = {.sigma = 0.05, .tailProbability = 0.03, .burstEvery = 200};
+    EXPECT_LE(measure(world, 60).budgetShare, kBudget * 1.05) << "seed " << seed;
+  }
+}
+
+TEST(AutoRegret, NothingIsCapturedBelowTheHorizon) {
+  for (const double horizon : {1.0, 3.0, 8.0}) {
+    EXPECT_LE(measure(makeWorld(1, 1.0, 1), horizon).ratio, 1.005) << "horizon " << horizon;
+  }
+}
+
+TEST(AutoRegret, WithoutAWinnerItIsWhatTheBudgetAllows) {
+  for (const double horizon : kHorizons) {
+    EXPECT_LE(measure(makeWorld(2, 1.0, 4), horizon).ratio, 1.10) << "horizon " << horizon;
+    EXPECT_LE(measure(makeWorld(2, 1.3, 4), horizon).ratio, 1.10) << "horizon " << horizon;
+  }
+}
+
+TEST(AutoRegret, IsSmallBeyondThirtyTimesTheCost) {
+  for (const double speedup : {1.05, 1.1, 1.2, 1.25}) {
+    for (const double horizon : {30.0, 60.0, 100.0, 300.0, 1000.0}) {
+      for (const double compileSeconds : {0.5, 8.0}) {
+        EXPECT_LE(measure(makeWorld(3, 1 / speedup, compileSeconds), horizon).ratio, 1.10)
+            << "speed-up " << speedup << ", horizon " << horizon << ", compile " << compileSeconds << " s";
+      }
+    }
+  }
+}
+
+TEST(AutoRegret, IsBoundedBelow) {
+  for (const double speedup : {1.05, 1.1, 1.2, 1.25}) {
+    for (const double horizon : kHorizons) {
+      EXPECT_LE(measure(makeWorld(4, 1 / speedup, 0.5), horizon).ratio, 1.25)
+          << "speed-up " << speedup << ", horizon " << horizon;
+    }
+  }
+}
+
+TEST(AutoRegret, FollowsTheArithmeticOfTheBudgetForLargeSpeedups) {
+  for (const double speedup : {1.5, 2.0, 3.0}) {
+    for (const double horizon : {15.0, 20.0, 30.0, 60.0, 100.0, 300.0, 1000.0}) {
+      const double bound = (10 + 1 + (horizon - 10) / speedup) / (1 + horizon / speedup);
+      EXPECT_LE(measure(makeWorld(5, 1 / speedup, 0.2), horizon).ratio, bound * 1.06)
+          << "speed-up " << speedup << ", horizon " << horizon;
+    }
+    EXPECT_LE(measure(makeWorld(5, 1 / speedup, 0.2), 300).ratio, 1.10) << "speed-up " << speedup;
+  }
+}
+
+TEST(AutoRegret, LongCompilesAtIdlePriorityDoNotStarveTheGain) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    World world = makeWorld(seed, 0.6, 30);
+    Simulator simulator(world);
+    simulator.run(60000);
+    EXPECT_EQ(simulator.outcome().chosen, "arm") << "seed " << seed;
+    EXPECT_LE(simulator.outcome().wallSeconds / bestFixedSeconds(world, 60000, false), 1.10) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace agspeed::runtime::tune

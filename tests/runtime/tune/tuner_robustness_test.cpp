@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arms that fail, drivers that misreport, users who pause: eager must always be there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/runtime/tune/simulator.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::Simulator;
+using testing::World;
+
+World makeWorld(uint64_t seed, Mode mode) {
+  World world;
+  world.seed = seed;
+  world.mode = mode;
+  world.captureSeconds = 0.2;
+  world.arms = {{.name = "native", .ratio = 0.8, .compileSeconds = 0.4, .loadSeconds = 0.1},
+                {.name = "inductor", .ratio = 0.6, .compileSeconds = 2, .loadSeconds = 0.2}};
+  return world;
+}
+
+TEST(Tuner, RejectedFailedAndSkippedArmsNeverRun) {
+  for (const Mode mode : {Mode::kAuto, Mode::kMax, Mode::kFastStart, Mode::kDeterministic}) {
+    for (const ArmState bad : {ArmState::kRejected, ArmState::kFailed, ArmState::kSkipped}) {
+      World world = makeWorld(3, mode);
+      world.arms[0].outcome = bad;
+      world.arms[1].outcome = bad;
+      Simulator simulator(world);
+      simulator.run(5000);
+      const Outcome outcome = simulator.outcome();
+      EXPECT_EQ(outcome.stepsByArm.size(), 1u) << toString(mode) << ", " << toString(bad);
+      EXPECT_EQ(outcome.chosen, "eager");
+      EXPECT_EQ(simulator.tuner().status(), "eager");
+      EXPECT_THAT(outcome.reason, HasSubstr("no arm could be used"));
+    }
+  }
+}
+
+TEST(Tuner, ALateReadyDoesNotReviveADeadArm) {
+  Simulator simulator(makeWorld(1, Mode::kMax));
+  ASSERT_TRUE(simulator.tuner().armChanged({"native", ArmState::kFailed, "child died", 0, 0}).isOk());
+  ASSERT_TRUE(simulator.tuner().armChanged({"native", ArmState::kReady, "", 0, 0}).isOk());
+  simulator.run(1000);
+  EXPECT_EQ(simulator.outcome().stepsByArm.count("native"), 0u);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor");
+}
+
+TEST(Tuner, FailedCaptureStaysEager) {
+  TunerConfig config;
+  config.mode = Mode::kMax;
+  config.arms = {{"native"}, {"inductor"}};
+  std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
+  tuner->advance();
+  tuner->captureFailed("graph break at model.py:7", 0.3);
+  const std::vector<Action> actions = tuner->advance();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].kind, ActionKind::kDecide);
+  EXPECT_EQ(tuner->status(), "eager");
+  EXPECT_THAT(tuner->snapshot(), HasSubstr("graph break at model.py:7"));
+  EXPECT_EQ(tuner->quietSteps(), Tuner::kForever);
+}
+
+TEST(Tuner, RefusesImpossibleEvents) {
+  std::unique_ptr<Tuner> tuner = Tuner::create({}).value();
+  EXPECT_FALSE(tuner->stepFinished({"nobody", 1.0, "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->stepFinished({"eager", 0.0, "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->stepFinished({"eager", std::nan(""), "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->armChanged({"eager", ArmState::kFailed, "", 0, 0}).isOk());
+  EXPECT_FALSE(tuner->addArm({"eager"}).isOk());
+  EXPECT_FALSE(tuner->adopt("nobody").isOk());
+}
+
+TEST(Tuner, ArmThatNeverReallyRunsLoses) {
+  TunerConfig config;
+  config.mode = Mode::kMax;
+  config.arms = {{"native"}};
+  std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
+  for (int i = 0; i < 300; ++i) {
+    for (int round = 0; round < 4; ++round) {
+      for (const Action& action : tuner->advance()) {
+        if (action.kind == ActionKind::kCapture) tuner->captureFinished(0.1);
+        if (action.kind != ActionKind::kWait) continue;
+        ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0}).isOk());
+      }
+    }
+    ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());  // its guards fail on every call
+  }
+  EXPECT_EQ(tuner->status(), "eager");
+  EXPECT_THAT(tuner->snapshot(), HasSubstr("did not run when asked"));
+}
+
+TEST(Tuner, DisturbedStepsAreNeverCompared) {
+  World world = makeWorld(1, Mode::kMax);
+  Simulator simulator(world);
+  simulator.run(30);
+  for (int i = 0; i < 500; ++i) {
+    simulator.tuner().advance();
+    ASSERT_TRUE(simulator.tuner().stepFinished({simulator.tuner().current(), 10.0, "s0", 0, true}).isOk());
+  }
+  simulator.run(1500);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor");
+}
+
+TEST(Tuner, PauseRunsEagerAndStartsNothing) {
+  for (const int64_t pausedAt : {0, 40, 300, 3000}) {
+    Simulator simulator(makeWorld(2, Mode::kMax));
+    simulator.run(pausedAt);
+    simulator.tuner().pause();
+    simulator.run(1);
+    const Outcome before = simulator.outcome();
+    simulator.run(200);
+    const Outcome after = simulator.outcome();
+    EXPECT_EQ(after.stepsByArm.at("eager") - (before.stepsByArm.count("eager") ? before.stepsByArm.at("eager") : 0), 200)
+        << "paused at " << pausedAt;
+    EXPECT_EQ(after.numActions, before.numActions);
+    simulator.tuner().resume();
+    simulator.run(3000);
+    EXPECT_EQ(simulator.outcome().chosen, "inductor") << "paused at " << pausedAt;
+  }
+}
+
+TEST(Tuner, RequestedRollbackIsForGood) {
+  Simulator simulator(makeWorld(5, Mode::kMax));
+  simulator.run(2000);
+  ASSERT_EQ(simulator.outcome().chosen, "inductor");
+  simulator.tuner().requestRollback("illegal instruction in the backward");
+  simulator.run(20000);
+  const Outcome outcome = simulator.outcome();
+  ASSERT_EQ(outcome.rollbacks.size(), 1u);
+  EXPECT_THAT(outcome.rollbacks[0], HasSubstr("illegal instruction"));
+  EXPECT_EQ(outcome.chosen, "eager");
+}
+
+TEST(Tuner, FailureDuringATrialLeavesTheOthers) {
+  World world = makeWorld(5, Mode::kMax);
+  Simulator simulator(world);
+  for (int i = 0; i < 300 && simulator.tuner().current() != "inductor"; ++i) simulator.run(1);
+  ASSERT_EQ(simulator.tuner().current(), "inductor");
+  simulator.tuner().requestRollback("wrong output shape");
+  simulator.run(2000);
+  EXPECT_EQ(simulator.outcome().chosen, "native");
+}
+
+TEST(Tuner, ARefinementAddedLaterIsTuned) {
+  World world = makeWorld(5, Mode::kMax);
+  Simulator simulator(world);
+  simulator.run(2000);
+  ASSERT_EQ(simulator.outcome().chosen, "inductor");
+  simulator.world().arms.push_back({.name = "inductor+r2:native", .ratio = 0.5, .compileSeconds = 0.2});
+  ASSERT_TRUE(simulator.tuner().addArm({"inductor+r2:native", 0.2, 0.1}).isOk());
+  simulator.run(2000);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor+r2:native");
+}
+
+TEST(Tuner, ManyShapesStayCheapAndBounded) {
+  World world = makeWorld(8, Mode::kAuto);
+  world.numShapes = 300;
+  Simulator simulator(world);
+  simulator.run(20000);
+  EXPECT_LE(simulator.outcome().maxBudgetShare, 0.101);
+}
+
+/// Rank 1 of a group: does what rank 0 decided, whatever it proposes itself.
+class Follower final : public Agreement {
+ public:
+  explicit Follower(std::vector<std::vector<Action>> script) : script_(std::move(script)) {}
+  std::vector<Action> agree(std::vector<Action>) override {
+    return next_ < script_.size() ? script_[next_++] : std::vector<Action>();
+  }
+
+ private:
+  std::vector<std::vector<Action>> script_;
+  size_t next_ = 0;
+};
+
+TEST(Tuner, CarriesOutWhatTheGroupAgreedOn) {
+  const Action run{ActionKind::kRun, "native", Level::kIdle, 0, ""};
+  const Action decide{ActionKind::kDecide, "native", Level::kIdle, 0, "rank 0 said so"};
+  TunerConfig config;
+  config.mode = Mode::kAuto;
+  config.arms = {{"native"}};
+  auto follower = std::make_unique<Follower>(std::vector<std::vector<Action>>{{}, {run, decide}});
+  std::unique_ptr<Tuner> tuner = Tuner::create(config, std::move(follower)).value();
+  EXPECT_TRUE(tuner->advance().empty());
+  EXPECT_EQ(tuner->advance().size(), 2u);
+  EXPECT_EQ(tuner->current(), "native");
+  EXPECT_EQ(tuner->statusReason(), "rank 0 said so");
+}
+
+}  // namespace
+}  // namespace agspeed::runtime::tune
