@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
@@ -107,6 +108,8 @@ class Region:
         def run(*args: Any) -> Sequence[Any]:
             try:
                 return runner(*args)
+            except StopRecomputation:
+                raise  # torch.utils.checkpoint's way to end a recomputation early
             except Exception as error:
                 result = self._eager(*args)  # raises the user's own exception if the input is at fault
                 self._drop(name, error)

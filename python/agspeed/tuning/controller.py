@@ -19,6 +19,7 @@ from agspeed.log import logger, warn_once
 from agspeed.runtime import native
 from agspeed.tuning.child import Child, Job
 from agspeed.tuning.job import write_region
+from agspeed.tuning.memory import METER
 from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"
@@ -68,7 +69,6 @@ class Controller:
         self._is_settled = False
         if self._module is not None:
             self._tuner = self._module.Tuner(self._config())
-            self._meter = self._module.MemoryMeter()
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Controller:
         if self._module is None:
             self._session.settle(EAGER, native.why_missing())
             return
-        self._meter.start()
+        METER.acquire(self)
         self._adopt_earlier_decision()
         self._advance()
 
@@ -122,14 +122,13 @@ class Controller:
         if self._child is not None:
             self._child.close()
             self._child = None
-        if self._module is not None and self._meter.is_running:
-            self._meter.stop()
+        METER.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _report_step(self, seconds: float, shape: str) -> None:
         session = self._session
-        peak = int(self._meter.peak_bytes()) if self._meter.is_running else 0
+        peak = METER.take_peak(self)
         if self._is_capturing:
             self._is_capturing = False
             session.run_plan(self._tuner.current)
@@ -141,8 +140,6 @@ class Controller:
             disturbed = len(session.regions) != self._regions_seen
             self._tuner.step_finished(session.plan, max(seconds, 1e-9), shape, peak, disturbed)
         self._regions_seen = len(session.regions)
-        if self._meter.is_running:
-            self._meter.reset_peak()
 
     def _advance(self) -> None:
         self._poll()
@@ -274,8 +271,7 @@ class Controller:
         else:
             bad = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
             self._tuner.arm_changed(name, bad.state, bad.reason, foreground_seconds=seconds)
-        if self._meter.is_running:
-            self._meter.reset_peak()
+        METER.take_peak(self)  # loading is not part of a step
         return True
 
     def _decide(self, arm: str, reason: str) -> None:
@@ -283,8 +279,7 @@ class Controller:
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason)
         self._store_decision()
-        if self._meter.is_running:
-            self._meter.stop()
+        METER.release(self)
         if self._child is not None and not self._jobs:
             self._child.close()
             self._child = None
