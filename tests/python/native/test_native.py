@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading the extension, and compiling and running Executables."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from agspeed.errors import UserError
+from agspeed.runtime import graph_spec, native
+from tests.python.native.regions import trace
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache() -> Any:
+    yield
+    native._load.cache_clear()
+
+
+def test_loaded_and_described() -> None:
+    module = native.load()
+    assert module is not None and native.why_missing() == ""
+    assert module.build_info()["torch"] == torch.__version__
+
+
+def test_another_torch_release_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("agspeed._native")
+    other.build_info = lambda: {"torch": "2.99.0"}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "agspeed._native", other)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    native._load.cache_clear()
+    assert native.load() is None
+    assert "built for PyTorch 2.99.0" in native.why_missing() and "make build" in native.why_missing()
+
+
+def test_a_missing_extension_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    native._load.cache_clear()
+    assert native.load() is None
+    assert "not built" in native.why_missing()
+
+
+def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = builtins.__import__
+
+    def no_torch(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "torch":
+            raise ImportError("No module named 'torch'")
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_torch)
+    native._load.cache_clear()
+    assert native.load() is None
+    assert "needs PyTorch" in native.why_missing()
+
+
+def test_compile_run_and_stats() -> None:
+    x = torch.randn(5, 8)
+    graph = trace(lambda x: (torch.relu(x) + 1,), [x]).graphs["forward"]
+    module = native.load()
+    assert module is not None
+    executable = module.compile({"forward": graph_spec.export(graph, lift_constants=False).to_json()}, {})
+    torch.testing.assert_close(executable.run("forward", [x]), [torch.relu(x) + 1])
+    stats = executable.stats()
+    assert stats["compiled_operators"] == 2 and stats["kernels"] == 1 and stats["native_share"] == 1.0
+    with pytest.raises(UserError, match='no entry "step"'):
+        executable.run("step", [x])
+    with pytest.raises(UserError, match="input 0 is f64"):
+        executable.run("forward", [x.double()])
+
+
+def test_bad_graphs_and_options_are_user_errors() -> None:
+    module = native.load()
+    assert module is not None
+    with pytest.raises(UserError):
+        module.compile({"forward": "{not json"}, {})
+    with pytest.raises(UserError, match="'taget'"):
+        module.compile({}, {"taget": "cpu"})
