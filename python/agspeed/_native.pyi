@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 import torch
 
-# --- build (bind_build_info.cpp) ---------------------------------------------------------------------------------------
+# --- build (bind_build_info.cpp) --------------------------------------------------------------------------------------
 
 def build_info() -> dict[str, str]:
     """What this extension was built for: "version", "torch", "llvm", "python", "compiler"."""

@@ -58,13 +58,13 @@ def _release(version: str) -> tuple[str, ...]:
 def _cannot_import(error: ImportError, torch_version: str) -> str:
     text = " ".join(str(error).split())
     return (
-        f"the native extension cannot be loaded into PyTorch {torch_version}, it was probably built for another release: "
-        f"rebuild it with `make build` ({text})."
+        f"the native extension cannot be loaded into PyTorch {torch_version}, it was probably built for another "
+        f"release: rebuild it with `make build` ({text})."
     )
 
 
 def _other_torch(built_for: str, found: str) -> str:
     return (
-        f"the native extension was built for PyTorch {built_for} but {found} is installed: rebuild it with `make build`, "
-        f"or install torch {'.'.join(_release(built_for))}."
+        f"the native extension was built for PyTorch {built_for} but {found} is installed: rebuild it with "
+        f"`make build`, or install torch {'.'.join(_release(built_for))}."
     )
