@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MLIR half of ag-opt.
+//
+//   ag-opt --kernel [--pass=NAME]... [--lower] [--disable=NAME]... FILE|-
+//
+// FILE is a cluster ("cluster rank ..."), which is emitted as MLIR first, or an MLIR module. --pass runs one pass of
+// compiler/kernel/kernel_pipeline.cpp, --lower all of them. Lines that start with // are comments.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace agspeed::compiler {
+
+struct KernelToolOptions {
+  std::vector<std::string> passes;
+  std::vector<std::string> disabledPasses;
+  bool lowers = false;
+};
+
+/// The resulting module as text. Errors: kInvalidArgument for text that cannot be parsed or an unknown pass, else those
+/// of buildKernels().
+StatusOr<std::string> runKernelTool(const std::string& text, const KernelToolOptions& options);
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clusters: text form, typing rules, shape rules.
+#include "compiler/graph/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace agspeed::compiler {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kSoftmax = R"(cluster rank 1
+  operand 0 f32 in contiguous
+  operand 1 f32 out contiguous
+  n0 = load 0 : f32
+  n1 = reduce_max n0 : f32 row
+  n2 = sub n0, n1 : f32
+  n3 = exp n2 : f32
+  n4 = reduce_sum n3 : f32 row
+  n5 = div n3, n4 : f32
+  store n5 -> 1
+end
+)";
+
+TEST(Cluster, PrintsWhatItParsed) {
+  StatusOr<Cluster> cluster = Cluster::parse(kSoftmax);
+  ASSERT_TRUE(cluster.isOk()) << cluster.status().toString();
+  EXPECT_EQ(cluster->toString(), kSoftmax);
+  EXPECT_TRUE(cluster->hasReduction());
+}
+
+TEST(Cluster, EveryOperationIsFoundByItsName) {
+  for (int i = 0; i <= static_cast<int>(PointwiseOp::kReduceProd); ++i) {
+    auto op = static_cast<PointwiseOp>(i);
+    StatusOr<PointwiseOp> found = pointwiseOpFromString(infoOf(op).name);
+    ASSERT_TRUE(found.isOk()) << infoOf(op).name;
+    EXPECT_EQ(*found, op);
+  }
+}
+
+TEST(Cluster, ConstantsKeepTheirBits) {
+  for (double value : {0.1, -0.0, 1e300, 5e-324, 1.0 / 3}) {
+    Cluster cluster = *Cluster::parse(
+        "cluster rank 0 operand 0 f64 out contiguous n0 = constant 1 : f64 row n1 = cast n0 : f64 store n1 -> 0 end");
+    cluster.nodes[0].constant = value;
+    EXPECT_EQ(Cluster::parse(cluster.toString())->nodes[0].constant, value);
+  }
+}
+
+struct Broken {
+  const char* name;
+  const char* text;
+  const char* message;
+};
+
+class ClusterVerifier : public ::testing::TestWithParam<Broken> {};
+
+TEST_P(ClusterVerifier, RejectsABrokenRule) {
+  EXPECT_THAT(Cluster::parse(GetParam().text).status().message(), HasSubstr(GetParam().message));
+}
+
+constexpr const char* kNoRows = R"(cluster rank 0 operand 0 f32 in contiguous operand 1 f32 out broadcast row
+  n0 = load 0 : f32 n1 = reduce_sum n0 : f32 row store n1 -> 1 end)";
+constexpr const char* kRowUsesElement = R"(cluster rank 1 operand 0 f32 in contiguous operand 1 f32 out contiguous
+  n0 = load 0 : f32 n1 = exp n0 : f32 row store n1 -> 1 end)";
+constexpr const char* kStoreShape = R"(cluster rank 1 operand 0 f32 in contiguous operand 1 f32 out broadcast row
+  n0 = load 0 : f32 n1 = exp n0 : f32 store n1 -> 1 end)";
+constexpr const char* kHalf = R"(cluster rank 1 operand 0 bf16 in contiguous operand 1 bf16 out contiguous
+  n0 = load 0 : bf16 n1 = exp n0 : bf16 store n1 -> 1 end)";
+constexpr const char* kOrder = R"(cluster rank 0 operand 0 f32 out contiguous n0 = exp n1 : f32 store n0 -> 0 end)";
+constexpr const char* kNoStore = "cluster rank 0 operand 0 f32 in contiguous n0 = load 0 : f32 end";
+
+INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
+                         ::testing::Values(Broken{"rows", kNoRows, "needs an outer dimension"},
+                                           Broken{"row_uses_element", kRowUsesElement, "uses an element node"},
+                                           Broken{"store_shape", kStoreShape, "differ in dtype or shape"},
+                                           Broken{"half", kHalf, "does not compute in bf16"},
+                                           Broken{"order", kOrder, "not before it"},
+                                           Broken{"no_store", kNoStore, "must store something"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace agspeed::compiler
