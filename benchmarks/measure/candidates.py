@@ -41,7 +41,23 @@ class Candidate:
 
 
 def _compiled(**arguments: Any) -> Callable[[nn.Module, Path], None]:
-    return lambda module, cache_dir: module.compile(**arguments)
+    """`module.compile`, except for containers of torch itself, such as Sequential.
+
+    Dynamo skips frames in torch's own files, so `module.compile` leaves those eager. `torch.compile(module)` wraps them
+    in a frame it does trace, and so do we.
+    """
+
+    def prepare(module: nn.Module, cache_dir: Path) -> None:
+        import torch
+
+        if not type(module).__module__.startswith("torch.nn."):
+            module.compile(**arguments)
+            return
+        module._compiled_call_impl = torch.compile(
+            lambda *args, **kwargs: module._call_impl(*args, **kwargs), **arguments
+        )
+
+    return prepare
 
 
 def _optimized(**arguments: Any) -> Callable[[nn.Module, Path], None]:
@@ -89,16 +105,18 @@ def running(candidate: Candidate, training: Training, cache_dir: Path, seconds: 
         prepare(candidate, training, cache_dir)
         yield settle(candidate, training, seconds)
     finally:
-        if candidate.tunes:
-            _restore(training)
+        _restore(candidate, training)
         torch._dynamo.reset()
 
 
-def _restore(training: Training) -> None:
-    import agspeed
-
+def _restore(candidate: Candidate, training: Training) -> None:
     for module in training.modules.values():
-        agspeed.restore(module)
+        if candidate.tunes:
+            import agspeed
+
+            agspeed.restore(module)
+        else:
+            module._compiled_call_impl = None
 
 
 def prepare(candidate: Candidate, training: Training, cache_dir: Path) -> None:

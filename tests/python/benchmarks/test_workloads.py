@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import mean
 
 import pytest
 import torch
 
 from benchmarks import workloads
-from benchmarks.measure import gemm_share
+from benchmarks.measure import candidates, gemm_share
 from benchmarks.workloads.base import Training
 
 
@@ -71,3 +72,25 @@ def test_the_random_stream_decides_the_run(name: str) -> None:
 
 def test_the_heavy_share_is_a_share() -> None:
     assert 0.02 < gemm_share.measure(workloads.load("tiny_mlp").build()) < 0.9
+
+
+@pytest.mark.parametrize("name", ["gan", "tiny_mlp", "word_lm"])
+def test_a_compiled_candidate_compiles_every_module_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    training = workloads.load(name).build()
+    with candidates.running(candidates.find("aot_eager"), training, tmp_path, 300) as settled:
+        assert settled.steps >= 6
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(training.modules)
+    torch._dynamo.utils.counters.clear()
+    assert all(math.isfinite(loss) for loss in losses(training, 2))
+    assert not torch._dynamo.utils.counters["stats"]
+
+
+def test_a_failing_module_leaves_the_next_candidate_a_clean_start(tmp_path: Path) -> None:
+    training = workloads.load("tiny_mlp").build()
+    with (
+        pytest.raises(TimeoutError, match=r"aot_eager was still settling after 1 steps and 0 s"),
+        candidates.running(candidates.find("aot_eager"), training, tmp_path, 0.0),
+    ):
+        pass
