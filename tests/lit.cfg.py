@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# lit: every *.mlir and *.ag file below tests/ whose first lines say RUN. `make test` runs them; for one folder:
-# .venv/bin/lit -v tests/passes. The tools come from build/dev, or from the folder in AGSPEED_BUILD_DIR.
+# lit: every *.mlir, *.ag and *.ag-cluster file below tests/ whose first lines say RUN. `make test` runs them; for one
+# folder: .venv/bin/lit -v tests/passes. The tools come from build/dev, or from the folder in AGSPEED_BUILD_DIR.
 # ruff: noqa: F821  (config is handed in by lit)
 import os
 import re
@@ -9,7 +9,8 @@ import lit.formats
 
 config.name = "agspeed"
 config.test_format = lit.formats.ShTest(execute_external=False)
-config.suffixes = [".ag", ".mlir"]
+config.suffixes = [".ag", ".ag-cluster", ".mlir"]
+config.excludes = ["Inputs"]
 config.test_source_root = os.path.dirname(__file__)
 
 root = os.path.dirname(config.test_source_root)

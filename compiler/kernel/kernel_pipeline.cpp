@@ -5,13 +5,21 @@
 
 namespace agspeed::compiler {
 
+const std::vector<KernelPass>& kernelPasses() {
+  static const std::vector<KernelPass> passes = {
+      // Vector code for the functions we have formulas for; disabled, everything below still works, through libm.
+      {"expand-math", passes::createExpandMathPass},
+      // What is left of them becomes calls, lane by lane.
+      {"math-to-libm", passes::createMathToLibmPass},
+      // One conversion of everything else.
+      {"lower-to-llvm", passes::createLowerToLLVMPass},
+  };
+  return passes;
+}
+
 Status lowerKernel(mlir::ModuleOp module, PassFunnel& funnel) {
-  // Vector code for the functions we have formulas for; disabled, everything below still works, through libm.
-  AG_RETURN_IF_ERROR(funnel.run("expand-math", module, passes::createExpandMathPass()));
-  // What is left of them becomes calls, lane by lane.
-  AG_RETURN_IF_ERROR(funnel.run("math-to-libm", module, passes::createMathToLibmPass()));
-  // One conversion of everything else.
-  return funnel.run("lower-to-llvm", module, passes::createLowerToLLVMPass());
+  for (const KernelPass& pass : kernelPasses()) AG_RETURN_IF_ERROR(funnel.run(pass.name, module, pass.create()));
+  return {};
 }
 
 }  // namespace agspeed::compiler

@@ -67,7 +67,7 @@ struct MathToLibmPass : impl::MathToLibmPassBase<MathToLibmPass> {
 
   Value callPerLane(OpBuilder& ops, Operation* op, func::FuncOp callee, VectorType type) {
     Location loc = op->getLoc();
-    auto index = [&](int64_t value) -> Value { return arith::ConstantIntOp::create(ops, loc, value, 64); };
+    auto index = [&](int64_t value) -> Value { return arith::ConstantIndexOp::create(ops, loc, value); };
     Value empty = arith::ConstantOp::create(ops, loc, ops.getZeroAttr(type));
     auto body = [&](OpBuilder& inner, Location, Value lane, ValueRange carried) {
       SmallVector<Value> arguments;

@@ -107,10 +107,10 @@ Val expandLog2(Val x) { return expandLog(x) * 1.4426950408889634074; }
 
 Val expandLog10(Val x) { return expandLog(x) * 0.43429448190325182765; }
 
-// acosh x = log1p((x - 1) + sqrt((x - 1) (x + 1)))
+// acosh x = log1p((x - 1) + sqrt(x - 1) sqrt(x + 1)); two roots, so that x <= -1 gives NaN.
 Val expandAcosh(Val x) {
   Val d = x - 1.0;
-  return expandLog1p(d + sqrt(d * (x + 1.0)));
+  return expandLog1p(d + sqrt(d) * sqrt(x + 1.0));
 }
 
 // asinh a = log1p(a + a^2 / (1 + sqrt(1 + a^2))), a = |x|
