@@ -69,7 +69,7 @@ class GraphSpec:
 
     @cached_property
     def _hash(self) -> str:
-        nodes = [{key: value for key, value in node.items() if key not in _NOT_HASHED} for node in self.nodes]
+        nodes = [_hashed_part(node) for node in self.nodes]
         symbols = [symbol["name"] for symbol in self.symbols]
         digest = hashlib.sha256(json.dumps([VERSION, symbols, nodes], sort_keys=True).encode())
         for name, tensor in sorted(self.tensors.items()):
@@ -80,7 +80,8 @@ class GraphSpec:
     def content_hash(self) -> str:
         """SHA-256 over everything that decides what the graph computes, constants included.
 
-        Line numbers, Dynamo's sources and the sizes seen at capture (hints of symbols) do not count.
+        Line numbers, Dynamo's sources, types of results (they follow from those of the inputs) and the sizes seen at
+        capture (hints of symbols) do not count.
         """
         return self._hash
 
@@ -232,6 +233,11 @@ class _Export:
     def _output(self, node: fx.Node) -> dict[str, Json]:
         results = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
         return {"name": node.name, "op": "output", "args": [[self._values.argument(value) for value in results]]}
+
+
+def _hashed_part(node: dict[str, Json]) -> dict[str, Json]:
+    left_out = _NOT_HASHED | {"type"} if node["op"] in ("call", "method") else _NOT_HASHED
+    return {key: value for key, value in node.items() if key not in left_out}
 
 
 def _meta_value(node: fx.Node) -> Any:

@@ -139,7 +139,8 @@ class ValueWriter:
 
     def tensor_type(self, value: torch.Tensor) -> dict[str, Json]:
         dense = value.layout is torch.strided and not value.is_quantized
-        if not dense or is_traceable_wrapper_subclass(value):
+        wrapper: bool = is_traceable_wrapper_subclass(value)
+        if wrapper or not dense:
             kind = type(value).__name__ if dense else str(value.layout)
             raise NotRepresentableError(f"a tensor of kind {kind}; only dense tensors have a type here")
         if value.is_conj() or value.is_neg():
