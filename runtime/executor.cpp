@@ -10,9 +10,9 @@ namespace agspeed::runtime {
 struct Executor::Step {
   enum class Kind : uint8_t { kKernel, kExternal, kRelease };
   Kind kind = Kind::kKernel;
-  KernelLaunch kernel;    ///< kKernel; pointers and integers are filled per call
-  size_t index = 0;       ///< kKernel: which launch; kExternal: which external call
-  ValueId value = 0;      ///< kRelease
+  KernelLaunch kernel;  ///< kKernel; pointers and integers are filled per call
+  size_t index = 0;     ///< kKernel: which launch; kExternal: which external call
+  ValueId value = 0;    ///< kRelease
   size_t firstOperand = 0, endOperand = 0;
   size_t firstFresh = 0, endFresh = 0;
   const Instruction* instruction = nullptr;
@@ -49,10 +49,7 @@ std::string describe(const Instruction& instruction) {
 
 Executor::Executor(std::shared_ptr<const Executable> executable, const Program& program,
                    std::shared_ptr<TensorBackend> backend, std::shared_ptr<ArenaPool> arenas)
-    : executable_(std::move(executable)),
-      program_(program),
-      backend_(std::move(backend)),
-      arenas_(std::move(arenas)) {}
+    : executable_(std::move(executable)), program_(program), backend_(std::move(backend)), arenas_(std::move(arenas)) {}
 
 Executor::~Executor() {
   for (std::atomic<Call*>& slot : idle_) delete slot.load();

@@ -18,9 +18,9 @@ class Verifier {
     AG_RETURN_IF_ERROR(checkValues());
     AG_RETURN_IF_ERROR(checkSymbols());
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      AG_RETURN_IF_ERROR(checkInstruction(program_.instructions[i])
-                             .withContext("instruction " + std::to_string(i) + " (" +
-                                          program_.instructions[i].origin + ")"));
+      AG_RETURN_IF_ERROR(
+          checkInstruction(program_.instructions[i])
+              .withContext("instruction " + std::to_string(i) + " (" + program_.instructions[i].origin + ")"));
     }
     return checkOutputs();
   }
@@ -83,7 +83,8 @@ class Verifier {
   }
 
   Status checkInstruction(const Instruction& instruction) {
-    if (instruction.stream != 0) return unsupported("stream " + std::to_string(instruction.stream) + " on a host device");
+    if (instruction.stream != 0)
+      return unsupported("stream " + std::to_string(instruction.stream) + " on a host device");
     return std::visit([this](const auto& op) { return check(op); }, instruction.op);
   }
 

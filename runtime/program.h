@@ -2,7 +2,8 @@
 // Program: the instruction list of one entry (forward or backward) of a compiled region. Pure data, no torch, no MLIR.
 //
 // A Program names values by dense ids. Each value has a type and a storage class; instructions read and write values in
-// order. Sizes and strides are SymExpr over the region's symbols, which the executor binds from the inputs at each call.
+// order. Sizes and strides are SymExpr over the region's symbols, which the executor binds from the inputs at each
+// call.
 //
 //   values:  v0 input f32[s0,64]   v1 input f32[64]   v2 arena f32[s0,64]   v3 external f32[s0,64]
 //   kernel  k0(v0, v1 -> v2)                    one launch of generated code
@@ -46,8 +47,8 @@ struct TensorType {
 struct ValueDecl {
   TensorType type;
   Storage storage = Storage::kInput;
-  int32_t index = 0;    ///< input position, or index into Program::constants
-  SymExpr arenaOffset;  ///< bytes, kArena only
+  int32_t index = 0;      ///< input position, or index into Program::constants
+  SymExpr arenaOffset;    ///< bytes, kArena only
   bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
 };
@@ -71,8 +72,9 @@ struct KernelCall {
   SymExpr grain;  ///< smallest slice worth a thread, derived from shapes alone
 };
 
-/// Argument of an ExternalCall: positional ones first, then keywords; the executor matches them to the operator's schema
-/// and fills in defaults. Devices, layouts and memory formats travel as strings ("cpu", "strided", "contiguous_format").
+/// Argument of an ExternalCall: positional ones first, then keywords; the executor matches them to the operator's
+/// schema and fills in defaults. Devices, layouts and memory formats travel as strings ("cpu", "strided",
+/// "contiguous_format").
 struct ExternalArg {
   struct None {};
   struct Type {
@@ -116,8 +118,8 @@ struct Program {
 };
 
 /// Checks every rule that running relies on: ids in range, values written before they are read and not read after their
-/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value; kUnsupported for a
-/// stream other than 0.
+/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value; kUnsupported for
+/// a stream other than 0.
 Status verify(const Program& program, size_t numKernels, size_t numConstants);
 
 }  // namespace agspeed::runtime

@@ -8,7 +8,8 @@
 namespace agspeed::runtime {
 namespace {
 
-StatusOr<std::vector<int64_t>> evaluateAll(const std::vector<SymExpr>& expressions, const std::vector<int64_t>& symbols) {
+StatusOr<std::vector<int64_t>> evaluateAll(const std::vector<SymExpr>& expressions,
+                                           const std::vector<int64_t>& symbols) {
   std::vector<int64_t> values;
   values.reserve(expressions.size());
   for (const SymExpr& expression : expressions) {

@@ -36,11 +36,11 @@ class BackendPlan {
 
 struct ResolvedProgram {
   std::vector<int64_t> symbols;
-  std::vector<TensorLayout> layouts;      ///< by ValueId; empty for scalars
-  std::vector<int64_t> scalars;           ///< by ValueId; 0 for tensors
-  std::vector<int64_t> arenaOffsets;      ///< by ValueId; -1 outside the arena
-  std::vector<int64_t> integers;          ///< of all launches
-  std::vector<ResolvedLaunch> launches;   ///< in program order
+  std::vector<TensorLayout> layouts;     ///< by ValueId; empty for scalars
+  std::vector<int64_t> scalars;          ///< by ValueId; 0 for tensors
+  std::vector<int64_t> arenaOffsets;     ///< by ValueId; -1 outside the arena
+  std::vector<int64_t> integers;         ///< of all launches
+  std::vector<ResolvedLaunch> launches;  ///< in program order
   int64_t arenaBytes = 0;
   std::unique_ptr<BackendPlan> backend;
 };

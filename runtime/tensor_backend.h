@@ -39,8 +39,8 @@ class TensorFrame {
 
   /// Size of dimension `dim` of a tensor input; the value of an integer input when dim is -1.
   virtual int64_t inputSize(int32_t input, int32_t dim) const = 0;
-  /// Starts a call: checks dtype, sizes, strides and device of the inputs against the plan. `arena` is the call's planned
-  /// memory. The plan outlives the call. Errors: kInvalidArgument naming the input.
+  /// Starts a call: checks dtype, sizes, strides and device of the inputs against the plan. `arena` is the call's
+  /// planned memory. The plan outlives the call. Errors: kInvalidArgument naming the input.
   virtual Status begin(const ResolvedProgram& plan, std::byte* arena) = 0;
   /// Address of a tensor's first element. Requires: the value is an input, a constant, or already produced.
   virtual void* data(ValueId value) = 0;

@@ -109,8 +109,7 @@ class Library : public runtime::KernelLibrary {
   size_t numKernels() const override { return clusters_.size(); }
   runtime::KernelFunction kernel(size_t) const override { return nullptr; }
 
-  void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin,
-              int64_t end) const override {
+  void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
     Launch launch{clusters_[index], pointers, integers};
     if (launch.rank() == 0) {
       RowInterpreter(launch, 0, begin, end).run();

@@ -305,9 +305,8 @@ Scalar applyScalar(PointwiseOp op, DType dtype, DType inputDType, std::span<cons
   if (op == PointwiseOp::kFma) {
     return integer(wrappingAdd(wrappingMul(in[0].integer, in[1].integer), in[2].integer), dtype);
   }
-  return integer(in.size() == 1 ? unaryInteger(op, in[0].integer)
-                                : binaryInteger(op, in[0].integer, in[1].integer, dtype),
-                 dtype);
+  return integer(
+      in.size() == 1 ? unaryInteger(op, in[0].integer) : binaryInteger(op, in[0].integer, in[1].integer, dtype), dtype);
 }
 
 Scalar reductionIdentity(PointwiseOp op, DType dtype) {

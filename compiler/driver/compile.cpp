@@ -21,9 +21,8 @@ Status prepareDumpDir(const std::string& dumpDir) {
 }
 
 // One entry: GraphSpec -> graph -> plan -> Program.
-StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json,
-                                        const CompileOptions& options, ClusterTable& clusters,
-                                        runtime::CompileStats& stats) {
+StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json, const CompileOptions& options,
+                                        ClusterTable& clusters, runtime::CompileStats& stats) {
   AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json));
   passes::PipelineOptions pipeline{.disabledPasses = options.disabledPasses,
                                    .verifyEachPass = options.verifyEachPass,
@@ -67,8 +66,7 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
   AG_ASSIGN_OR_RETURN(executable->kernels, backend->build(clusters.clusters(), backendOptions, buildStats));
   executable->stats.numKernels = static_cast<int32_t>(clusters.clusters().size());
   executable->stats.numKernelCacheHits = buildStats.numCacheHits;
-  executable->stats.compileSeconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  executable->stats.compileSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return executable;
 }
 

@@ -307,13 +307,14 @@ Status Cluster::verify() const {
   for (size_t i = 0; i < operands.size(); ++i) {
     bool isBroadcast = operands[i].columns == ClusterOperand::Columns::kBroadcast;
     if (isBroadcast != operands[i].isPerRow) {
-      return invalidArgument("operand " + std::to_string(i) + " must be per row exactly when it broadcasts its columns");
+      return invalidArgument("operand " + std::to_string(i) +
+                             " must be per row exactly when it broadcasts its columns");
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (Status status = verifyNode(*this, i); !status) {
-      return invalidArgument("cluster node n" + std::to_string(i) + " (" + std::string(infoOf(nodes[i].op).name) + "): " +
-                             status.message());
+      return invalidArgument("cluster node n" + std::to_string(i) + " (" + std::string(infoOf(nodes[i].op).name) +
+                             "): " + status.message());
     }
   }
   for (const ClusterStore& store : stores) AG_RETURN_IF_ERROR(verifyStore(*this, store));

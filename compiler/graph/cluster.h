@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster: a fused group of element-wise operations and last-axis reductions that becomes one kernel. Pure data; the seam
-// between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
+// Cluster: a fused group of element-wise operations and last-axis reductions that becomes one kernel. Pure data; the
+// seam between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
 //
 // Iteration space: `rank` outer dimensions, then one innermost dimension ("columns"). A row is one point of the outer
-// dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and what is
-// computed from it alone). Sizes and strides are run-time integers, so one kernel serves every size.
+// dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and what
+// is computed from it alone). Sizes and strides are run-time integers, so one kernel serves every size.
 //
 //   softmax:  n0 = load(op0)            element
 //             n1 = reduce_max(n0)       row
@@ -14,10 +14,10 @@
 //             n5 = div(n3, n4)          element
 //             store(n5 -> op1)
 //
-// The generator splits the nodes into phases: a reduction ends a phase, later phases recompute or reload what they need.
-// Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer strides
-// [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns. A cluster with a
-// reduction has rank > 0, so a slice always holds whole rows.
+// The generator splits the nodes into phases: a reduction ends a phase, later phases recompute or reload what they
+// need. Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer
+// strides [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns. A
+// cluster with a reduction has rank > 0, so a slice always holds whole rows.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +39,81 @@ namespace agspeed::compiler {
 /// What a node computes. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN propagation
 /// of minimum/maximum, Python-style remainder, true division). One row of kPointwiseOps (cluster.cpp) each.
 enum class PointwiseOp : uint8_t {
-  kLoad, kConstant, kCast,
+  kLoad,
+  kConstant,
+  kCast,
   // unary
-  kAbs, kNeg, kExp, kExp2, kExpm1, kLog, kLog2, kLog10, kLog1p, kSqrt, kRsqrt, kReciprocal, kSin, kCos, kTan, kAsin,
-  kAcos, kAtan, kSinh, kCosh, kTanh, kAsinh, kAcosh, kAtanh, kErf, kErfc, kSigmoid, kRelu, kFloor, kCeil, kRound, kTrunc,
-  kSign, kLogicalNot, kBitwiseNot, kIsNan, kIsInf,
+  kAbs,
+  kNeg,
+  kExp,
+  kExp2,
+  kExpm1,
+  kLog,
+  kLog2,
+  kLog10,
+  kLog1p,
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kSin,
+  kCos,
+  kTan,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kTanh,
+  kAsinh,
+  kAcosh,
+  kAtanh,
+  kErf,
+  kErfc,
+  kSigmoid,
+  kRelu,
+  kFloor,
+  kCeil,
+  kRound,
+  kTrunc,
+  kSign,
+  kLogicalNot,
+  kBitwiseNot,
+  kIsNan,
+  kIsInf,
   // binary
-  kAdd, kSub, kMul, kDiv, kFloorDiv, kRemainder, kFmod, kPow, kAtan2, kMaximum, kMinimum, kEq, kNe, kLt, kLe, kGt, kGe,
-  kLogicalAnd, kLogicalOr, kLogicalXor, kBitwiseAnd, kBitwiseOr, kBitwiseXor, kShiftLeft, kShiftRight,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kFloorDiv,
+  kRemainder,
+  kFmod,
+  kPow,
+  kAtan2,
+  kMaximum,
+  kMinimum,
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kLogicalAnd,
+  kLogicalOr,
+  kLogicalXor,
+  kBitwiseAnd,
+  kBitwiseOr,
+  kBitwiseXor,
+  kShiftLeft,
+  kShiftRight,
   // ternary
-  kWhere, kFma,
+  kWhere,
+  kFma,
   // reductions over the columns
-  kReduceSum, kReduceMax, kReduceMin, kReduceProd,
+  kReduceSum,
+  kReduceMax,
+  kReduceMin,
+  kReduceProd,
 };
 
 struct OpInfo {
@@ -78,10 +141,10 @@ struct ClusterOperand {
 
 struct ClusterNode {
   PointwiseOp op = PointwiseOp::kLoad;
-  DType dtype = DType::kF32;        ///< of the result; arithmetic on bf16/f16 is done in f32 and rounded at casts/stores
-  std::vector<int32_t> inputs;      ///< indices of earlier nodes
-  int32_t operand = -1;             ///< kLoad: index into operands
-  double constant = 0;              ///< kConstant (exact for integers up to 2^53)
+  DType dtype = DType::kF32;    ///< of the result; arithmetic on bf16/f16 is done in f32 and rounded at casts/stores
+  std::vector<int32_t> inputs;  ///< indices of earlier nodes
+  int32_t operand = -1;         ///< kLoad: index into operands
+  double constant = 0;          ///< kConstant (exact for integers up to 2^53)
   bool isPerRow = false;
 };
 

@@ -9,9 +9,9 @@
 //   %w = call "aten.mm.default"(%y, %x) : f32[s0,64] @mm
 //   return %w
 //
-// Nodes stand in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
-// call of an ATen operator, or (after fusion) the launch of a kernel, whose Cluster the graph owns. `origin` keeps the
-// FX node names a node came from, so plans and reports can go back to FX.
+// Nodes stand in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions,
+// a call of an ATen operator, or (after fusion) the launch of a kernel, whose Cluster the graph owns. `origin` keeps
+// the FX node names a node came from, so plans and reports can go back to FX.
 //
 // Effects: a node that mutates, draws random numbers or is opaque is never dropped, duplicated or moved across another
 // such node or across a node that touches the same memory (see passes/graph/dependencies.h).

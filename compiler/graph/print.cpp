@@ -31,7 +31,8 @@ std::string printArgument(const Graph& graph, const Node& node, const Argument& 
     case Argument::Kind::kValue: return prefix + nameOf(graph, node.inputs[argument.input]);
     case Argument::Kind::kList: break;
   }
-  return prefix + "[" + join(argument.items, [&](const Argument& item) { return printArgument(graph, node, item); }) + "]";
+  return prefix + "[" + join(argument.items, [&](const Argument& item) { return printArgument(graph, node, item); }) +
+         "]";
 }
 
 std::string printEffects(const Node& node) {
@@ -90,11 +91,13 @@ std::string Graph::toString() const {
   auto isInput = [&](size_t v) { return std::ranges::find(inputs, static_cast<ValueId>(v)) != inputs.end(); };
   for (ValueId input : inputs) {
     const Value& value = values[input];
-    text += "  %" + value.name + " = input " + (value.isScalar ? "int " + value.scalar.toString() : value.type.toString());
+    text +=
+        "  %" + value.name + " = input " + (value.isScalar ? "int " + value.scalar.toString() : value.type.toString());
     text += "\n";
   }
   for (size_t v = 0; v < values.size(); ++v) {
-    if (values[v].isScalar && !isInput(v)) text += "  %" + values[v].name + " = int " + values[v].scalar.toString() + "\n";
+    if (values[v].isScalar && !isInput(v))
+      text += "  %" + values[v].name + " = int " + values[v].scalar.toString() + "\n";
   }
   for (const Node& node : nodes) text += printNode(*this, node);
   text += "  return " + join(outputs, [&](ValueId v) { return nameOf(*this, v); }) + "\n";

@@ -23,8 +23,8 @@ struct TensorType {
   std::string toString() const;
 };
 
-/// True when a and b are equal for every assignment of symbols to values >= 2 (sizes 0 and 1 are never symbols). Decided
-/// by evaluation at fixed sample points, so that differently written polynomials compare equal.
+/// True when a and b are equal for every assignment of symbols to values >= 2 (sizes 0 and 1 are never symbols).
+/// Decided by evaluation at fixed sample points, so that differently written polynomials compare equal.
 bool sameValue(const SymExpr& a, const SymExpr& b);
 bool sameDims(const Dims& a, const Dims& b);
 /// Same dtype, sizes and strides.

@@ -16,8 +16,8 @@ class Verifier {
     for (ValueId input : graph_.inputs) isDefined_[input] = true;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (Status status = verifyNode(graph_.nodes[i]); !status) {
-        return internalError("graph node " + std::to_string(i) + " (" + describe(graph_.nodes[i]) + "): " +
-                             status.message());
+        return internalError("graph node " + std::to_string(i) + " (" + describe(graph_.nodes[i]) +
+                             "): " + status.message());
       }
     }
     for (ValueId output : graph_.outputs) {
@@ -118,7 +118,7 @@ class Verifier {
       return internalError("a view has one input, one result and aliases it");
     }
     return node.viewDims->size() == graph_.typeOf(node.results[0]).rank() ? Status()
-                                                                         : internalError("has a wrong view map");
+                                                                          : internalError("has a wrong view map");
   }
 
   Status verifyKernel(const Node& node) {

@@ -81,9 +81,10 @@ Status buildGeluBackward(OpImport& op) {
 
 Status buildEluBackward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Formula formula, Formula::make(op, {"grad", "x", "alpha", "scale", "input_scale"}));
-  return formula.result(op.flag("is_result")
-                            ? "where(x <= 0, grad * input_scale * (x + alpha * scale), grad * scale)"
-                            : "where(x <= 0, grad * input_scale * (alpha * scale) * exp(x * input_scale), grad * scale)");
+  return formula.result(
+      op.flag("is_result")
+          ? "where(x <= 0, grad * input_scale * (x + alpha * scale), grad * scale)"
+          : "where(x <= 0, grad * input_scale * (alpha * scale) * exp(x * input_scale), grad * scale)");
 }
 
 // Results: the value, and a buffer that only other devices read back but that has the shape of x on the CPU.

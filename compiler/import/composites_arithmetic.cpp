@@ -40,7 +40,8 @@ Status buildScaledSum(OpImport& op, std::string_view base, std::string_view scal
   if (alpha.number == 1) return finish(op, operands, sign > 0 ? a + " + " + b : a + " - " + b);
   if (operands.compute == DType::kBool) return unsupported("alpha of a bool sum is left to ATen");
   alpha.number *= sign;
-  return finish(op, operands, isFloat(operands.compute) ? "fma(" + b + ", alpha, " + a + ")" : a + " + " + b + " * alpha");
+  return finish(op, operands,
+                isFloat(operands.compute) ? "fma(" + b + ", alpha, " + a + ")" : a + " + " + b + " * alpha");
 }
 
 }  // namespace
@@ -71,9 +72,9 @@ Status buildPowScalar(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Operands operands, loadOperands(op));
   const Operand& exponent = operands.names["b"];
   if (!exponent.isNumber) return finish(op, operands, "pow(a, b)");
-  constexpr std::pair<double, std::string_view> kExponents[] = {
-      {0.5, "sqrt(a)"}, {-0.5, "rsqrt(a)"}, {1, "a"},           {2, "a * a"},
-      {3, "a * a * a"}, {-1, "1 / a"},      {-2, "1 / (a * a)"}};
+  constexpr std::pair<double, std::string_view> kExponents[] = {{0.5, "sqrt(a)"},   {-0.5, "rsqrt(a)"}, {1, "a"},
+                                                                {2, "a * a"},       {3, "a * a * a"},   {-1, "1 / a"},
+                                                                {-2, "1 / (a * a)"}};
   for (const auto& [value, expression] : kExponents) {
     if (value == exponent.number) return finish(op, operands, expression);
   }
@@ -86,8 +87,7 @@ Status buildLerp(OpImport& op) {
   constexpr std::string_view kNear = "start + weight * (end - start)";
   constexpr std::string_view kFar = "end - (end - start) * (1 - weight)";
   if (weight.isNumber) return finish(op, operands, std::abs(weight.number) < 0.5 ? kNear : kFar);
-  return finish(op, operands,
-                "where(abs(weight) < 0.5, " + std::string(kNear) + ", " + std::string(kFar) + ")");
+  return finish(op, operands, "where(abs(weight) < 0.5, " + std::string(kNear) + ", " + std::string(kFar) + ")");
 }
 
 }  // namespace agspeed::compiler

@@ -26,8 +26,7 @@ class NormBuilder {
     builder.rowSize_ = rowSize(type, builder.numDims_);
     for (const char* parameter : parameters) {
       if (!op.isTensor(parameter)) continue;
-      builder.names_[parameter] =
-          op.emitter().cast(op.emitter().use(op.tensor(parameter)), builder.compute_);
+      builder.names_[parameter] = op.emitter().cast(op.emitter().use(op.tensor(parameter)), builder.compute_);
     }
     return builder;
   }

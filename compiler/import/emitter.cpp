@@ -154,7 +154,8 @@ ValueId Emitter::materialize(const Operand& a, const TensorType& type, const std
   bool isOwn = false;
   for (size_t i = firstOwnNode_; i < graph_.nodes.size(); ++i) isOwn |= graph_.nodes[i].results[0] == a.value;
   ValueId value = a.value;
-  if (!isOwn || materialized_.contains(value) || !sameType(type, graph_.typeOf(value))) value = addNode(PointwiseOp::kCast, {value}, type);
+  if (!isOwn || materialized_.contains(value) || !sameType(type, graph_.typeOf(value)))
+    value = addNode(PointwiseOp::kCast, {value}, type);
   graph_.values[value].name = name;
   materialized_.insert(value);
   return value;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emitter: builds the element-wise and reduction nodes of one imported operator. Folds constants, keeps the typing rules
-// of cluster.h (small floats compute in f32, bool arithmetic becomes logic) and gives intermediates sensible layouts.
+// Emitter: builds the element-wise and reduction nodes of one imported operator. Folds constants, keeps the typing
+// rules of cluster.h (small floats compute in f32, bool arithmetic becomes logic) and gives intermediates sensible
+// layouts.
 //
 // Operand is what expressions are made of: a number not yet placed in the graph, or a value of the graph.
 // Lives for the import of one node; does not own the graph.
@@ -38,7 +39,8 @@ class Emitter {
   Operand use(ValueId value) const { return {.value = value, .dtype = graph_.typeOf(value).dtype}; }
   /// Converts; a cast of a tensor takes the layout's sizes when it broadcasts to them, so that it fuses with its users.
   Operand cast(const Operand& a, DType dtype);
-  /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such operation.
+  /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such
+  /// operation.
   StatusOr<Operand> apply(PointwiseOp op, std::vector<Operand> inputs);
   /// Reduces the trailing dimensions. keepDims: leaves them as size 1.
   Operand reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims);

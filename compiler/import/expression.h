@@ -16,8 +16,8 @@
 namespace agspeed::compiler {
 
 /// Emits the expression. Numbers take `dtype`.
-/// Errors: kUnsupported when an operation does not exist for the dtypes at hand or a name has no value (an argument that
-/// is None); kInternal for a malformed expression.
+/// Errors: kUnsupported when an operation does not exist for the dtypes at hand or a name has no value (an argument
+/// that is None); kInternal for a malformed expression.
 StatusOr<Operand> emitExpression(std::string_view expression, const std::map<std::string, Operand, std::less<>>& names,
                                  DType dtype, Emitter& emitter);
 

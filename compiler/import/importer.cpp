@@ -60,7 +60,8 @@ class Importer {
     AG_ASSIGN_OR_RETURN(const Binding* tuple, lookUp(node.args[0].text));
     int64_t index = node.args[1].integer.constant();
     if (index < 0 || static_cast<size_t>(index) >= tuple->values.size()) {
-      return invalidArgument("item " + std::to_string(index) + " of a tuple of " + std::to_string(tuple->values.size()));
+      return invalidArgument("item " + std::to_string(index) + " of a tuple of " +
+                             std::to_string(tuple->values.size()));
     }
     bindings_[node.name].values = {tuple->values[static_cast<size_t>(index)]};
     return {};
@@ -105,8 +106,8 @@ class Importer {
     call.effects = effectsOf(node.target, call.inputs.size());
     AG_RETURN_IF_ERROR(addResults(node, call));
     if (isViewOp(node.target) && call.inputs.size() == 1 && call.results.size() == 1 && call.effects.isPure()) {
-      call.viewDims = viewDimsOf(node.target, call.arguments, graph_.typeOf(call.inputs[0]),
-                                 graph_.typeOf(call.results[0]));
+      call.viewDims =
+          viewDimsOf(node.target, call.arguments, graph_.typeOf(call.inputs[0]), graph_.typeOf(call.results[0]));
     }
     graph_.nodes.push_back(std::move(call));
     return {};

@@ -21,23 +21,47 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
 
 // keep-sorted
 constexpr std::string_view kViews[] = {
-    "_conj", "_neg_view", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "expand",
-    "lift_fresh", "movedim", "narrow", "permute", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes",
-    "t", "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_complex", "view_as_real"};
+    "_conj",    "_neg_view", "_reshape_alias",   "_unsafe_view", "alias",           "as_strided",  "detach",
+    "diagonal", "expand",    "lift_fresh",       "movedim",      "narrow",          "permute",     "select",
+    "slice",    "split",     "split_with_sizes", "squeeze",      "swapaxes",        "t",           "transpose",
+    "unbind",   "unfold",    "unsqueeze",        "view",         "view_as_complex", "view_as_real"};
 
 // Operators that return either a view or a copy. keep-sorted
-constexpr std::string_view kMaybeViews[] = {
-    "chunk",   "contiguous", "conj",      "expand_as", "flatten",   "imag",      "matrix_H", "mT",
-    "numpy_T", "ravel",      "real",      "reshape",   "reshape_as", "resolve_conj", "resolve_neg", "to",
-    "type_as", "unflatten",  "view_as"};
+constexpr std::string_view kMaybeViews[] = {"chunk", "contiguous", "conj",       "expand_as",    "flatten",
+                                            "imag",  "matrix_H",   "mT",         "numpy_T",      "ravel",
+                                            "real",  "reshape",    "reshape_as", "resolve_conj", "resolve_neg",
+                                            "to",    "type_as",    "unflatten",  "view_as"};
 
 // keep-sorted
-constexpr std::string_view kRandom[] = {
-    "_fused_dropout", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu", "alpha_dropout", "bernoulli", "binomial", "cauchy", "dropout",
-    "exponential", "feature_dropout", "geometric", "log_normal", "multinomial", "native_dropout", "normal",
-    "normal_functional", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
-    "rrelu_with_noise", "rrelu_with_noise_functional", "scaled_dot_product_attention", "uniform"};
+constexpr std::string_view kRandom[] = {"_fused_dropout",
+                                        "_scaled_dot_product_cudnn_attention",
+                                        "_scaled_dot_product_flash_attention",
+                                        "_scaled_dot_product_flash_attention_for_cpu",
+                                        "alpha_dropout",
+                                        "bernoulli",
+                                        "binomial",
+                                        "cauchy",
+                                        "dropout",
+                                        "exponential",
+                                        "feature_dropout",
+                                        "geometric",
+                                        "log_normal",
+                                        "multinomial",
+                                        "native_dropout",
+                                        "normal",
+                                        "normal_functional",
+                                        "poisson",
+                                        "rand",
+                                        "rand_like",
+                                        "randint",
+                                        "randint_like",
+                                        "randn",
+                                        "randn_like",
+                                        "randperm",
+                                        "rrelu_with_noise",
+                                        "rrelu_with_noise_functional",
+                                        "scaled_dot_product_attention",
+                                        "uniform"};
 
 bool isInPlace(std::string_view name) { return name.size() > 1 && name.back() == '_' && !name.ends_with("__"); }
 

@@ -77,7 +77,7 @@ Status OpImport::bind(std::string_view text) {
     parameters_.push_back(parameter.name);
     kinds_[parameter.name] = parameter.kind;
     auto keyword = node_.kwargs.find(parameter.name);
-    arguments_[parameter.name] = i < node_.args.size()              ? node_.args[i]
+    arguments_[parameter.name] = i < node_.args.size()           ? node_.args[i]
                                  : keyword != node_.kwargs.end() ? keyword->second
                                                                  : defaultOf(parameter);
   }
@@ -138,7 +138,8 @@ StatusOr<std::vector<int64_t>> OpImport::integers(const std::string& parameter) 
   std::vector<int64_t> result;
   for (const SpecArg& item : arg->kind == SpecArg::Kind::kList ? arg->items : std::vector<SpecArg>{*arg}) {
     std::optional<SymExpr> scalar = scalarOf(item);
-    if (!scalar || !scalar->isConstant()) return unsupported("argument \"" + parameter + "\" is not a list of integers");
+    if (!scalar || !scalar->isConstant())
+      return unsupported("argument \"" + parameter + "\" is not a list of integers");
     result.push_back(scalar->constant());
   }
   return result;
@@ -194,7 +195,8 @@ StatusOr<TensorType> OpImport::resultType(size_t index) const {
   const SpecType& type = node_.type.kind == SpecType::Kind::kTuple ? node_.type.items.at(index) : node_.type;
   if (type.kind != SpecType::Kind::kTensor) return unsupported("the result is not a tensor");
   if (type.device != "cpu") return unsupported("the result is on device " + type.device);
-  if (type.tensor.dtype == DType::kC64 || type.tensor.dtype == DType::kC128) return unsupported("the result is complex");
+  if (type.tensor.dtype == DType::kC64 || type.tensor.dtype == DType::kC128)
+    return unsupported("the result is complex");
   return type.tensor;
 }
 

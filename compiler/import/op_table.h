@@ -27,25 +27,25 @@ const OpRow* findOp(std::string_view target);
 Status buildOp(const OpRow& row, OpImport& op);
 
 // Builders named by op_table.def, by theme; each file says what it emits.
-Status buildAdd(OpImport& op);            // composites_arithmetic.cpp
+Status buildAdd(OpImport& op);  // composites_arithmetic.cpp
 Status buildSub(OpImport& op);
 Status buildRsub(OpImport& op);
 Status buildDivMode(OpImport& op);
 Status buildClamp(OpImport& op);
 Status buildPowScalar(OpImport& op);
 Status buildLerp(OpImport& op);
-Status buildGelu(OpImport& op);           // composites_activation.cpp
+Status buildGelu(OpImport& op);  // composites_activation.cpp
 Status buildGeluBackward(OpImport& op);
 Status buildEluBackward(OpImport& op);
 Status buildLogSigmoidForward(OpImport& op);
 Status buildLogit(OpImport& op);
 Status buildNanToNum(OpImport& op);
 Status buildPreluBackward(OpImport& op);
-Status buildCast(OpImport& op);           // composites_creation.cpp
+Status buildCast(OpImport& op);  // composites_creation.cpp
 Status buildFull(OpImport& op);
 Status buildZeros(OpImport& op);
 Status buildOnes(OpImport& op);
-Status buildSum(OpImport& op);            // composites_reduction.cpp
+Status buildSum(OpImport& op);  // composites_reduction.cpp
 Status buildMean(OpImport& op);
 Status buildMax(OpImport& op);
 Status buildMin(OpImport& op);
@@ -53,11 +53,11 @@ Status buildAny(OpImport& op);
 Status buildAll(OpImport& op);
 Status buildVar(OpImport& op);
 Status buildVarMean(OpImport& op);
-Status buildSoftmax(OpImport& op);        // composites_softmax.cpp
+Status buildSoftmax(OpImport& op);  // composites_softmax.cpp
 Status buildLogSoftmax(OpImport& op);
 Status buildSoftmaxBackward(OpImport& op);
 Status buildLogSoftmaxBackward(OpImport& op);
-Status buildLayerNorm(OpImport& op);      // composites_norm.cpp
+Status buildLayerNorm(OpImport& op);  // composites_norm.cpp
 Status buildLayerNormBackward(OpImport& op);
 
 }  // namespace agspeed::compiler

@@ -179,7 +179,8 @@ Status readSymbols(const Json& json, Spec& spec) {
     if (index < 0 || index >= kMaxSymbols) return unsupported("symbol \"" + name + "\" is not a backed size symbol");
     if (spec.hints.size() <= static_cast<size_t>(index)) spec.hints.resize(static_cast<size_t>(index) + 1, 64);
     auto hint = symbol.find("hint");
-    if (hint != symbol.end() && hint->is_number_integer()) spec.hints[static_cast<size_t>(index)] = hint->get<int64_t>();
+    if (hint != symbol.end() && hint->is_number_integer())
+      spec.hints[static_cast<size_t>(index)] = hint->get<int64_t>();
   }
   return {};
 }
@@ -189,7 +190,8 @@ StatusOr<Spec> readRoot(const Json& root) {
     return invalidArgument("a GraphSpec is a JSON object with a list \"nodes\"");
   }
   if (root.value("version", 0) != 1) {
-    return invalidArgument("GraphSpec version " + root.value("version", Json()).dump() + " is not supported; expected 1");
+    return invalidArgument("GraphSpec version " + root.value("version", Json()).dump() +
+                           " is not supported; expected 1");
   }
   Spec spec;
   AG_RETURN_IF_ERROR(readSymbols(root.value("symbols", Json::array()), spec));

@@ -18,9 +18,9 @@ struct SpecArg {
   enum class Kind : uint8_t { kNone, kBool, kInteger, kFloat, kString, kDType, kRef, kList };
   Kind kind = Kind::kNone;
   bool boolean = false;
-  SymExpr integer;          ///< kInteger
-  double number = 0;        ///< kFloat
-  std::string text;         ///< kString (devices, layouts and memory formats too), kRef
+  SymExpr integer;    ///< kInteger
+  double number = 0;  ///< kFloat
+  std::string text;   ///< kString (devices, layouts and memory formats too), kRef
   DType dtype = DType::kF32;
   std::vector<SpecArg> items;  ///< kList
 };
@@ -37,7 +37,7 @@ struct SpecType {
 
 struct SpecNode {
   std::string name;
-  std::string op;      ///< "input", "call", "output"
+  std::string op;  ///< "input", "call", "output"
   std::string target;
   std::vector<SpecArg> args;
   std::map<std::string, SpecArg> kwargs;
@@ -49,8 +49,8 @@ struct Spec {
   std::vector<SpecNode> nodes;
 };
 
-/// Errors: kInvalidArgument naming the node and what is malformed; kUnsupported for what the format allows but the native
-/// path cannot hold (unbacked symbols, other devices' tensors are left to the importer).
+/// Errors: kInvalidArgument naming the node and what is malformed; kUnsupported for what the format allows but the
+/// native path cannot hold (unbacked symbols, other devices' tensors are left to the importer).
 StatusOr<Spec> readSpec(std::string_view json);
 
 }  // namespace agspeed::compiler

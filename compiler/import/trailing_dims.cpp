@@ -12,7 +12,8 @@ constexpr int64_t kLongestSingleRow = 32768;
 
 }  // namespace
 
-StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>& dims, std::span<const int64_t> hints) {
+StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>& dims,
+                              std::span<const int64_t> hints) {
   auto rank = static_cast<int64_t>(type.rank());
   if (rank == 0) return unsupported("reduces a 0-d tensor");
   std::set<int64_t> reduced;

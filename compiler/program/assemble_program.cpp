@@ -112,7 +112,8 @@ class Assembler {
   }
 
   void fillList(const Node& node, const Argument& list, ExternalArg& arg) {
-    bool hasValues = std::ranges::any_of(list.items, [](const Argument& a) { return a.kind == Argument::Kind::kValue; });
+    bool hasValues =
+        std::ranges::any_of(list.items, [](const Argument& a) { return a.kind == Argument::Kind::kValue; });
     arg.kind = hasValues ? ExternalArg::Kind::kValueList : ExternalArg::Kind::kScalarList;
     for (const Argument& item : list.items) {
       if (hasValues) {

@@ -53,7 +53,8 @@ StatusOr<ToolOptions> parseArguments(int argc, char** argv) {
       options.file = argument;
     }
   }
-  return options.file.empty() ? StatusOr<ToolOptions>(invalidArgument("name a file, or - for standard input")) : options;
+  return options.file.empty() ? StatusOr<ToolOptions>(invalidArgument("name a file, or - for standard input"))
+                              : options;
 }
 
 StatusOr<std::string> readFile(const std::string& path) {

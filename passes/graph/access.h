@@ -2,8 +2,8 @@
 // Access: how a fused node reads a value: which memory (the root behind views) and with which stride in every dimension
 // of the iteration space. Also the two shapes of nodes in a space.
 //
-// A space is the sizes of the element-wise loop; its last `numColumnDims` dimensions are the columns that reductions run
-// over (0: not fixed yet). A node's dimensions line up with the space's from the left:
+// A space is the sizes of the element-wise loop; its last `numColumnDims` dimensions are the columns that reductions
+// run over (0: not fixed yet). A node's dimensions line up with the space's from the left:
 //   space [B,T,C], 1 column dim:   element [B,T,C]   row [B,T] or [B,T,1]
 #pragma once
 
@@ -38,8 +38,7 @@ struct Access {
 /// Finds what is behind views. Borrows the graph.
 class AccessResolver {
  public:
-  explicit AccessResolver(const compiler::Graph& graph)
-      : graph_(graph), producers_(compiler::producersOf(graph)) {}
+  explicit AccessResolver(const compiler::Graph& graph) : graph_(graph), producers_(compiler::producersOf(graph)) {}
 
   /// The value behind the views that `value` is made of.
   compiler::ValueId rootOf(compiler::ValueId value) const;

@@ -75,9 +75,7 @@ class KernelBuilder {
            graph_.nodes[producer].op == PointwiseOp::kConstant;
   }
 
-  bool isInside(ValueId value) const {
-    return std::ranges::binary_search(unit_.nodes, resolver_.producerOf(value));
-  }
+  bool isInside(ValueId value) const { return std::ranges::binary_search(unit_.nodes, resolver_.producerOf(value)); }
 
   // --- operands over the space ---
 
@@ -103,7 +101,8 @@ class KernelBuilder {
     for (int32_t index : unit_.nodes) {
       ValueId value = graph_.nodes[index].results[0];
       if (!isNeeded_[value]) continue;
-      Operand output{.value = value, .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()), .isOutput = true};
+      Operand output{
+          .value = value, .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()), .isOutput = true};
       output.isRow = graph_.nodes[index].kind == NodeKind::kReduce ||
                      classify(graph_.typeOf(value).sizes, unit_.space) == ShapeClass::kRow;
       spaceStrides_.push_back(output.strides);

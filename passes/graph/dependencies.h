@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dependencies: the order that any reordering of a graph must keep. Data flow is one part; the others are effects:
-// random draws keep their order, opaque calls keep theirs, and nodes that touch memory stay on their side of a node that
-// mutates it.
+// random draws keep their order, opaque calls keep theirs, and nodes that touch memory stay on their side of a node
+// that mutates it.
 #pragma once
 
 #include <vector>

@@ -168,9 +168,8 @@ class Planner {
     if (whole.numColumnDims > 0) {
       return classify(row.sizes, whole) == ShapeClass::kRow ? std::optional(whole) : std::nullopt;
     }
-    std::optional<size_t> numDims = compiler::sameDims(row.sizes, whole.sizes)
-                                        ? std::nullopt
-                                        : columnDimsBetween(whole.sizes, row.sizes);
+    std::optional<size_t> numDims =
+        compiler::sameDims(row.sizes, whole.sizes) ? std::nullopt : columnDimsBetween(whole.sizes, row.sizes);
     if (!numDims) return std::nullopt;
     Space space{whole.sizes, *numDims};
     int64_t numRows = compiler::estimate(compiler::numElements(row.sizes), graph_.hints);

@@ -12,13 +12,13 @@ namespace agspeed::passes {
 /// Drops nodes without effects whose results nobody uses.
 compiler::Graph dce(const compiler::Graph& graph);
 
-/// Replaces a pure node by an earlier equal one. Never when that would make two outputs share memory, or when memory that
-/// the node reads or yields is mutated.
+/// Replaces a pure node by an earlier equal one. Never when that would make two outputs share memory, or when memory
+/// that the node reads or yields is mutated.
 compiler::Graph cse(const compiler::Graph& graph);
 
-/// Groups element-wise operations and the trailing reductions they feed into kernels. After: no pointwise or reduce node
-/// is left; kernels read through views by stride, so views that only kernels read are gone.
-/// Errors: kInternal when the plan contradicts itself.
+/// Groups element-wise operations and the trailing reductions they feed into kernels. After: no pointwise or reduce
+/// node is left; kernels read through views by stride, so views that only kernels read are gone. Errors: kInternal when
+/// the plan contradicts itself.
 StatusOr<compiler::Graph> fusePointwise(const compiler::Graph& graph);
 
 /// Needs fused kernels. Decides which kernel results live in the call's arena, and where.

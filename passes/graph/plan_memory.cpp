@@ -33,7 +33,8 @@ SymExpr alignedBytes(const compiler::TensorType& type) {
   return floorDiv(bytes + (kAlignment - 1), kAlignment) * kAlignment;
 }
 
-// Lifetimes of kernel results that no output can alias. A value lives until the last use of anything in its alias class.
+// Lifetimes of kernel results that no output can alias. A value lives until the last use of anything in its alias
+// class.
 std::vector<Lifetime> arenaLifetimes(const Graph& graph) {
   const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
   std::vector<bool> escapes(graph.values.size(), false);

@@ -22,7 +22,8 @@ ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
   ReleasePlan plan;
   plan.after.resize(graph.nodes.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (lastTouch[v] >= 0 && !isHeld[v] && !memory.offsets[v]) plan.after[lastTouch[v]].push_back(static_cast<ValueId>(v));
+    if (lastTouch[v] >= 0 && !isHeld[v] && !memory.offsets[v])
+      plan.after[lastTouch[v]].push_back(static_cast<ValueId>(v));
   }
   return plan;
 }
@@ -30,7 +31,8 @@ ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
 std::string ReleasePlan::toString(const Graph& graph) const {
   std::string text = "releases\n";
   for (size_t i = 0; i < after.size(); ++i) {
-    for (ValueId value : after[i]) text += "  after node " + std::to_string(i) + ": %" + graph.values[value].name + "\n";
+    for (ValueId value : after[i])
+      text += "  after node " + std::to_string(i) + ": %" + graph.values[value].name + "\n";
   }
   return text;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatcher: a callable that forwards its arguments, by vectorcall, to a target that may be swapped at any time.
 //
-// Written against the C API because pybind11 has no vectorcall: a call costs one indirection and runs no Python of ours.
-// A call that is under way keeps the target it started with alive; the next call sees the new one. GIL required.
+// Written against the C API because pybind11 has no vectorcall: a call costs one indirection and runs no Python of
+// ours. A call that is under way keeps the target it started with alive; the next call sees the new one. GIL required.
 #include <cstddef>
 #include <cstdint>
 
@@ -12,8 +12,7 @@ namespace agspeed::python {
 namespace {
 
 struct Dispatcher {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* target;
   PyObject* weakrefs;
   PyObject* dict;

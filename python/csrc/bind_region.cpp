@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Region in Python: a type with vectorcall. A call converts arguments, runs Region::forward without the GIL and wraps the
-// outputs; refused or failed calls go to the signature's fallback with the arguments they came with.
+// Region in Python: a type with vectorcall. A call converts arguments, runs Region::forward without the GIL and wraps
+// the outputs; refused or failed calls go to the signature's fallback with the arguments they came with.
 //
-// Garbage collection sees the callables only while no autograd node shares the Region: a graph that is alive keeps them.
+// Garbage collection sees the callables only while no autograd node shares the Region: a graph that is alive keeps
+// them.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -20,8 +21,7 @@ namespace py = pybind11;
 using Argument = Region::Argument;
 
 struct RegionObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* weakrefs;
   std::shared_ptr<Region> region;
   uint64_t calls;
@@ -102,8 +102,8 @@ PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                                    &signature)) {
     return nullptr;
   }
-  std::shared_ptr<Region> region = unwrap(
-      Region::create(atenExecutableOf(executable), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
+  std::shared_ptr<Region> region =
+      unwrap(Region::create(atenExecutableOf(executable), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   cast(self)->vectorcall = &call;

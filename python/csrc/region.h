@@ -4,12 +4,13 @@
 //   outputs = region(*inputs)       forward entry, then one autograd node (region_node.h) over everything it saved
 //   loss.backward()                 the node runs the backward entry
 //
-// What a Region replaces of AOTAutograd's run-time wrappers: applying mutations, returning inputs that are outputs, saved
-// tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. Everything it cannot do
-// itself goes to `fallback`, which computes the same function eagerly: see Region::refusal().
+// What a Region replaces of AOTAutograd's run-time wrappers: applying mutations, returning inputs that are outputs,
+// saved tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. Everything it
+// cannot do itself goes to `fallback`, which computes the same function eagerly: see Region::refusal().
 //
-// --- Signature, a Python dict -----------------------------------------------------------------------------------------
-// The Executable's entries are what AOTAutograd's partitioner returned; inputs are the flat primals:
+// --- Signature, a Python dict
+// ----------------------------------------------------------------------------------------- The Executable's entries
+// are what AOTAutograd's partitioner returned; inputs are the flat primals:
 //   "forward":  inputs  -> mutated inputs, user outputs, saved tensors, saved symints
 //   "backward": saved symints, saved tensors, tangents -> one gradient (or None) per forward input
 // Keys (all required unless a default is given):
@@ -27,8 +28,9 @@
 // User outputs that are not in `tangents` do not require grad. Sizes, strides and dtypes are guarded by the forward
 // entry's own input declarations. The backward entry is absent when tangents is empty.
 //
-// Refused with UnsupportedError when the Region is made: a mutated input that requires grad, or that is saved or returned
-// too; an output that is a view of an input, or shares memory with another output, and is not in outputs_as_inputs.
+// Refused with UnsupportedError when the Region is made: a mutated input that requires grad, or that is saved or
+// returned too; an output that is a view of an input, or shares memory with another output, and is not in
+// outputs_as_inputs.
 // ------------------------------------------------------------------------------------------------------------------------
 //
 // Threading: immutable after construction except for its counters; any thread may call it. Nodes share ownership, so a

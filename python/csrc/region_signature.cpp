@@ -14,8 +14,8 @@ T required(const py::dict& dict, const char* key) {
   try {
     return dict[key].cast<T>();
   } catch (const py::cast_error&) {
-    raise(invalidArgument(std::string("\"") + key + "\" of a Region signature has the wrong type: " +
-                          py::repr(dict[key]).cast<std::string>()));
+    raise(invalidArgument(std::string("\"") + key +
+                          "\" of a Region signature has the wrong type: " + py::repr(dict[key]).cast<std::string>()));
   }
 }
 
@@ -89,8 +89,7 @@ Status Region::checkCounts() const {
   if (signature_.tangents.empty()) return {};
   if (backward_ == nullptr) return invalidArgument("the signature has tangents but there is no backward entry");
   const runtime::Program& backward = backward_->program();
-  const size_t backwardInputs =
-      signature_.numSavedSymints + signature_.numSavedTensors + signature_.tangents.size();
+  const size_t backwardInputs = signature_.numSavedSymints + signature_.numSavedTensors + signature_.tangents.size();
   if (backwardInputs != backward.inputs.size()) {
     return contradiction("backward inputs", backwardInputs, backward.inputs.size());
   }
@@ -118,7 +117,8 @@ Status Region::checkAliases() const {
     const std::string which = "output " + std::to_string(i);
     const int32_t declared = signature_.outputsAsInputs[i];
     if (declared != -1) {
-      if (declared != forward_->inputOfOutput(first + i)) return invalidArgument(which + " is not the input it is said to be");
+      if (declared != forward_->inputOfOutput(first + i))
+        return invalidArgument(which + " is not the input it is said to be");
       continue;
     }
     if (forward_->inputAliasedByOutput(first + i) != -1) return unsupported(which + " is a view of an input");

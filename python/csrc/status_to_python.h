@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Status -> Python exception: the one place that translates.
 //
-//   kInvalidArgument -> agspeed.errors.UserError (a ValueError)      kInternal, kDataLoss -> agspeed.errors.InternalError
-//   kUnsupported, kUnavailable, kResourceExhausted -> agspeed.errors.UnsupportedError
+//   kInvalidArgument -> agspeed.errors.UserError (a ValueError)      kInternal, kDataLoss ->
+//   agspeed.errors.InternalError kUnsupported, kUnavailable, kResourceExhausted -> agspeed.errors.UnsupportedError
 // GIL required.
 #pragma once
 

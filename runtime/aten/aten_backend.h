@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorBackend of torch: one AtenBackend per entry, one AtenFrame per call in flight.
 //
-// Operators run below autograd, autocast, functorch and Python dispatch, whatever the calling thread has switched on: the
-// graph was traced through all of these. Results whose strides differ from what the Program declares are copied into the
-// declared layout, because kernels were compiled for it.
-// Threading and ownership: see runtime/tensor_backend.h. The backend holds the constants' tensors.
+// Operators run below autograd, autocast, functorch and Python dispatch, whatever the calling thread has switched on:
+// the graph was traced through all of these. Results whose strides differ from what the Program declares are copied
+// into the declared layout, because kernels were compiled for it. Threading and ownership: see
+// runtime/tensor_backend.h. The backend holds the constants' tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,8 @@ class AtenBackend final : public TensorBackend {
  public:
   /// `program` and `constants` (by index into Executable::constants) must outlive the backend.
   /// Errors: those of OperatorCall::bind.
-  static StatusOr<std::shared_ptr<AtenBackend>> create(const Program& program, const std::vector<at::Tensor>& constants);
+  static StatusOr<std::shared_ptr<AtenBackend>> create(const Program& program,
+                                                       const std::vector<at::Tensor>& constants);
 
   std::unique_ptr<TensorFrame> newFrame() const override;
   StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const override;
@@ -57,7 +58,8 @@ class AtenFrame final : public TensorFrame {
   /// Before run: the inputs, by position.
   void setInput(size_t index, at::Tensor tensor) { slots_[backend_.program().inputs[index]] = std::move(tensor); }
   void setInput(size_t index, int64_t integer) { integers_[index] = integer; }
-  /// Before run: inputs from this position on are copied into the strides that the Program declares, where theirs differ.
+  /// Before run: inputs from this position on are copied into the strides that the Program declares, where theirs
+  /// differ.
   void setFlexibleFrom(size_t index) { flexibleFrom_ = index; }
   /// After run: a tensor output by position; undefined for None. Each output may be taken once.
   at::Tensor takeOutput(size_t index);
@@ -84,13 +86,13 @@ class AtenFrame final : public TensorFrame {
   const AtenPlan* arguments_ = nullptr;
   std::byte* arena_ = nullptr;
   size_t flexibleFrom_ = 0;
-  std::vector<at::Tensor> slots_;    ///< by ValueId
-  std::vector<int64_t> integers_;    ///< integer inputs, by position
-  std::vector<ValueId> transient_;   ///< slots that end() empties
-  std::vector<ValueId> inArena_;     ///< slots that stay as long as plan and arena do
-  std::vector<bool> constantOutput_; ///< by output: it is, or is a view of, a constant
-  std::vector<bool> lastOutput_;     ///< by output: no later output is the same value
-  c10::Stack stack_;                 ///< of the operator being called
+  std::vector<at::Tensor> slots_;     ///< by ValueId
+  std::vector<int64_t> integers_;     ///< integer inputs, by position
+  std::vector<ValueId> transient_;    ///< slots that end() empties
+  std::vector<ValueId> inArena_;      ///< slots that stay as long as plan and arena do
+  std::vector<bool> constantOutput_;  ///< by output: it is, or is a view of, a constant
+  std::vector<bool> lastOutput_;      ///< by output: no later output is the same value
+  c10::Stack stack_;                  ///< of the operator being called
 };
 
 }  // namespace agspeed::runtime::aten

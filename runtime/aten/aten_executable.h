@@ -64,7 +64,8 @@ class AtenExecutable {
   std::map<std::string, AtenEntry> entries_;
 };
 
-/// While alive, operators called on this thread go straight to their kernels: no autograd, autocast, functorch or Python.
+/// While alive, operators called on this thread go straight to their kernels: no autograd, autocast, functorch or
+/// Python.
 class OperatorsOnly {
  public:
   OperatorsOnly();

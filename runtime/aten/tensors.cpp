@@ -60,9 +60,9 @@ at::Tensor wrapMemory(const TensorLayout& layout, void* data) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.bytes),
                        c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)), /*allocator=*/nullptr,
                        /*resizable=*/false);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(scalarTypeOf(layout.dtype)));
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                               c10::scalarTypeToTypeMeta(scalarTypeOf(layout.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
   return tensor;
 }

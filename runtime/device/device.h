@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device: where instructions run. Streams order work, events order streams, a clock measures what a device really spent.
+// Device: where instructions run. Streams order work, events order streams, a clock measures what a device really
+// spent.
 //
 // The host device runs everything at once, in program order: its streams and events have nothing to wait for. Devices
 // with queues implement the same interface, and Instruction::stream, waitEvent and recordEvent index into it.

@@ -3,7 +3,8 @@
 // a forward and the backward after it use the same pages.
 //
 // A call takes a buffer and gives it back at its end; a few idle buffers are kept, the rest freed. acquire and release
-// are lock-free and may be called from any thread; a Buffer belongs to one call at a time and must not outlive the pool.
+// are lock-free and may be called from any thread; a Buffer belongs to one call at a time and must not outlive the
+// pool.
 #pragma once
 
 #include <array>

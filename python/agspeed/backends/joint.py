@@ -133,7 +133,9 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
     num_integers = meta.num_symints_saved_for_bw or 0
     num_leading = len(mutated) + len(meta.output_info)
     num_saved = _num_outputs(forward.graph) - num_leading - num_integers
-    requires_grad = tuple(bool(info.requires_grad and issubclass(info.raw_type, torch.Tensor)) for info in meta.output_info)
+    requires_grad = tuple(
+        bool(info.requires_grad and issubclass(info.raw_type, torch.Tensor)) for info in meta.output_info
+    )
     num_tangents = len(backward.example_inputs) - num_integers - num_saved
     if num_tangents != sum(requires_grad):
         raise UnsupportedError(

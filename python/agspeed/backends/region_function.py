@@ -74,7 +74,9 @@ class _Region:
         last_saved = first_saved + signature.num_saved_tensors
         return tuple(results[num_mutated:first_saved]), results[first_saved:last_saved], results[last_saved:]
 
-    def run_backward(self, saved: Sequence[Any], integers: Sequence[int], tangents: Sequence[torch.Tensor]) -> list[Any]:
+    def run_backward(
+        self, saved: Sequence[Any], integers: Sequence[int], tangents: Sequence[torch.Tensor]
+    ) -> list[Any]:
         laid_out = [layout(tangent) for layout, tangent in zip(self.tangent_layouts, tangents, strict=True)]
         with torch._C._DisableAutocast():
             return list(self.backward([*integers, *saved, *laid_out]))

@@ -89,7 +89,9 @@ def optimize(
     if settings.backends is not None:
         config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
     config.check_paths(settings)
-    optimized = _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
+    optimized = (
+        _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
+    )
     return optimized if optimizer is None else (optimized, optimizer)
 
 

@@ -74,7 +74,9 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
         return
     source = "cache" if decision["from_database"] else "measured" if decision["ratio"] else "fixed-order"
     guard = tuner["guard"]
-    drift = f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
+    drift = (
+        f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
+    )
     data["decision"].update(source=source, speedup=_speedup(decision["ratio"]), drift=drift)
 
 
@@ -149,9 +151,7 @@ def _speedup(ratio: Json | None) -> Json | None:
     low = 1 / ratio["high"] if ratio["high"] else None
     if high is None or low is None:
         return None
-    return parts.interval(
-        1 / ratio["estimate"], low, high, pairs=ratio["pairs"], confidence=ratio["confidence"]
-    )
+    return parts.interval(1 / ratio["estimate"], low, high, pairs=ratio["pairs"], confidence=ratio["confidence"])
 
 
 def _fallbacks(session: Session) -> list[Json]:

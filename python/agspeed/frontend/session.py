@@ -23,6 +23,7 @@ from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import Capture, CaptureEvent
+from agspeed.frontend.history import History
 from agspeed.frontend.region import GRAPH_EAGER, Region
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
@@ -30,7 +31,6 @@ from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.fingerprint import database_key, shape_class
-from agspeed.frontend.history import History
 from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"

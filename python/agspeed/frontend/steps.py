@@ -40,9 +40,7 @@ class StepClock:
         on_end: called on the training thread, inside ``optimizer.step()`` or at the next forward.
     """
 
-    def __init__(
-        self, parameters: Callable[[], Iterable[torch.Tensor]], on_end: Callable[[StepTimes], None]
-    ) -> None:
+    def __init__(self, parameters: Callable[[], Iterable[torch.Tensor]], on_end: Callable[[StepTimes], None]) -> None:
         self._parameters = parameters
         self._on_end = on_end
         self._thread = threading.get_ident()

@@ -65,7 +65,8 @@ class GraphVerifier : public ::testing::TestWithParam<Broken> {};
 
 TEST_P(GraphVerifier, RejectsABrokenRule) {
   Status status = parseGraph(std::string("graph\n  %x = input f32[4,8]\n  %h = input bf16[4,8]\n") + GetParam().body +
-                             "\n  return %x\n").status();
+                             "\n  return %x\n")
+                      .status();
   EXPECT_THAT(status.message(), HasSubstr(GetParam().message));
 }
 

@@ -27,24 +27,26 @@ TEST_P(Importer, RefusesWithASentence) {
 
 constexpr const char* kUnknownRef = R"({"version":1,"nodes":[
   {"name":"y","op":"call","target":"aten.mm.default","args":[{"ref":"x"}],"type":{"dtype":"f32","shape":[2]}}]})";
-constexpr const char* kUnbacked = R"({"version":1,"nodes":[{"name":"x","op":"input","type":{"dtype":"f32","shape":["u0"]}}]})";
+constexpr const char* kUnbacked =
+    R"({"version":1,"nodes":[{"name":"x","op":"input","type":{"dtype":"f32","shape":["u0"]}}]})";
 constexpr const char* kAttr = R"({"version":1,"nodes":[{"name":"c","op":"attr","type":null}]})";
-constexpr const char* kFunction = R"({"version":1,"nodes":[{"name":"f","op":"call","target":"torch.nn.functional.linear","type":null}]})";
+constexpr const char* kFunction =
+    R"({"version":1,"nodes":[{"name":"f","op":"call","target":"torch.nn.functional.linear","type":null}]})";
 constexpr const char* kGetItem = R"({"version":1,"nodes":[
   {"name":"x","op":"input","type":{"dtype":"f32","shape":[2]}},
   {"name":"i","op":"call","target":"operator.getitem","args":[{"ref":"x"},3],"type":{"dtype":"f32","shape":[2]}}]})";
 
 INSTANTIATE_TEST_SUITE_P(
     Specs, Importer,
-    ::testing::Values(
-        Refused{"not_json", "{", StatusCode::kInvalidArgument, "malformed GraphSpec"},
-        Refused{"no_nodes", "{}", StatusCode::kInvalidArgument, "list \"nodes\""},
-        Refused{"version", R"({"version":2,"nodes":[]})", StatusCode::kInvalidArgument, "version 2"},
-        Refused{"unknown_ref", kUnknownRef, StatusCode::kInvalidArgument, "\"x\", which no earlier node defines"},
-        Refused{"unbacked", kUnbacked, StatusCode::kUnsupported, "u0"},
-        Refused{"attr", kAttr, StatusCode::kUnsupported, "constant tensors"},
-        Refused{"function", kFunction, StatusCode::kUnsupported, "not an operator"},
-        Refused{"getitem", kGetItem, StatusCode::kInvalidArgument, "item 3 of a tuple of 1"}),
+    ::testing::Values(Refused{"not_json", "{", StatusCode::kInvalidArgument, "malformed GraphSpec"},
+                      Refused{"no_nodes", "{}", StatusCode::kInvalidArgument, "list \"nodes\""},
+                      Refused{"version", R"({"version":2,"nodes":[]})", StatusCode::kInvalidArgument, "version 2"},
+                      Refused{"unknown_ref", kUnknownRef, StatusCode::kInvalidArgument,
+                              "\"x\", which no earlier node defines"},
+                      Refused{"unbacked", kUnbacked, StatusCode::kUnsupported, "u0"},
+                      Refused{"attr", kAttr, StatusCode::kUnsupported, "constant tensors"},
+                      Refused{"function", kFunction, StatusCode::kUnsupported, "not an operator"},
+                      Refused{"getitem", kGetItem, StatusCode::kInvalidArgument, "item 3 of a tuple of 1"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

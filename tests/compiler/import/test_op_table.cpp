@@ -59,7 +59,8 @@ class TypicalCall {
   }
 
   bool isTensor(const std::string& name) const {
-    static const std::set<std::string> kAlways = {"x", "a", "grad", "y", "start", "end", "buffer", "mean", "rstd", "bias"};
+    static const std::set<std::string> kAlways = {"x",   "a",      "grad", "y",    "start",
+                                                  "end", "buffer", "mean", "rstd", "bias"};
     bool isScalarOverload = target_.ends_with("Scalar") || target_.ends_with("Scalar_mode") ||
                             target_.ends_with("ScalarOther") || target_.ends_with("Tensor_Scalar");
     if (target_ == "aten.pow.Scalar" || target_ == "aten.where.ScalarSelf") return name == "b";
@@ -109,13 +110,14 @@ class TypicalCall {
     if (target_ == "aten.native_layer_norm_backward.default") {
       return {{"tuple", {full, tensorType("f32", {8}), tensorType("f32", {8})}}};
     }
-    if (startsWithAny(target_, {"aten.log_sigmoid_forward", "aten._prelu_kernel_backward"})) return {{"tuple", {full, full}}};
+    if (startsWithAny(target_, {"aten.log_sigmoid_forward", "aten._prelu_kernel_backward"}))
+      return {{"tuple", {full, full}}};
     if (target_.starts_with("aten.var_mean")) return {{"tuple", {tensorType("f32", {4}), tensorType("f32", {4})}}};
     bool reducesAll = startsWithAny(target_, {"aten.sum.default", "aten.mean.default", "aten.max.default",
                                               "aten.min.default", "aten.any.default", "aten.all.default"});
     if (reducesAll || target_ == "aten.scalar_tensor.default") return tensorType(dtype, Json::array());
-    bool reducesRow = startsWithAny(target_, {"aten.sum.", "aten.mean.", "aten.amax", "aten.amin", "aten.any.",
-                                              "aten.all.", "aten.var."});
+    bool reducesRow = startsWithAny(
+        target_, {"aten.sum.", "aten.mean.", "aten.amax", "aten.amin", "aten.any.", "aten.all.", "aten.var."});
     return reducesRow ? tensorType(dtype, {4}) : full;
   }
 
@@ -134,7 +136,8 @@ TEST_P(OpTable, TypicalCallBecomesNativeNodes) {
   ASSERT_FALSE(graph->nodes.empty());
   for (const Node& node : graph->nodes) {
     EXPECT_FALSE(node.kind == NodeKind::kCall && node.target == GetParam().target)
-        << "imported as a call: " << spec.dump() << "\n" << graph->toString();
+        << "imported as a call: " << spec.dump() << "\n"
+        << graph->toString();
     EXPECT_EQ(node.origin, "y");
   }
 }

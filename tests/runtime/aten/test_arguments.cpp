@@ -43,7 +43,8 @@ TEST(ConvertArgument, EnumsAndDevicesTravelAsText) {
 
 TEST(ConvertArgument, NoneIsKeptForOptionals) {
   EXPECT_TRUE(convertArgument(scalarArg(ExternalArg::None{}), argument("aten::zeros", "", "dtype"), {})->isNone());
-  EXPECT_TRUE(convertArgument(scalarArg(ExternalArg::None{}), argument("aten::sum", "dim_IntList", "dim"), {})->isNone());
+  EXPECT_TRUE(
+      convertArgument(scalarArg(ExternalArg::None{}), argument("aten::sum", "dim_IntList", "dim"), {})->isNone());
 }
 
 TEST(ConvertArgument, ANumberForATensorDoesNotPromote) {
@@ -53,7 +54,8 @@ TEST(ConvertArgument, ANumberForATensorDoesNotPromote) {
 }
 
 TEST(ConvertArgument, AMismatchNamesTheArgument) {
-  const Status status = convertArgument(scalarArg("nonsense"), argument("aten::clone", "", "memory_format"), {}).status();
+  const Status status =
+      convertArgument(scalarArg("nonsense"), argument("aten::clone", "", "memory_format"), {}).status();
   EXPECT_THAT(status.message(), HasSubstr("\"memory_format\""));
   EXPECT_THAT(status.message(), HasSubstr("nonsense"));
   EXPECT_FALSE(convertArgument(scalarArg("moon"), argument("aten::zeros", "", "device"), {}).isOk());

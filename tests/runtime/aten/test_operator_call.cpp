@@ -12,7 +12,8 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(OperatorCall, PositionalAndKeywordArgumentsMeetTheSchema) {
-  auto call = OperatorCall::bind({"aten.add.Tensor", {tensorArg(0), tensorArg(1), scalarArg(SymExpr(3), "alpha")}, {2}});
+  auto call =
+      OperatorCall::bind({"aten.add.Tensor", {tensorArg(0), tensorArg(1), scalarArg(SymExpr(3), "alpha")}, {2}});
   ASSERT_TRUE(call.isOk()) << call.status().message();
   auto arguments = call->resolveArguments({});
   ASSERT_TRUE(arguments.isOk());
