@@ -140,7 +140,8 @@ def sorted_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line, entries) of every list that a comment line "keep-sorted" opens.
 
     The list ends at a blank line, a comment, a closing bracket or a line indented less; lines indented more belong to
-    the entry above them. A first line that only opens a bracket, such as "set(NAMES", is not an entry.
+    the entry above them. A first line that only opens a bracket, such as "set(NAMES", is not an entry. In CMake, a
+    keyword such as SRCS opens the list of what follows it, and the next keyword ends it.
     """
     lines = text.splitlines()
     for at, line in enumerate(lines):
@@ -148,8 +149,14 @@ def sorted_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
             continue
         entries: list[str] = []
         begin = at + 2 if at + 1 < len(lines) and re.search(r"[(\[{][^,)\]}]*$", lines[at + 1]) else at + 1
+        keyword = re.match(r"\s*[A-Z]+(?: |$)(.*)", lines[begin]) if begin < len(lines) else None
+        if keyword:
+            entries = keyword.group(1).rstrip(")").split()
+            begin += 1
         indent = None
         for entry in lines[begin:]:
+            if re.match(r"\s*[A-Z]+ ", entry):
+                break
             own = len(entry) - len(entry.lstrip())
             indent = own if indent is None else indent
             if own < indent or (own == indent and re.match(r"\s*(//|#|[)\]}]|$)", entry)):
@@ -175,4 +182,8 @@ def test_a_sorted_list_ends_where_a_person_would_say() -> None:
     text = "x = [\n  # keep-sorted\n  b(1,\n    z),\n  a,\n]\n# keep-sorted\nrow c\nrow d\n\nrow a\n"
     assert list(sorted_blocks(text)) == [(2, ["b(1", "a"]), (7, ["row c", "row d"])]
     text = "# keep-sorted\nset(NAMES\n  b.cpp\n  a.cpp)\nnext(c)\n"
+    assert list(sorted_blocks(text)) == [(1, ["b.cpp", "a.cpp"])]
+    text = "# keep-sorted\nadd(x\n  SRCS b.cpp a.cpp\n  DEPS c)\n"
+    assert list(sorted_blocks(text)) == [(1, ["b.cpp", "a.cpp"])]
+    text = "# keep-sorted\nadd(x\n  SRCS\n    b.cpp\n    a.cpp\n  DEPS c)\n"
     assert list(sorted_blocks(text)) == [(1, ["b.cpp", "a.cpp"])]
