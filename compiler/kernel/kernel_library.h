@@ -14,8 +14,8 @@
 namespace agspeed::compiler {
 
 struct KernelOptions {
-  std::string cacheDir;                     ///< content-addressed object cache; empty: no cache
-  std::string dumpDir;                      ///< when set, IR after each pass is written here
+  std::string cacheDir;  ///< content-addressed object cache; empty: no cache
+  std::string dumpDir;   ///< when set, IR after each pass is written here
   std::vector<std::string> disabledPasses;
   bool verifyEachPass = true;
 };

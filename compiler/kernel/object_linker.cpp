@@ -33,7 +33,6 @@ using F64Ternary = double(double, double, double);
 #define AG_BINARY(name) \
   {#name, addressOf<F64Binary>(::name)}, { #name "f", addressOf<F32Binary>(::name##f) }
 
-// keep-sorted
 const LibraryFunction kLibraryFunctions[] = {
     AG_UNARY(acos),
     AG_UNARY(acosh),

@@ -60,7 +60,8 @@ void PassFunnel::dump(const std::string& pass, mlir::ModuleOp module) {
 Status PassFunnel::failure(const std::string& pass, const std::string& diagnostics) {
   std::string path = writeFile(".reproducer.ag-cluster",
                                "// ag-opt --kernel --lower fails in pass " + pass + "\n" + options_.reproducer);
-  std::string where = path.empty() ? "set a dump folder to get a reproducer" : "reproduce with ag-opt --kernel --lower " + path;
+  std::string where =
+      path.empty() ? "set a dump folder to get a reproducer" : "reproduce with ag-opt --kernel --lower " + path;
   return internalError("pass " + pass + " failed on kernel " + options_.subject + " (" + diagnostics + "); " + where);
 }
 

@@ -25,7 +25,6 @@ struct UnaryRow {
   Unary f64;
 };
 
-// keep-sorted
 constexpr UnaryRow kUnaryRows[] = {
     {"math.acos", inF64<expandAcos>, nullptr},
     {"math.acosh", inF64<expandAcosh>, nullptr},

@@ -20,7 +20,6 @@ struct Row {
   StringRef function;  ///< of double; the float version has the suffix f
 };
 
-// keep-sorted
 constexpr Row kRows[] = {
     {"math.acos", "acos"},   {"math.acosh", "acosh"}, {"math.asin", "asin"},   {"math.asinh", "asinh"},
     {"math.atan", "atan"},   {"math.atan2", "atan2"}, {"math.atanh", "atanh"}, {"math.cos", "cos"},

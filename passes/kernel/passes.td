@@ -6,7 +6,6 @@
 
 include "mlir/Pass/PassBase.td"
 
-// keep-sorted
 def ExpandMathPass : Pass<"ag-expand-math", "mlir::ModuleOp"> {
   let summary = "Replaces transcendental math operations by our own vector code";
   let description = [{
