@@ -19,7 +19,7 @@ config.test_exec_root = os.path.join(build, "tests")
 
 try:
     with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as cache:
-        found = re.search(r"^LLVM_DIR:\w+=(.*)/lib/cmake/llvm$", cache.read(), re.M)
+        found = re.search(r"^LLVM_DIR:\w+=(.*?)(?:/lib)?/cmake(?:/llvm)?$", cache.read(), re.M)
 except OSError:
     lit_config.fatal(f"{build} is not configured: run make build")
 if found is None:
