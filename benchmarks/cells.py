@@ -72,7 +72,7 @@ def _cell(case: dict[str, Any], threads: int, settings: dict[str, Any], caches: 
     try:
         for row in kind.plan(case, threads, settings):
             if row.get("cache") == "fresh":
-                folder = Path(tempfile.mkdtemp(prefix=f"{case['name']}-", dir=scratch))
+                folder = Path(tempfile.mkdtemp(prefix="cache-", dir=scratch))
             spec = row | {"case": case, "threads": threads, "settings": settings, "cache_dir": str(folder)}
             results.append(_work(spec, scratch))
         body = kind.summarize(case, results)
@@ -82,7 +82,7 @@ def _cell(case: dict[str, Any], threads: int, settings: dict[str, Any], caches: 
 
 
 def _work(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """Runs one worker. RuntimeError with the end of its stderr when it fails."""
+    """Runs one worker. RuntimeError with the last line of its stderr when it fails, the rest is printed."""
     spec_path, result_path = scratch / "spec.json", scratch / "result.json"
     result_path.unlink(missing_ok=True)
     Path(spec["cache_dir"]).mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,8 @@ def _work(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
         timeout=_WORKER_SECONDS,
     )
     if done.returncode != 0 or not result_path.exists():
-        last = "\n".join(done.stderr.strip().splitlines()[-6:])
+        print(done.stderr[-4000:], file=sys.stderr)
+        last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
         raise RuntimeError(f"the worker ended with status {done.returncode}: {last}")
     return json.loads(result_path.read_text(encoding="utf-8"))
 

@@ -19,9 +19,9 @@ def render(result: dict[str, Any]) -> str:
     sections = [_heading(result)]
     for kind, section in _SECTIONS.items():
         cells = [cell for cell in result["cells"] if cell["kind"] == kind]
-        if cells:
-            sections.append(section([cell for cell in cells if cell["status"] == "ok"]))
-            sections.append("\n".join(_excuses(cells)))
+        if valid := [cell for cell in cells if cell["status"] == "ok"]:
+            sections.append(section(valid))
+        sections.append("\n".join(_excuses(cells)))
     return "\n\n".join(section for section in sections if section)
 
 

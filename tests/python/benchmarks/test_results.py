@@ -139,6 +139,7 @@ def test_regret_is_measured_first_and_computed_beyond() -> None:
     auto = [0.5 + 0.006 * (index + 1) for index in range(1000)]
     row = regret.horizon_row(100, auto, [eager, compiled])
     assert row["basis"] == "measured" and row["paid"] == pytest.approx(1.1 / 1.0)
+    assert regret.extra_seconds(auto) == pytest.approx(0.5)
     row = regret.horizon_row(10_000, auto, [eager, compiled])
     assert row["basis"] == "computed"
     assert row["paid"] == pytest.approx(60.5 / 51.0) and row["free"] == pytest.approx(60.5 / 50.0)
