@@ -159,7 +159,8 @@ StatusOr<SpecNode> readNode(const Json& json) {
     AG_ASSIGN_OR_RETURN(SpecArg arg, readArg(item));
     node.args.push_back(std::move(arg));
   }
-  for (const auto& [name, item] : json.value("kwargs", Json::object()).items()) {
+  const Json kwargs = json.value("kwargs", Json::object());
+  for (const auto& [name, item] : kwargs.items()) {
     AG_ASSIGN_OR_RETURN(node.kwargs[name], readArg(item));
   }
   return node;
