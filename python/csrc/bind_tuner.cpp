@@ -81,7 +81,8 @@ TunerConfig toConfig(const py::dict& values) {
     for (const py::handle& arm : values["arms"]) config.arms.push_back(toArmSpec(arm));
   }
   if (numKnown != values.size()) {
-    throw py::value_error("tuner: the configuration has an unknown field among " + py::repr(values.attr("keys")()).cast<std::string>());
+    throw py::value_error("tuner: the configuration has an unknown field among " +
+                          py::repr(values.attr("keys")()).cast<std::string>());
   }
   return config;
 }
@@ -124,12 +125,15 @@ void bindTunerClass(py::module_& module) {
       .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
       .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
            py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)
-      .def("add_arm", [](Tuner& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); }, py::arg("arm"))
+      .def(
+          "add_arm", [](Tuner& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); },
+          py::arg("arm"))
       .def("step_finished", stepFinished, py::arg("arm"), py::arg("seconds"), py::arg("shape") = "",
            py::arg("peak_bytes") = 0, py::arg("disturbed") = false)
       .def("steps_skipped", &Tuner::stepsSkipped, py::arg("count"), py::arg("seconds"))
       .def("shape_seen", &Tuner::shapeSeen, py::arg("shape"))
-      .def("adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
+      .def(
+          "adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
       .def("request_rollback", &Tuner::requestRollback, py::arg("reason"))
       .def("pause", &Tuner::pause)
       .def("resume", &Tuner::resume)

@@ -57,6 +57,7 @@ void Arm::reopen() {
 bool Arm::addStep(int32_t shape, const StepReport& step, bool isUndisturbed) {
   ShapeRecord& record = shapes[shape];
   ++numSteps;
+  lastSeconds = step.seconds;
   if (record.numSteps++ == 0) return false;
   if (!isUndisturbed) return true;
   record.seconds.add(step.seconds);
@@ -79,8 +80,8 @@ std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_
   for (const auto& [shape, record] : arm.shapes) {
     const auto eager = eagerPeaks.find(shape);
     if (eager == eagerPeaks.end() || record.numPeaks < kMinPeaks) continue;
-    const double limit = static_cast<double>(eager->second) * (1 + config.memoryFraction) +
-                         static_cast<double>(config.memorySlackBytes);
+    const double limit =
+        static_cast<double>(eager->second) * (1 + config.memoryFraction) + static_cast<double>(config.memorySlackBytes);
     if (static_cast<double>(record.peakBytes) <= limit) continue;
     char text[160];
     std::snprintf(text, sizeof text, "needs %.1f MiB at its peak, eager %.1f MiB (allowed: %.0f %% + %.0f MiB more)",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arm: everything known about one way to run the module: how far its compile got, what it cost, its step times and memory
-// per shape class, and its comparison with eager.
+// Arm: everything known about one way to run the module: how far its compile got, what it cost, its step times and
+// memory per shape class, and its comparison with eager.
 //
 //   state:    waiting -> compiling -> compiled -> loading -> ready            (how far it got; set by events)
 //                 \___________\___________\__________\-> rejected (gate) | failed | skipped
@@ -29,7 +29,7 @@ std::string_view toString(Verdict verdict);
 
 /// One finished training step, as the driver saw it.
 struct StepReport {
-  std::string arm;         ///< the arm that really ran (eager when a guard failed)
+  std::string arm;  ///< the arm that really ran (eager when a guard failed)
   double seconds = 0;
   std::string shape;       ///< shape class; only steps of the same class are compared
   int64_t peakBytes = 0;   ///< peak of live bytes during the step; 0 = not measured
@@ -40,7 +40,7 @@ struct StepReport {
 struct ShapeRecord {
   RollingWindow seconds;  ///< undisturbed steps
   int64_t numSteps = 0;
-  int64_t peakBytes = 0;       ///< highest of the undisturbed steps
+  int64_t peakBytes = 0;  ///< highest of the undisturbed steps
   int64_t numPeaks = 0;
 };
 
@@ -53,11 +53,12 @@ struct Arm {
   double backgroundSeconds = 0;
   double foregroundSeconds = 0;
   int64_t numSteps = 0;
+  double lastSeconds = 0;  ///< of the latest step, counted or not
   std::map<int32_t, ShapeRecord> shapes;
   RollingWindow seconds{256};  ///< undisturbed steps of all shapes, for the report
 
   Comparison versusEager;
-  Comparison duel;        ///< against `duelAgainst`, the best arm when this one was accepted
+  Comparison duel;  ///< against `duelAgainst`, the best arm when this one was accepted
   std::string duelAgainst;
   int32_t numBlocks = 0;  ///< finished, against eager
 

@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kLowQuantileFrom = 4;  ///< runs this long use p25
 constexpr size_t kMaxUnpaired = 4;      ///< per shape
-constexpr int64_t kMaxPairDistance = 64;  ///< in runs: older runs of a rare shape are forgotten, the machine has moved on
+constexpr int64_t kMaxPairDistance =
+    64;  ///< in runs: older runs of a rare shape are forgotten, the machine has moved on
 
 double typicalSeconds(const std::vector<double>& seconds) {
   return quantile(seconds, seconds.size() >= kLowQuantileFrom ? 0.25 : 0.5);
@@ -53,9 +54,7 @@ Interval Comparison::ratio(double confidence) const {
   return medianInterval({ratios_.begin(), ratios_.end()}, confidence);
 }
 
-double Comparison::ratioQuantile(double fraction) const {
-  return quantile({ratios_.begin(), ratios_.end()}, fraction);
-}
+double Comparison::ratioQuantile(double fraction) const { return quantile({ratios_.begin(), ratios_.end()}, fraction); }
 
 Interval Comparison::sumRatio(double confidence) const {
   return sumRatioInterval({means_.begin(), means_.end()}, confidence);

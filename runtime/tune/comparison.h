@@ -2,9 +2,9 @@
 // Comparison: pairs of runs of two arms, and what they say about the ratio of their step times.
 // AbbaSchedule: which of the two arms runs next, and which of the finished steps count.
 //
-// One block is A B B A: A = reference (eager, or the best arm so far), B = the arm under test. A *run* is one letter: `k`
-// steps, k chosen so that a run lasts milliseconds. A slow linear drift adds +d to the ratio of the pair (A1, B1) and -d to
-// that of (B2, A2), so it cancels. Steps right after a switch are run but not counted:
+// One block is A B B A: A = reference (eager, or the best arm so far), B = the arm under test. A *run* is one letter:
+// `k` steps, k chosen so that a run lasts milliseconds. A slow linear drift adds +d to the ratio of the pair (A1, B1)
+// and -d to that of (B2, A2), so it cancels. Steps right after a switch are run but not counted:
 //
 //     A  | . B B | . A  A | . B B | . A        '.' = dropped step after a switch, k = 1, '|' = switch
 //     a1     b1 b2   a2 a3    b3 b4   a4       pairs: (a1,b1) (a2,b2) (a3,b3) (a4,b4)

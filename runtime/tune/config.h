@@ -47,24 +47,24 @@ struct TunerConfig {
   double fastStartSeconds = 1.0;
 
   // Measuring.
-  double minGain = 0.01;            ///< an arm wins only if its whole interval lies below 1 - minGain of eager
-  double targetHalfWidth = 0.007;   ///< an interval this narrow ends the measurement of an arm
-  double confidence = 0.99;         ///< of every reported interval
-  int32_t minPairs = 12;            ///< below, no interval is believed
-  int32_t maxPairs = 200;           ///< then the arm is judged as it stands
-  double minRunSeconds = 0.002;     ///< steps of one A or B run are repeated until they last this long ...
-  int32_t maxRunSteps = 64;         ///< ... but not more often than this
-  double dropRatio = 1.3;           ///< an arm this many times slower than the best one is dropped after two blocks
-  int32_t warmupSteps = 5;          ///< undisturbed eager steps before anything starts (not in max mode)
+  double minGain = 0.01;           ///< an arm wins only if its whole interval lies below 1 - minGain of eager
+  double targetHalfWidth = 0.007;  ///< an interval this narrow ends the measurement of an arm
+  double confidence = 0.99;        ///< of every reported interval
+  int32_t minPairs = 12;           ///< below, no interval is believed
+  int32_t maxPairs = 200;          ///< then the arm is judged as it stands
+  double minRunSeconds = 0.002;    ///< steps of one A or B run are repeated until they last this long ...
+  int32_t maxRunSteps = 64;        ///< ... but not more often than this
+  double dropRatio = 1.3;          ///< an arm this many times slower than the best one is dropped after two blocks
+  int32_t warmupSteps = 5;         ///< undisturbed eager steps before anything starts (not in max mode)
 
   // Memory: an arm loses when its peak exceeds eager's by more than fraction * peak + slack.
   double memoryFraction = 0.15;
   int64_t memorySlackBytes = int64_t{16} << 20;
 
   // After the decision.
-  double guardFraction = 0.005;      ///< share of steps that run eagerly again to check the promise
-  int32_t maxRetunes = 2;            ///< how often a rolled-back arm may be measured again
-  int64_t retuneAfterSteps = 2000;   ///< steps between a rollback and the first new measurement; doubles each time
+  double guardFraction = 0.005;     ///< share of steps that run eagerly again to check the promise
+  int32_t maxRetunes = 2;           ///< how often a rolled-back arm may be measured again
+  int64_t retuneAfterSteps = 2000;  ///< steps between a rollback and the first new measurement; doubles each time
 };
 
 /// Returns: a sentence naming the first field that makes no sense.

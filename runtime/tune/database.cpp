@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kBusyTimeoutMs = 5000;
-constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes", "graph", "isa",
+constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes",  "graph",   "isa",
                                                          "shapes", "threads", "versions"};
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -85,7 +85,8 @@ StatusOr<std::string> canonicalKey(std::string_view key) {
   const Json json = parseObject(key, kMaxKeyBytes);
   if (!json.is_object()) return invalidArgument("tuning database: the key is not a JSON object of at most 64 KiB");
   for (const char* member : kRequiredMembers) {
-    if (!json.contains(member)) return invalidArgument(std::string("tuning database: the key lacks \"") + member + "\"");
+    if (!json.contains(member))
+      return invalidArgument(std::string("tuning database: the key lacks \"") + member + "\"");
   }
   return dump(json);
 }
@@ -115,7 +116,8 @@ void TuningDatabase::open() {
   sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
 
-  if (readPragma(connection, "SELECT count(*) FROM sqlite_master") == kUnreadable) return ignore(sqlite3_errmsg(connection));
+  if (readPragma(connection, "SELECT count(*) FROM sqlite_master") == kUnreadable)
+    return ignore(sqlite3_errmsg(connection));
   const bool isNew = readPragma(connection, "SELECT count(*) FROM sqlite_master") == 0 &&
                      readPragma(connection, "PRAGMA application_id") == 0;
   if (isNew) {
@@ -167,21 +169,23 @@ bool TuningDatabase::query(const char* sql, Bind bind, OnRow onRow) {
 StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, int64_t now) {
   AG_ASSIGN_OR_RETURN(const std::string canonical, canonicalKey(key));
   std::optional<DatabaseRow> found;
-  query("SELECT key, record, crc32, created, used, uses FROM decisions WHERE key = ?1",
-        [&](sqlite3_stmt* statement) { bindText(statement, 1, canonical); },
-        [&](sqlite3_stmt* statement) { found = readRow(statement); });
+  query(
+      "SELECT key, record, crc32, created, used, uses FROM decisions WHERE key = ?1",
+      [&](sqlite3_stmt* statement) { bindText(statement, 1, canonical); },
+      [&](sqlite3_stmt* statement) { found = readRow(statement); });
   if (!found) return std::optional<std::string>();
   if (!found->isIntact) {
     if (warning_.empty()) warning_ = "tuning database " + path_ + ": a damaged row was ignored";
     return std::optional<std::string>();
   }
   // One write per hour at most: a hit must not cost a disk flush.
-  query("UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1 AND used <= ?2 - 3600",
-        [&](sqlite3_stmt* statement) {
-          bindText(statement, 1, canonical);
-          sqlite3_bind_int64(statement, 2, now);
-        },
-        [](sqlite3_stmt*) {});
+  query(
+      "UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1 AND used <= ?2 - 3600",
+      [&](sqlite3_stmt* statement) {
+        bindText(statement, 1, canonical);
+        sqlite3_bind_int64(statement, 2, now);
+      },
+      [](sqlite3_stmt*) {});
   return std::optional<std::string>(std::move(found->record));
 }
 
@@ -189,29 +193,32 @@ Status TuningDatabase::store(std::string_view key, std::string_view record, int6
   AG_ASSIGN_OR_RETURN(std::string canonical, canonicalKey(key));
   const Json json = parseObject(record, kMaxRecordBytes);
   if (!isRecord(json)) {
-    return invalidArgument("tuning database: the record is not a JSON object of at most 1 MiB with a text member \"arm\"");
+    return invalidArgument(
+        "tuning database: the record is not a JSON object of at most 1 MiB with a text member \"arm\"");
   }
   put({std::move(canonical), dump(json), now, now, 0, true});
   return {};
 }
 
 bool TuningDatabase::put(const DatabaseRow& row) {
-  return query("INSERT OR REPLACE INTO decisions(key, record, crc32, created, used, uses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        [&](sqlite3_stmt* statement) {
-          bindText(statement, 1, row.key);
-          bindText(statement, 2, row.record);
-          sqlite3_bind_int64(statement, 3, decisionChecksum(row.key, row.record));
-          sqlite3_bind_int64(statement, 4, row.created);
-          sqlite3_bind_int64(statement, 5, row.used);
-          sqlite3_bind_int64(statement, 6, row.uses);
-        },
-        [](sqlite3_stmt*) {});
+  return query(
+      "INSERT OR REPLACE INTO decisions(key, record, crc32, created, used, uses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+      [&](sqlite3_stmt* statement) {
+        bindText(statement, 1, row.key);
+        bindText(statement, 2, row.record);
+        sqlite3_bind_int64(statement, 3, decisionChecksum(row.key, row.record));
+        sqlite3_bind_int64(statement, 4, row.created);
+        sqlite3_bind_int64(statement, 5, row.used);
+        sqlite3_bind_int64(statement, 6, row.uses);
+      },
+      [](sqlite3_stmt*) {});
 }
 
 std::vector<DatabaseRow> TuningDatabase::list() {
   std::vector<DatabaseRow> rows;
-  query("SELECT key, record, crc32, created, used, uses FROM decisions ORDER BY created, key", [](sqlite3_stmt*) {},
-        [&](sqlite3_stmt* statement) { rows.push_back(readRow(statement)); });
+  query(
+      "SELECT key, record, crc32, created, used, uses FROM decisions ORDER BY created, key", [](sqlite3_stmt*) {},
+      [&](sqlite3_stmt* statement) { rows.push_back(readRow(statement)); });
   return rows;
 }
 
@@ -236,8 +243,11 @@ std::string TuningDatabase::exportText() {
   std::string text = dump({{"format", kExportFormat}, {"version", kDatabaseVersion}}) + "\n";
   for (const DatabaseRow& row : list()) {
     if (!row.isIntact) continue;
-    const Json line = {{"key", Json::parse(row.key)}, {"record", Json::parse(row.record)}, {"created", row.created},
-                       {"used", row.used},            {"uses", row.uses}};
+    const Json line = {{"key", Json::parse(row.key)},
+                       {"record", Json::parse(row.record)},
+                       {"created", row.created},
+                       {"used", row.used},
+                       {"uses", row.uses}};
     text += dump(line) + "\n";
   }
   return text;

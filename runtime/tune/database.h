@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TuningDatabase: decisions of earlier processes, in one SQLite file. Format and trust rules: database_format.md.
 //
-// It never stands in the way of training: a file that is corrupted, foreign, writable by others, read-only or of another
-// version is ignored; warning() then holds one sentence, lookups miss and stores do nothing.
-// Thread-safety: none. Processes may share the file. Owns its connection; closed by the destructor.
+// It never stands in the way of training: a file that is corrupted, foreign, writable by others, read-only or of
+// another version is ignored; warning() then holds one sentence, lookups miss and stores do nothing. Thread-safety:
+// none. Processes may share the file. Owns its connection; closed by the destructor.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ class TuningDatabase {
   int64_t prune(int64_t usedBefore, int64_t maxRows);
   /// JSON lines of all intact rows.
   std::string exportText();
-  /// Merges exported text. Returns: rows taken over; invalid argument names the first line that is no row, and nothing is
-  /// taken over then.
+  /// Merges exported text. Returns: rows taken over; invalid argument names the first line that is no row, and nothing
+  /// is taken over then.
   StatusOr<int64_t> importText(std::string_view text, int64_t now);
 
  private:

@@ -20,7 +20,7 @@ Status checkOwner(const std::string& path, const struct stat& info) {
 }
 
 Status checkFolder(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (stat(path.c_str(), &info) != 0) return unavailable(quoted(path) + ": " + std::strerror(errno));
   if (!S_ISDIR(info.st_mode)) return unavailable(quoted(path) + " is not a folder");
   AG_RETURN_IF_ERROR(checkOwner(path, info));
@@ -30,7 +30,7 @@ Status checkFolder(const std::string& path) {
 }
 
 Status checkFile(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return unavailable(quoted(path) + ": " + std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return unavailable(quoted(path) + " is not a regular file");
   AG_RETURN_IF_ERROR(checkOwner(path, info));
@@ -64,7 +64,7 @@ Status prepareTrustedFile(const std::string& path) {
   AG_RETURN_IF_ERROR(checkFile(path));
   // A journal left behind is replayed on opening: it must be as trustworthy as the file.
   const std::string journal = path + "-journal";
-  if (struct stat info {}; lstat(journal.c_str(), &info) == 0) AG_RETURN_IF_ERROR(checkFile(journal));
+  if (struct stat info{}; lstat(journal.c_str(), &info) == 0) AG_RETURN_IF_ERROR(checkFile(journal));
   return {};
 }
 

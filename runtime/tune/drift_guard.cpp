@@ -7,13 +7,13 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr size_t kWindow = 32;             ///< steps per level
-constexpr double kShift = 1.07;            ///< recent median over reference median that raises a suspicion
-constexpr int64_t kBurstSpacing = 4000;    ///< steps between two bursts
-constexpr int64_t kConfirmAfter = 200;     ///< steps after an unmeasured decision until its burst
-constexpr size_t kRecheckPairs = 40;       ///< sliding window of re-check pairs
-constexpr double kBreakConfidence = 0.999; ///< a rollback needs more certainty than an acceptance
-constexpr int64_t kWatched = 16;           ///< of each kWatched + kQuiet steps, the first are watched
+constexpr size_t kWindow = 32;              ///< steps per level
+constexpr double kShift = 1.07;             ///< recent median over reference median that raises a suspicion
+constexpr int64_t kBurstSpacing = 4000;     ///< steps between two bursts
+constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision until its burst
+constexpr size_t kRecheckPairs = 40;        ///< sliding window of re-check pairs
+constexpr double kBreakConfidence = 0.999;  ///< a rollback needs more certainty than an acceptance
+constexpr int64_t kWatched = 16;            ///< of each kWatched + kQuiet steps, the first are watched
 constexpr int64_t kQuiet = 240;
 
 }  // namespace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // DriftGuard: after the decision, checks that the chosen arm still keeps the promise "not slower than eager".
 //
-// Two signals. The step time of the chosen arm is watched per shape class; a lasting shift is only a *suspicion*, because
-// a slower machine slows eager too. The verdict comes from re-checks: ABBA blocks against eager, at most `guardFraction`
-// of all steps eager in the long run. A suspicion (and a decision taken from the database, never measured in this process)
-// buys a burst of re-checks at once, no more often than every kBurstSpacing steps.
-// Not thread-safe; owned by the Tuner.
+// Two signals. The step time of the chosen arm is watched per shape class; a lasting shift is only a *suspicion*,
+// because a slower machine slows eager too. The verdict comes from re-checks: ABBA blocks against eager, at most
+// `guardFraction` of all steps eager in the long run. A suspicion (and a decision taken from the database, never
+// measured in this process) buys a burst of re-checks at once, no more often than every kBurstSpacing steps. Not
+// thread-safe; owned by the Tuner.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class DriftGuard {
 
  private:
   struct Level {
-    RollingWindow first;   ///< fills once after the decision: the reference level
+    RollingWindow first;  ///< fills once after the decision: the reference level
     RollingWindow recent;
     Level();
   };
@@ -62,10 +62,10 @@ class DriftGuard {
   int64_t numEagerSteps_ = 0;
   int64_t lastBlockStep_ = 0;
   int64_t lastBurstStep_ = 0;
-  int64_t numReported_ = 0;   ///< steady steps in the present watch window
+  int64_t numReported_ = 0;  ///< steady steps in the present watch window
   int64_t numBlocks_ = 0;
   int64_t numSuspicions_ = 0;
-  int32_t burstBlocks_ = 0;   ///< blocks still to run at once
+  int32_t burstBlocks_ = 0;  ///< blocks still to run at once
   bool isConfirming_ = false;
 };
 

@@ -24,7 +24,8 @@ class Ledger {
   void addTrained(double seconds, int64_t numSteps);
   void addForeground(double seconds) { foregroundSeconds_ += seconds; }
   void addBackground(double seconds) { backgroundSeconds_ += seconds; }
-  /// Signed difference of one step to its undisturbed time while a compile ran. Noise cancels; the sum counts from 0 up.
+  /// Signed difference of one step to its undisturbed time while a compile ran. Noise cancels; the sum counts from 0
+  /// up.
   void addInflation(double seconds) { inflationSeconds_ += seconds; }
   /// Signed difference to eager of one step of `arm` while it was on trial. Counts per arm, from 0 up.
   void addTrial(const std::string& arm, double seconds) { trialSeconds_[arm] += seconds; }

@@ -33,8 +33,8 @@ Json comparisonJson(const Comparison& comparison, double confidence) {
 Json samplesJson(const RollingWindow& window) {
   if (window.empty()) return nullptr;
   const std::vector<double>& values = window.values();
-  return {{"count", values.size()},          {"p05", quantile(values, 0.05)}, {"p25", quantile(values, 0.25)},
-          {"p50", quantile(values, 0.5)},    {"p75", quantile(values, 0.75)}, {"p95", quantile(values, 0.95)}};
+  return {{"count", values.size()},       {"p05", quantile(values, 0.05)}, {"p25", quantile(values, 0.25)},
+          {"p50", quantile(values, 0.5)}, {"p75", quantile(values, 0.75)}, {"p95", quantile(values, 0.95)}};
 }
 
 Json armJson(const Arm& arm, double confidence) {
@@ -97,7 +97,8 @@ std::string Tuner::snapshot() const {
   }
   Json ledger = ledgerJson(ledger_);
   const RollingWindow& chosen = arms_[incumbent_].seconds;
-  const auto breakEven = ledger_.breakEvenSteps(eagerStepSeconds(), chosen.empty() ? eagerStepSeconds() : chosen.median());
+  const auto breakEven =
+      ledger_.breakEvenSteps(eagerStepSeconds(), chosen.empty() ? eagerStepSeconds() : chosen.median());
   ledger["break_even_steps"] = breakEven ? Json(*breakEven) : Json(nullptr);
   Json json = {{"version", kSnapshotVersion},
                {"mode", toString(config_.mode)},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few statistics the tuner believes in. Step times have heavy tails, bursts and two modes, so nothing here assumes a
-// distribution: medians, quantiles, order-statistic intervals, and one bootstrap with a fixed seed.
+// The few statistics the tuner believes in. Step times have heavy tails, bursts and two modes, so nothing here assumes
+// a distribution: medians, quantiles, order-statistic intervals, and one bootstrap with a fixed seed.
 //
 // Pure functions and small values; no global state, safe from any thread.
 #pragma once
@@ -36,8 +36,8 @@ double twoSidedNormalQuantile(double confidence);
 /// distribution. Unbounded while l < 1 (below 11 values at 99 %).
 Interval medianInterval(std::vector<double> values, double confidence);
 
-/// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile bootstrap
-/// interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
+/// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile
+/// bootstrap interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence);
 
 /// The last `capacity` values and their median. Cost: add O(1), median O(capacity).

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kNewArmSteps = 3;     ///< first steps of an arm: allocations, lazy initialisation
 constexpr double kHopelessRatio = 3.0;  ///< an arm all of whose first steps are this much slower than eager is out
 constexpr size_t kHopelessSteps = 3;
-constexpr int32_t kMaxMissed = 64;      ///< steps in a row on which the arm asked for did not run
+constexpr int32_t kMaxMissed = 64;  ///< steps in a row on which the arm asked for did not run
 constexpr size_t kMaxTimeline = 2000;
 
 }  // namespace
@@ -43,7 +43,8 @@ Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
   for (const ArmSpec& spec : config_.arms) AG_CHECK(addArm(spec).isOk(), "arms were validated");
 }
 
-// --- events -----------------------------------------------------------------------------------------------------------
+// --- events
+// -----------------------------------------------------------------------------------------------------------
 
 void Tuner::captureFinished(double foregroundSeconds) {
   ledger_.addForeground(foregroundSeconds);
@@ -159,7 +160,8 @@ void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool co
     return trial_.reset();
   }
   if (schedule.numMissed() < kMaxMissed) return;
-  if (trial_->kind == TrialKind::kVersusEager) lose(trial_->arm, "did not run when asked: its guards failed every time");
+  if (trial_->kind == TrialKind::kVersusEager)
+    lose(trial_->arm, "did not run when asked: its guards failed every time");
   if (trial_->kind == TrialKind::kDuel) lose(trial_->arm, "did not run when asked in the direct comparison");
   trial_.reset();
 }
@@ -207,7 +209,8 @@ void Tuner::resume() {
   if (std::exchange(isPaused_, false)) log("resume", "");
 }
 
-// --- boundary ---------------------------------------------------------------------------------------------------------
+// --- boundary
+// ---------------------------------------------------------------------------------------------------------
 
 std::vector<Action> Tuner::advance() {
   proposals_.clear();
@@ -220,9 +223,7 @@ std::vector<Action> Tuner::advance() {
 void Tuner::apply(const Action& action) {
   const size_t arm = findArm(action.arm).value_or(kEager);
   switch (action.kind) {
-    case ActionKind::kCapture:
-      phase_ = Phase::kCapturing;
-      return log("capture", "", action.reason);
+    case ActionKind::kCapture: phase_ = Phase::kCapturing; return log("capture", "", action.reason);
     case ActionKind::kCompile:
       arms_[arm].state = ArmState::kCompiling;
       compileLevel_ = action.level;
@@ -231,9 +232,7 @@ void Tuner::apply(const Action& action) {
       compileLevel_ = action.level;
       raisedUntil_ = ledger_.wallSeconds() + action.seconds;
       return;
-    case ActionKind::kLoad:
-      arms_[arm].state = ArmState::kLoading;
-      return log("load", action.arm);
+    case ActionKind::kLoad: arms_[arm].state = ArmState::kLoading; return log("load", action.arm);
     case ActionKind::kWait: return;
     case ActionKind::kRun: current_ = arm; return;
     case ActionKind::kDecide: return settle(arm, action.reason);
@@ -267,8 +266,12 @@ void Tuner::rollBack(const std::string& reason) {
   arm.verdict = Verdict::kLost;
   arm.reason = reason;
   incumbent_ = kEager;
-  decision_ = Decision{std::string(kEagerArm), "rolled back from " + left + ": " + reason, {}, ledger_.numSteps(),
-                       ledger_.wallSeconds(), false};
+  decision_ = Decision{std::string(kEagerArm),
+                       "rolled back from " + left + ": " + reason,
+                       {},
+                       ledger_.numSteps(),
+                       ledger_.wallSeconds(),
+                       false};
   phase_ = Phase::kSettled;
   retuneAtStep_.reset();
   if (arm.isUsable()) scheduleRetune();
@@ -295,7 +298,8 @@ void Tuner::dismiss(size_t arm) {
   incumbent_ = kEager;
 }
 
-// --- bookkeeping ------------------------------------------------------------------------------------------------------
+// --- bookkeeping
+// ------------------------------------------------------------------------------------------------------
 
 std::optional<size_t> Tuner::findArm(const std::string& name) const {
   for (size_t i = 0; i < arms_.size(); ++i) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuner: decides which arm runs the next training step. A pure state machine: events go in, advance() hands actions out;
-// no clock, no thread, no callback, so a simulated trace exercises all of it.
+// Tuner: decides which arm runs the next training step. A pure state machine: events go in, advance() hands actions
+// out; no clock, no thread, no callback, so a simulated trace exercises all of it.
 //
 //   observing --capture--> capturing --captured--> tuning --decide--> settled --(rollback, new arm)--> tuning | settled
 //
-// The driver (python/agspeed/tuning) turns the world into events, calls advance() at every step boundary and carries out
-// what it returns, in order. While tuning, the best arm proven so far runs; eager runs until one is proven.
+// The driver (python/agspeed/tuning) turns the world into events, calls advance() at every step boundary and carries
+// out what it returns, in order. While tuning, the best arm proven so far runs; eager runs until one is proven.
 //
 //   tuner.stepFinished({.arm = "eager", .seconds = 0.0021, .shape = "8x128"});
 //   for (const Action& action : tuner.advance()) carryOut(action);   // e.g. {kRun, "native"}
@@ -161,7 +161,9 @@ class Tuner {
   void advanceArm(size_t arm);
   void propose(ActionKind kind, size_t arm, std::string reason = {});
   void want(size_t arm);
+  double excessSeconds(size_t arm) const;
   bool isBlockAffordable(size_t arm) const;
+  bool isTrialAffordable() const;
   void startBlock(TrialKind kind, size_t arm, size_t reference);
   double eagerStepSeconds() const;
   double stepSeconds() const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Tuner wants next. One call of plan() fills proposals_; nothing here changes what has been agreed on.
 //
-// Order of interests while tuning: what must happen in the foreground (load, wait), then measuring what is ready, then the
-// next background compile, then the decision. In auto mode each of them waits until the ledger can pay for it.
+// Order of interests while tuning: what must happen in the foreground (load, wait), then measuring what is ready, then
+// the next background compile, then the decision. In auto mode each of them waits until the ledger can pay for it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -15,8 +15,9 @@ namespace {
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
 constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
-constexpr size_t kMinEagerSteps = 3;      ///< seen before the first block, which must know how long a step is
-constexpr double kResumeShare = 0.02;     ///< a suspended compile resumes with this share of the allowance free again
+constexpr size_t kMinEagerSteps = 3;   ///< seen before the first block, which must know how long a step is
+constexpr double kUnseenRatio = 10.0;  ///< an arm that never ran is assumed to be this many times slower than eager
+constexpr double kResumeShare = 0.02;  ///< a suspended compile resumes with this share of the allowance free again
 
 }  // namespace
 
@@ -37,7 +38,8 @@ void Tuner::plan() {
 
 void Tuner::planObserving() {
   want(kEager);
-  if (cached_ == kEager) return propose(ActionKind::kDecide, kEager, "the tuning database says eager is the best choice");
+  if (cached_ == kEager)
+    return propose(ActionKind::kDecide, kEager, "the tuning database says eager is the best choice");
   const bool hasWork = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return !arm.isDead(); });
   if (!hasWork) return propose(ActionKind::kDecide, kEager, describeEager());
   if (cached_) return propose(ActionKind::kCapture, kEager, "for the decision in the tuning database");
@@ -51,6 +53,7 @@ void Tuner::planObserving() {
 }
 
 void Tuner::planTuning() {
+  if (trial_ && !isTrialAffordable()) trial_.reset();
   if (trial_) return want(trial_->schedule.next() == Side::kArm ? trial_->arm : trial_->reference);
   if (cached_) return planCached();
   if (config_.mode == Mode::kDeterministic) return planDeterministic();
@@ -75,10 +78,12 @@ void Tuner::planDeterministic() {
     if (arms_[arm].isDead() || arms_[arm].verdict == Verdict::kLost || !isAllowed) continue;
     if (!arms_[arm].isUsable()) return advanceArm(arm);
     want(arm);
-    return propose(ActionKind::kDecide, arm,
-                   config_.pinnedArm.empty() ? "first arm of the fixed order that passed the gate" : "pinned by the plan");
+    return propose(
+        ActionKind::kDecide, arm,
+        config_.pinnedArm.empty() ? "first arm of the fixed order that passed the gate" : "pinned by the plan");
   }
-  propose(ActionKind::kDecide, kEager, config_.pinnedArm.empty() ? describeEager() : "the pinned plan is eager or failed");
+  propose(ActionKind::kDecide, kEager,
+          config_.pinnedArm.empty() ? describeEager() : "the pinned plan is eager or failed");
 }
 
 /// The next action that brings an arm closer to ready while the user waits.
@@ -152,7 +157,8 @@ bool Tuner::planCompile() {
   const bool isMeasuring = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isMeasurable(); });
   for (size_t arm = 1; arm < arms_.size() && !isMeasuring; ++arm) {
     if (arms_[arm].state != ArmState::kWaiting) continue;
-    if (ledger_.leftSeconds() > 0) proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kIdle, 0, {}});
+    if (ledger_.leftSeconds() > 0)
+      proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kIdle, 0, {}});
     return true;
   }
   return isMeasuring;
@@ -207,7 +213,8 @@ void Tuner::planSettled() {
   if (guard_.isRecheckDue(recheckEagerSteps())) startBlock(TrialKind::kRecheck, incumbent_, kEager);
 }
 
-// --- helpers ----------------------------------------------------------------------------------------------------------
+// --- helpers
+// ----------------------------------------------------------------------------------------------------------
 
 void Tuner::propose(ActionKind kind, size_t arm, std::string reason) {
   proposals_.push_back({kind, arms_[arm].spec.name, Level::kIdle, 0, std::move(reason)});
@@ -219,14 +226,25 @@ void Tuner::want(size_t arm) {
   if (arm != current_) propose(ActionKind::kRun, arm);
 }
 
+/// What one step of the arm is expected to cost beyond an eager one.
+double Tuner::excessSeconds(size_t arm) const {
+  const double eager = eagerStepSeconds();
+  const Arm& tested = arms_[arm];
+  if (!tested.seconds.empty()) return std::max(0.0, tested.seconds.median() - eager);
+  return tested.numSteps > 0 ? std::max(0.0, tested.lastSeconds - eager) : kUnseenRatio * eager;
+}
+
 bool Tuner::isBlockAffordable(size_t arm) const {
   if (ledger_.isUnlimited()) return true;
-  const double eager = eagerStepSeconds();
-  const RollingWindow& seen = arms_[arm].seconds;
-  // An arm never seen is assumed to take twice as long as eager.
-  const double excess = seen.empty() ? eager : std::max(0.0, seen.median() - eager);
-  const int32_t runSteps = chooseRunSteps(eager, config_.minRunSeconds, config_.maxRunSteps);
-  return ledger_.canAfford(excess * (2 * runSteps + 1));
+  const bool isUnseen = arms_[arm].numSteps == 0;
+  const int32_t runSteps = chooseRunSteps(eagerStepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
+  return ledger_.canAfford(excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps + 1));
+}
+
+/// False when the next step of the arm on trial is more than the ledger can bear: the block is given up for now.
+bool Tuner::isTrialAffordable() const {
+  const bool isArmNext = trial_->kind == TrialKind::kVersusEager && trial_->schedule.next() == Side::kArm;
+  return !isArmNext || ledger_.isUnlimited() || ledger_.canAfford(excessSeconds(trial_->arm));
 }
 
 void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {

@@ -84,7 +84,7 @@ TEST_F(TuningDatabaseTest, CreatesPrivateFoldersAndFiles) {
   const std::string deep = (folder_ / "a" / "b" / "tuning.sqlite").string();
   TuningDatabase database(deep);
   EXPECT_TRUE(database.isUsable()) << database.warning();
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(deep.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   ASSERT_EQ(stat((folder_ / "a").c_str(), &info), 0);

@@ -75,10 +75,10 @@ TEST(DriftGuard, MeasuresAgainAfterARollbackButNotForEver) {
   world.config.retuneAfterSteps = 500;
   // Good, bad, good again.
   world.change = [](const std::string& arm, int64_t step) {
-    return arm == "native" && step > 5000 && step < 8000 ? 2.0 : 1.0;
+    return arm == "native" && step > 5000 && step < 6500 ? 2.0 : 1.0;
   };
   Simulator simulator(world);
-  simulator.run(7000);
+  simulator.run(6000);
   EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u);
   simulator.run(8000);
   const Outcome outcome = simulator.outcome();

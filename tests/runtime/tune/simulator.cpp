@@ -29,8 +29,8 @@ void Simulator::run(int64_t numSteps) {
       bool isBlocking = false;
       for (const Action& action : actions) {
         carryOut(action);
-        isBlocking |= action.kind == ActionKind::kWait || action.kind == ActionKind::kLoad ||
-                      action.kind == ActionKind::kCapture;
+        isBlocking |=
+            action.kind == ActionKind::kWait || action.kind == ActionKind::kLoad || action.kind == ActionKind::kCapture;
       }
       if (!isBlocking) break;
     }
@@ -60,9 +60,7 @@ void Simulator::carryOut(const Action& action) {
       return;
     }
     case ActionKind::kRun: running_ = action.arm; return;
-    case ActionKind::kDecide:
-      outcome_.decidedAtStep = step_;
-      return;
+    case ActionKind::kDecide: outcome_.decidedAtStep = step_; return;
     case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return;
   }
 }
@@ -101,14 +99,16 @@ double Simulator::drawSeconds(const std::string& arm, int32_t shape) {
   if (!simulated) return seconds;
   seconds *= simulated->ratio;
   if (outcome_.stepsByArm[arm] < simulated->warmupSteps) seconds *= simulated->warmupFactor;
-  if (std::uniform_real_distribution<double>(0, 1)(random_) < simulated->slowProbability) seconds *= simulated->slowFactor;
+  if (std::uniform_real_distribution<double>(0, 1)(random_) < simulated->slowProbability)
+    seconds *= simulated->slowFactor;
   return seconds;
 }
 
 void Simulator::stepOnce() {
   const int32_t shape = std::uniform_int_distribution<int32_t>(0, world_.numShapes - 1)(random_);
   const SimulatedArm* arm = find(running_);
-  double seconds = drawSeconds(running_, shape);
+  const bool isDisturbed = world_.disturbed && world_.disturbed(step_);
+  double seconds = drawSeconds(running_, shape) * (isDisturbed ? 500 : 1);
   const double undisturbed = seconds;
   if (!compiling_.empty() && level_ != Level::kSuspended) {
     const bool isRaised = level_ == Level::kRaised && raisedLeft_ > 0;
@@ -123,7 +123,7 @@ void Simulator::stepOnce() {
   ++outcome_.stepsByArm[running_];
   ++step_;
   const Status status = tuner_->stepFinished(
-      {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, false});
+      {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
   AG_CHECK(status.isOk(), status.message());
   if (!compiling_.empty() && compileLeft_ <= 0) finishCompile();
 }

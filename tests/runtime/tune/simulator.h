@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine, a training loop and a driver, all made up: carries out the Tuner's actions on arms of known speed and noise.
-// Everything follows from the seed; tests print it.
+// A machine, a training loop and a driver, all made up: carries out the Tuner's actions on arms of known speed and
+// noise. Everything follows from the seed; tests print it.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace agspeed::runtime::tune::testing {
 
 /// How step times scatter around their true value.
 struct Noise {
-  double sigma = 0.02;             ///< log-normal
-  double tailProbability = 0;      ///< Pareto-like slow steps ...
-  double tailScale = 3;            ///< ... of at least this factor
-  double burstEvery = 0;           ///< steps between bursts of outside load
+  double sigma = 0.02;         ///< log-normal
+  double tailProbability = 0;  ///< Pareto-like slow steps ...
+  double tailScale = 3;        ///< ... of at least this factor
+  double burstEvery = 0;       ///< steps between bursts of outside load
   double burstSteps = 20;
   double burstFactor = 1.5;
   double slowModeProbability = 0;  ///< a second mode of the machine: all arms
@@ -29,13 +29,13 @@ struct Noise {
 
 struct SimulatedArm {
   std::string name;
-  double ratio = 1;                ///< true step time over eager's
-  double compileSeconds = 1;       ///< alone on the machine, at normal priority
-  double loadSeconds = 0.2;        ///< foreground
+  double ratio = 1;           ///< true step time over eager's
+  double compileSeconds = 1;  ///< alone on the machine, at normal priority
+  double loadSeconds = 0.2;   ///< foreground
   int64_t peakBytes = 100 << 20;
-  double warmupFactor = 1;         ///< first steps after loading
+  double warmupFactor = 1;  ///< first steps after loading
   int64_t warmupSteps = 0;
-  double slowProbability = 0;      ///< this arm's own slow steps ...
+  double slowProbability = 0;  ///< this arm's own slow steps ...
   double slowFactor = 1;
   ArmState outcome = ArmState::kReady;  ///< kRejected, kFailed, kSkipped: what the driver reports instead
 };
@@ -47,21 +47,22 @@ struct World {
   double captureSeconds = 1.0;
   std::vector<SimulatedArm> arms;
   Noise noise;
-  std::function<double(int64_t step)> machine;               ///< speed factor of the machine by step; 1 when empty
-  std::function<double(const std::string&, int64_t)> change; ///< factor of one arm by step
+  std::function<double(int64_t step)> machine;                ///< speed factor of the machine by step; 1 when empty
+  std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
+  std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   int32_t numShapes = 1;
   double idleInflation = 1.04;
   double raisedInflation = 2.5;
-  double idleProgress = 0.15;      ///< share of normal speed a compile makes at idle priority
-  TunerConfig config;              ///< mode and arms are filled in from above
+  double idleProgress = 0.15;  ///< share of normal speed a compile makes at idle priority
+  TunerConfig config;          ///< mode and arms are filled in from above
 };
 
 struct Outcome {
-  std::string chosen;              ///< current arm at the end
+  std::string chosen;  ///< current arm at the end
   std::string reason;
   double wallSeconds = 0;
   double slowdownSeconds = 0;
-  double maxBudgetShare = 0;       ///< highest true slow-down / seconds trained, over the run
+  double maxBudgetShare = 0;  ///< highest true slow-down / seconds trained, over the run
   int64_t decidedAtStep = -1;
   int64_t numActions = 0;
   std::map<std::string, int64_t> stepsByArm;

@@ -14,7 +14,7 @@ using testing::SimulatedArm;
 using testing::Simulator;
 using testing::World;
 
-constexpr int kSeeds = 60;
+constexpr int kSeeds = 30;
 
 std::map<std::string, Noise> noises() {
   return {{"2 %", {.sigma = 0.02}},
@@ -30,7 +30,8 @@ World makeWorld(uint64_t seed, Mode mode, const Noise& noise, const std::vector<
   world.noise = noise;
   world.captureSeconds = 0.2;
   for (size_t i = 0; i < ratios.size(); ++i) {
-    world.arms.push_back({.name = "arm" + std::to_string(i), .ratio = ratios[i], .compileSeconds = 1, .loadSeconds = 0.05});
+    world.arms.push_back(
+        {.name = "arm" + std::to_string(i), .ratio = ratios[i], .compileSeconds = 1, .loadSeconds = 0.05});
   }
   return world;
 }

@@ -161,8 +161,8 @@ TEST(DeterministicMode, DoesNotDependOnTime) {
       const double slow = tuner->current() == "native" ? 9 : 1;
       ASSERT_TRUE(tuner->stepFinished({tuner->current(), seconds * slow, "s", 0, false}).isOk());
     }
-    EXPECT_THAT(all, ElementsAre("capture eager", "compile aot", "wait aot", "compile native", "wait native", "run native",
-                                 "decide native"));
+    EXPECT_THAT(all, ElementsAre("capture eager", "compile aot", "wait aot", "compile native", "wait native",
+                                 "run native", "decide native"));
     EXPECT_EQ(tuner->quietSteps(), Tuner::kForever);
   }
 }

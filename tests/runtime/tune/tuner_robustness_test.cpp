@@ -97,14 +97,11 @@ TEST(Tuner, ArmThatNeverReallyRunsLoses) {
 
 TEST(Tuner, DisturbedStepsAreNeverCompared) {
   World world = makeWorld(1, Mode::kMax);
+  // Bad luck: the load comes whenever the best arm is likely to run.
+  world.disturbed = [](int64_t step) { return step % 7 < 3; };
   Simulator simulator(world);
-  simulator.run(30);
-  for (int i = 0; i < 500; ++i) {
-    simulator.tuner().advance();
-    ASSERT_TRUE(simulator.tuner().stepFinished({simulator.tuner().current(), 10.0, "s0", 0, true}).isOk());
-  }
-  simulator.run(1500);
-  EXPECT_EQ(simulator.outcome().chosen, "inductor");
+  simulator.run(4000);
+  EXPECT_EQ(simulator.outcome().chosen, "inductor") << simulator.outcome().reason;
 }
 
 TEST(Tuner, PauseRunsEagerAndStartsNothing) {
@@ -116,7 +113,8 @@ TEST(Tuner, PauseRunsEagerAndStartsNothing) {
     const Outcome before = simulator.outcome();
     simulator.run(200);
     const Outcome after = simulator.outcome();
-    EXPECT_EQ(after.stepsByArm.at("eager") - (before.stepsByArm.count("eager") ? before.stepsByArm.at("eager") : 0), 200)
+    EXPECT_EQ(after.stepsByArm.at("eager") - (before.stepsByArm.count("eager") ? before.stepsByArm.at("eager") : 0),
+              200)
         << "paused at " << pausedAt;
     EXPECT_EQ(after.numActions, before.numActions);
     simulator.tuner().resume();
