@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// compile(): GraphSpec text in, Executable out, for every target.
+#include "compiler/driver/compile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "backends/backend.h"
+
+namespace agspeed::compiler {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kSpec = R"({"version": 1, "nodes": [
+  {"name": "x", "op": "input", "type": {"dtype": "f32", "shape": [4, 8]}},
+  {"name": "gelu", "op": "call", "target": "aten.gelu.default", "args": [{"ref": "x"}],
+   "type": {"dtype": "f32", "shape": [4, 8]}},
+  {"name": "mm", "op": "call", "target": "aten.mm.default", "args": [{"ref": "gelu"}, {"ref": "x"}],
+   "type": {"dtype": "f32", "shape": [4, 8]}},
+  {"name": "output", "op": "output", "args": [[{"ref": "mm"}]]}]})";
+
+class CompileForTarget : public ::testing::TestWithParam<backends::Backend> {};
+
+TEST_P(CompileForTarget, MakesOneExecutableOfAllEntries) {
+  CompileOptions options;
+  options.target = GetParam().name;
+  auto executable = compile({{"forward", kSpec}, {"backward", kSpec}}, options);
+  ASSERT_TRUE(executable.isOk()) << executable.status().toString();
+  EXPECT_EQ((*executable)->entries.size(), 2u);
+  EXPECT_EQ((*executable)->kernels->numKernels(), 1u);
+  EXPECT_EQ((*executable)->stats.numCompiledOperators, 2);
+  EXPECT_EQ((*executable)->stats.numExternalOperators, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, CompileForTarget,
+                         ::testing::ValuesIn(backends::backends().begin(), backends::backends().end()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Compile, NamesTheEntryAndTheNodeOfAnError) {
+  CompileOptions options;
+  options.target = "reference";
+  Status status = compile({{"backward", R"({"version":1,"nodes":[{"name":"c","op":"attr"}]})"}}, options).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("entry \"backward\": GraphSpec node \"c\""));
+}
+
+TEST(Compile, RefusesAnUnknownTargetOrPass) {
+  CompileOptions options;
+  options.target = "abacus";
+  EXPECT_EQ(compile({{"forward", kSpec}}, options).status().code(), StatusCode::kInvalidArgument);
+  options.target = "reference";
+  options.disabledPasses = {"no-such-pass"};
+  EXPECT_THAT(compile({{"forward", kSpec}}, options).status().message(), HasSubstr("no-such-pass"));
+}
+
+TEST(Compile, DumpsTheGraphAfterEachPass) {
+  CompileOptions options;
+  options.target = "null";
+  options.dumpDir = ::testing::TempDir() + "/agspeed_dump";
+  ASSERT_TRUE(compile({{"forward", kSpec}}, options).isOk());
+  for (const char* name : {"forward-0-import.ag", "forward-1-dce.ag", "forward-3-fuse-pointwise.ag"}) {
+    EXPECT_TRUE(std::filesystem::exists(options.dumpDir + "/" + name)) << name;
+  }
+}
+
+TEST(CompileOptions, HashFollowsWhatChangesTheCode) {
+  CompileOptions a;
+  CompileOptions b;
+  EXPECT_EQ(a.hash(), b.hash());
+  b.disabledPasses = {"cse"};
+  EXPECT_NE(a.hash(), b.hash());
+  b = a;
+  b.cacheDir = "/somewhere/else";
+  EXPECT_EQ(a.hash(), b.hash());
+}
+
+}  // namespace
+}  // namespace agspeed::compiler
