@@ -128,7 +128,7 @@ class TunerAction(TypedDict):
     kind: Literal["capture", "compile", "priority", "load", "wait", "run", "decide", "rollback"]
     arm: str
     level: Literal["suspended", "idle", "raised"]  # compile, priority
-    seconds: float  # priority: back to idle after so long; 0 = until further notice
+    seconds: float  # priority: for about so long; the next priority action says what then
     reason: str  # decide, rollback, priority
 
 class Tuner:
@@ -154,7 +154,7 @@ class Tuner:
         foreground_seconds: float = 0.0,
     ) -> None: ...
     def add_arm(self, arm: str | TunerArm) -> None: ...
-    # `arm`: what really ran. `disturbed`: outside load, a recompile, a pause; not needed for compiles the tuner asked for.
+    # `arm`: what really ran. `disturbed`: outside load, a recompile, a pause; compiles asked for are known already.
     def step_finished(
         self, arm: str, seconds: float, shape: str = "", peak_bytes: int = 0, disturbed: bool = False
     ) -> None: ...

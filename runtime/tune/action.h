@@ -11,7 +11,7 @@ namespace agspeed::runtime::tune {
 enum class ActionKind {
   kCapture,   ///< capture the graph at the next step; answer with captureFinished or captureFailed
   kCompile,   ///< start compiling `arm` in the background at `level`; answer with armChanged
-  kPriority,  ///< change the level of the running compile of `arm`, for `seconds` (0 = until further notice)
+  kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner will look at it again
   kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged
   kWait,      ///< block until `arm` changed its state (max and deterministic mode, cached decisions)
   kRun,       ///< run `arm` from the next step on

@@ -180,8 +180,11 @@ void Tuner::planPriority(size_t arm) {
   }
   if (ledger_.wallSeconds() < raisedUntil_) return;
   const double seconds = std::min(kMaxRaiseSeconds, (left - arms_[arm].spec.foregroundSeconds) / kRaisedShare);
-  if (seconds < kMinRaiseSeconds) return;
-  proposals_.push_back({ActionKind::kPriority, name, Level::kRaised, seconds, "paid from the earned budget"});
+  if (seconds >= kMinRaiseSeconds) {
+    proposals_.push_back({ActionKind::kPriority, name, Level::kRaised, seconds, "paid from the earned budget"});
+  } else if (compileLevel_ == Level::kRaised) {
+    proposals_.push_back({ActionKind::kPriority, name, Level::kIdle, 0, "what was earned is spent"});
+  }
 }
 
 void Tuner::planDecision() {

@@ -84,7 +84,7 @@ def test_snapshot_is_plain_json_with_every_section() -> None:
     assert ledger["slowdown_seconds"] == pytest.approx(
         ledger["foreground_seconds"] + ledger["inflation_seconds"] + ledger["trial_seconds"]
     )
-    assert [entry["what"] for entry in snapshot["timeline"]][0] == "capture"
+    assert snapshot["timeline"][0]["what"] == "capture"
     assert tuner.decision_record()["arm"] == "native"
 
 
@@ -138,7 +138,7 @@ def test_wrong_events_are_value_errors() -> None:
         tuner.step_finished("nobody", 1.0)
     with pytest.raises(ValueError, match="took"):
         tuner.step_finished("eager", float("nan"))
-    with pytest.raises(ValueError, match="state .done. is unknown"):
+    with pytest.raises(ValueError, match=r"state .done. is unknown"):
         tuner.arm_changed("native", "done")
 
 
