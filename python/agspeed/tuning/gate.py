@@ -23,7 +23,7 @@ import torch
 from agspeed.tuning.gate_compare import TensorError, compare, compare_exactly
 from agspeed.tuning.gate_facts import facts_problem, gradient_problem
 from agspeed.tuning.gate_inputs import InputCopies, nbytes
-from agspeed.tuning.gate_modes import DrawRecorder, Promoted, RandomState, undisturbed
+from agspeed.tuning.gate_modes import DrawRecorder, Noisy, Promoted, RandomState, undisturbed
 from agspeed.tuning.gate_run import Region, Run, Tangents, execute, make_tangents, promoted
 
 
@@ -162,7 +162,7 @@ class _Judge:
         self._random = RandomState(self._devices)
         self._eager = self._run_eagerly(2 if thorough else 1)
         self._wide: Run | None = None
-        self._nudged: Run | None = None
+        self._noisy: Run | None = None
         first = self._run_candidate(0, between=self._call_with_other_data if thorough else None)
         self._reject_overwritten(first)
         self._compare(first, 0)
@@ -177,7 +177,7 @@ class _Judge:
             return "the region has no numbers to compare"
         if self._policy.numerics == "exact":
             return f"all {len(found)} outputs and gradients equal eager's bit for bit"
-        worst = max(found, key=lambda error: error.rms)
+        worst = max(found, key=_severity)
         return (
             f"within tolerance against {self.kind}: worst RMS error {worst.rms:.1e} in {worst.name}, "
             f"eager's own is {worst.eager_rms:.1e}"
@@ -196,7 +196,7 @@ class _Judge:
             return self._tangents
 
         try:
-            run = execute(self._reference, InputCopies(self._inputs), tangents, mode=recorder)
+            run = execute(self._reference, InputCopies(self._inputs), tangents, modes=[recorder])
         except Exception as error:
             raise _NotRunError(f"eager itself raised {type(error).__name__}: {_first_line(error)}") from None
         self._draws = recorder.draws
@@ -265,10 +265,10 @@ class _Judge:
         errors = [compare(name, mine[name], theirs[name], wide.get(name, theirs[name])) for name in names]
         if all(error.ok for error in errors):
             return errors
-        # Eager may have been lucky: ask how much the result depends on the last bits of the inputs.
-        if self._nudged is None:
-            self._nudged = self._run_nudged()
-        near = _numbers(self._nudged, turn)
+        # Eager may have been lucky: ask how far rounding moves these results at all.
+        if self._noisy is None:
+            self._noisy = self._run_noisily()
+        near = _numbers(self._noisy, turn)
         return [
             error if error.ok else compare(name, mine[name], theirs[name], wide.get(name, theirs[name]), near.get(name))
             for name, error in zip(names, errors, strict=True)
@@ -279,22 +279,22 @@ class _Judge:
         self._random.restore()
         try:
             copies = InputCopies(self._inputs, promote=True)
-            run = execute(self._reference, copies, promoted(self._tangents), mode=Promoted(self._draws))
+            run = execute(self._reference, copies, promoted(self._tangents), modes=[Promoted(self._draws)])
             self.kind = "float64"
             return run
         except Exception as error:
             self.kind = f"eager (in float64 the graph raises {type(error).__name__}: {_first_line(error)})"
             return self._eager
 
-    def _run_nudged(self) -> Run:
-        """The reference for inputs that are about one unit in the last place off."""
-        generator = torch.Generator().manual_seed(self._policy.seed + 2)
+    def _run_noisily(self) -> Run:
+        """The reference with rounding noise of the inputs' precision in every result."""
         wide = self._wide is not self._eager
-        copies = InputCopies(self._inputs, promote=wide, change=lambda flat, like: _nudged(flat, like.dtype, generator))
+        noise = Noisy(_finest_eps(self._inputs), self._policy.seed + 2)
+        copies = InputCopies(self._inputs, promote=wide, change=lambda flat, like: noise.shaken(flat))
         self._random.restore()
         if not wide:
-            return execute(self._reference, copies, self._tangents)
-        return execute(self._reference, copies, promoted(self._tangents), mode=Promoted(self._draws))
+            return execute(self._reference, copies, self._tangents, modes=[noise])
+        return execute(self._reference, copies, promoted(self._tangents), modes=[Promoted(self._draws), noise])
 
     def _reject_overwritten(self, run: Run) -> None:
         name = run.overwritten()
@@ -314,7 +314,7 @@ def _numbers(run: Run, turn: int) -> dict[str, torch.Tensor]:
     found |= {f"input {i} after the call": value for i, value in run.mutated.items()}
     if turn < len(run.gradients):
         gradients = run.gradients[turn].items()
-        found |= {f"{_GRADIENT} input {i}": value for i, value in gradients if value is not None}
+        found |= {f"{_GRADIENT} input {i}": value.to_dense() for i, value in gradients if value is not None}
     return found
 
 
@@ -345,11 +345,10 @@ def _other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generat
     return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
 
 
-def _nudged(flat: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return flat
-    signs = torch.randint(0, 2, flat.shape, generator=generator, dtype=torch.int8).to(flat.device) * 2 - 1
-    return flat * (1 + signs * torch.finfo(dtype).eps)
+def _finest_eps(inputs: Sequence[Any]) -> float:
+    """Step of the most precise floating point type among the inputs."""
+    kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
+    return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
 
 
 def _devices(inputs: Sequence[Any]) -> list[torch.device]:
@@ -361,11 +360,15 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else "no message"
 
 
+def _severity(error: TensorError) -> tuple[bool, float]:
+    return not error.ok, max(error.rms / (error.allowed_rms or 1.0), error.max / (error.allowed_max or 1.0))
+
+
 def _summary(errors: Sequence[TensorError]) -> dict[str, Any] | None:
     """The worst error of a group, in the report's form; None for an empty group."""
     if not errors:
         return None
-    worst = max(errors, key=lambda error: (not error.ok, error.rms))
+    worst = max(errors, key=_severity)
     plain = {key: _finite(getattr(worst, key)) for key in ("max", "rms", "eager_max", "eager_rms")}
     return {**plain, "worst": worst.name}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers against numbers: is a candidate's tensor as close to the float64 reference as eager's own?
 
-With c the candidate's error, e the yardstick (eager's error, or the change that one unit in the last place of the
-inputs causes, whichever is larger), r the reference and u the step of the element type (``torch.finfo(dtype).eps``), a
+With c the candidate's error, e the yardstick (eager's error, or the change that rounding noise in every operator
+causes, whichever is larger), r the reference and u the step of the element type (``torch.finfo(dtype).eps``), a
 tensor passes if
 
     max |c|  <=  4 max |e|  +  FLOOR_MAX u max |r|          and          rms c  <=  2 rms e  +  FLOOR_RMS u rms r
@@ -67,13 +67,13 @@ def compare(
     candidate: torch.Tensor,
     eager: torch.Tensor,
     reference: torch.Tensor,
-    perturbed: torch.Tensor | None = None,
+    noisy: torch.Tensor | None = None,
 ) -> TensorError:
     """Judges one tensor. Requires: equal shapes, and candidate and eager of one element type.
 
     Args:
         reference: the same tensor computed in float64 (equal to eager for integers).
-        perturbed: the reference for inputs changed by about one unit in the last place; widens the yardstick.
+        noisy: the reference with rounding noise in every operator; widens the yardstick.
     """
     if not (candidate.is_floating_point() or candidate.is_complex()):
         return _exact(name, candidate, eager)
@@ -85,8 +85,8 @@ def compare(
     if r.numel() == 0:
         return TensorError(name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pattern or _tail_problem(candidate, eager, finite))
     error, yard = (c - r).abs(), (e - r).abs()
-    if perturbed is not None:
-        yard = torch.maximum(yard, (_real(perturbed)[finite] - r).abs().nan_to_num(0.0, 0.0, 0.0))
+    if noisy is not None:
+        yard = torch.maximum(yard, (_real(noisy)[finite] - r).abs().nan_to_num(0.0, 0.0, 0.0))
     return _judge(name, low, error, yard, r.abs(), pattern or _tail_problem(candidate, eager, finite))
 
 
@@ -115,7 +115,8 @@ def _judge(
         problem = f"is off by {rms / (typical or 1.0):.1e} of its size on average (RMS)"
     if problem is None and dtype in _LOW and not _local_rule(error, yard, size, tolerance.floor_max * eps, largest):
         problem = "has an element that is off by more than elements of its size may be"
-    unit, mean = largest or 1.0, typical or 1.0
+    # Where the result is mathematically zero, errors are fractions of the noise.
+    unit, mean = max(largest, float(yard.max())) or 1.0, max(typical, _rms(yard)) or 1.0
     return TensorError(
         name,
         worst / unit,

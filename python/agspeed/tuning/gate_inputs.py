@@ -105,10 +105,10 @@ class InputCopies:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal element type, shape and bits; NaNs equal themselves, 0.0 and -0.0 differ."""
-    if a.dtype != b.dtype or a.shape != b.shape:
+    """Equal element type, shape, layout and bits; NaNs equal themselves, 0.0 and -0.0 differ."""
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return False
-    return torch.equal(_bits(a), _bits(b))
+    return torch.equal(_bits(a.to_dense()), _bits(b.to_dense()))
 
 
 def nbytes(values: Sequence[Any]) -> int:

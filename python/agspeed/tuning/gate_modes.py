@@ -4,7 +4,8 @@
 `DrawRecorder` watches an eager run in its own precision: it counts the bytes the run allocates and keeps the state of
 the random generators before every random operator. `Promoted` runs the same graph in float64: explicit casts to
 bfloat16 and float16 still round (a candidate that skips them computes something else), everything else keeps full
-precision, and random operators draw the very numbers the recorded run drew. Modes belong to one run and one thread.
+precision, and random operators draw the very numbers the recorded run drew. `Noisy` adds rounding noise to a run. Modes
+belong to one run and one thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from agspeed.tuning.gate_inputs import WIDER
@@ -115,6 +116,31 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 wide.copy_(thin)
                 return wide
         return tree_map_only(torch.Tensor, _widened, result)
+
+
+class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Changes every floating point result by one step of a precision, up or down at random.
+
+    How far the results of a run then move is how far any two correct implementations in that precision may differ.
+    """
+
+    def __init__(self, eps: float, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._eps = eps
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _has_alias(func) or _RANDOM in func.tags:
+            return result
+        return tree_map_only(torch.Tensor, self.shaken, result)
+
+    def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        with _disable_current_modes():
+            ones = torch.randint(0, 2, tensor.shape, generator=self._generator, dtype=torch.int8).to(tensor.device)
+            return tensor + tensor * ((ones * 2 - 1) * self._eps)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ Nothing here judges; `agspeed.tuning.gate` compares two `Run`s. One thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ def execute(
     tangents: Sequence[Tangents] | Callable[[Sequence[Any]], Sequence[Tangents]] = (),
     *,
     between: Callable[[], None] | None = None,
-    mode: contextlib.AbstractContextManager[Any] | None = None,
+    modes: Sequence[contextlib.AbstractContextManager[Any]] = (),
 ) -> Run:
     """Runs `region` forward once and backward once per set of tangents.
 
@@ -57,10 +57,9 @@ def execute(
         copies: consumed by this run.
         tangents: the sets, or a function that makes them from the outputs.
         between: called after the forward and before the first backward.
-        mode: entered around the region and its backward, and around nothing of the gate's own.
+        modes: entered around the region and its backward, and around nothing of the gate's own.
     """
-    mode = mode or contextlib.nullcontext()
-    with mode:
+    with _entered(modes):
         results = list(region(*copies.values))
     facts = [facts_of(value, index, results, copies) for index, value in enumerate(results)]
     raw = [
@@ -73,12 +72,20 @@ def execute(
         run.raw = raw
     sets = tangents(results) if callable(tangents) else tangents
     for index, chosen in enumerate(sets):
-        with mode:
+        with _entered(modes):
             run.gradients.append(_gradients(results, copies, chosen, keep=index + 1 < len(sets)))
     if between is not None and run.gradients:
         found = run.gradients[0].items()
         run.raw += [(f"the gradient of input {i}", value, value.clone()) for i, value in found if value is not None]
     return run
+
+
+@contextlib.contextmanager
+def _entered(modes: Sequence[contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield
 
 
 def make_tangents(results: Sequence[Any], seed: int) -> list[Tangents]:

@@ -136,7 +136,7 @@ def _compare_at(program: Program, runner: Runner, batch: int) -> tuple[str | Non
         return sets
 
     eager = execute(program, InputCopies(inputs), tangents)
-    wide = execute(program, InputCopies(inputs, promote=True), promoted(sets), mode=Promoted(()))
+    wide = execute(program, InputCopies(inputs, promote=True), promoted(sets), modes=[Promoted(())])
     exact = _is_exact(eager, wide)
     try:
         mine = execute(runner, InputCopies(inputs), sets)
