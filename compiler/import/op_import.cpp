@@ -204,7 +204,7 @@ Status OpImport::setResult(const Operand& operand, size_t index) {
   AG_ASSIGN_OR_RETURN(TensorType type, resultType(index));
   std::string name = node_.name;
   if (node_.type.kind == SpecType::Kind::kTuple) name += ".r" + std::to_string(index);
-  results_.at(index) = emitter_.materialize(emitter_.cast(operand, type.dtype), type, name);
+  results_.at(index) = emitter_.materialize(operand, type, name);
   return {};
 }
 
