@@ -146,7 +146,7 @@ std::string entryName(std::string_view key) { return contentHash(key) + std::str
 struct Entry {
   std::string name;
   uint64_t bytes = 0;
-  int64_t lastUse = 0;
+  int64_t lastUseNs = 0;
 };
 
 // Entries of the folder; removes temporary files that a killed process left behind.
@@ -162,7 +162,8 @@ std::vector<Entry> listEntries(int folder) {
     if (fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) continue;
     bool isStale = name.starts_with(kTemporaryPrefix) && info.st_mtime + kStaleTemporarySeconds < std::time(nullptr);
     if (isStale) unlinkat(folder, name.c_str(), 0);
-    if (name.ends_with(kEntrySuffix)) entries.push_back({name, static_cast<uint64_t>(info.st_size), info.st_mtime});
+    int64_t lastUseNs = info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec;
+    if (name.ends_with(kEntrySuffix)) entries.push_back({name, static_cast<uint64_t>(info.st_size), lastUseNs});
   }
   closedir(directory);
   return entries;
@@ -172,7 +173,7 @@ void pruneFolder(int folder, uint64_t maxBytes) {
   std::vector<Entry> entries = listEntries(folder);
   uint64_t total = 0;
   for (const Entry& entry : entries) total += entry.bytes;
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.lastUse < b.lastUse; });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.lastUseNs < b.lastUseNs; });
   for (const Entry& entry : entries) {
     if (total <= maxBytes) return;
     unlinkat(folder, entry.name.c_str(), 0);

@@ -15,6 +15,7 @@ StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& s
   AG_ASSIGN_OR_RETURN(mlir::OwningOpRef<mlir::ModuleOp> module, emitKernel(context, cluster, symbol));
   PassFunnel funnel({options.dumpDir, options.disabledPasses, options.verifyEachPass, symbol, cluster.toString()});
   AG_RETURN_IF_ERROR(lowerKernel(*module, funnel));
+  funnel.dumpTimings();
   return emitObject(*module);
 }
 

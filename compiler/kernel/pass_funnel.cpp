@@ -57,6 +57,12 @@ void PassFunnel::dump(const std::string& pass, mlir::ModuleOp module) {
   lastDump_ = std::move(text);
 }
 
+void PassFunnel::dumpTimings() {
+  std::string text;
+  for (const PassTiming& timing : timings_) text += timing.pass + " " + std::to_string(timing.seconds * 1e3) + "\n";
+  writeFile(".timings.txt", text);
+}
+
 Status PassFunnel::failure(const std::string& pass, const std::string& diagnostics) {
   std::string path = writeFile(".reproducer.ag-cluster",
                                "// ag-opt --kernel --lower fails in pass " + pass + "\n" + options_.reproducer);

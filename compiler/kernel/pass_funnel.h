@@ -16,11 +16,6 @@
 
 namespace agspeed::compiler {
 
-struct PassTiming {
-  std::string pass;
-  double seconds = 0;
-};
-
 class PassFunnel {
  public:
   struct Options {
@@ -36,9 +31,15 @@ class PassFunnel {
   /// Runs the pass unless it is disabled. Errors: kInternal with the pass, the diagnostics and the reproducer's path.
   Status run(const std::string& name, mlir::ModuleOp module, std::unique_ptr<mlir::Pass> pass);
 
-  const std::vector<PassTiming>& timings() const { return timings_; }
+  /// Writes "<pass> <milliseconds>" lines to the dump folder, if there is one.
+  void dumpTimings();
 
  private:
+  struct PassTiming {
+    std::string pass;
+    double seconds = 0;
+  };
+
   void dump(const std::string& pass, mlir::ModuleOp module);
   Status failure(const std::string& pass, const std::string& diagnostics);
   std::string writeFile(const std::string& suffix, const std::string& text);

@@ -111,6 +111,7 @@ TEST_F(DumpTest, ShowsEachPassAndWhichDidNothing) {
   EXPECT_EQ(fileEndingWith(".1-expand-math.mlir").find("math.exp "), std::string::npos);
   EXPECT_EQ(fileEndingWith(".2-math-to-libm.mlir"), "(unchanged)\n");
   EXPECT_NE(fileEndingWith(".3-lower-to-llvm.mlir").find("llvm.func"), std::string::npos);
+  EXPECT_NE(fileEndingWith(".timings.txt").find("math-to-libm "), std::string::npos);
 }
 
 TEST_F(DumpTest, AFailingPassNamesAReproducer) {
