@@ -8,8 +8,8 @@
 namespace agspeed::compiler {
 namespace {
 
-using ::testing::HasSubstr;
 using runtime::Storage;
+using ::testing::HasSubstr;
 
 passes::PlannedGraph plan(const std::string& text) {
   StatusOr<Graph> graph = parseGraph(text);
@@ -79,7 +79,8 @@ TEST(AssembleProgram, ReadsSymbolsFromInputSizes) {
 }
 
 TEST(AssembleProgram, RefusesASymbolThatNoInputShows) {
-  passes::PlannedGraph planned = plan("graph\n  %x = input f32[(2 * s0)]\n  %y = exp %x : f32[(2 * s0)]\n  return %y\n");
+  passes::PlannedGraph planned =
+      plan("graph\n  %x = input f32[(2 * s0)]\n  %y = exp %x : f32[(2 * s0)]\n  return %y\n");
   ClusterTable clusters;
   Status status = assembleProgram(planned, clusters).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
