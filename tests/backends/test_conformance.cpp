@@ -58,7 +58,8 @@ std::vector<float> randomFloats(size_t count, std::mt19937& random, float low = 
 void expectClose(const std::vector<float>& expected, const std::vector<float>& actual, double tolerance) {
   ASSERT_EQ(expected.size(), actual.size());
   for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
+    bool isSame = expected[i] == actual[i] || (std::isnan(expected[i]) && std::isnan(actual[i]));
+    if (isSame) continue;
     ASSERT_NEAR(expected[i], actual[i], tolerance * std::max(1.0, std::abs(double(expected[i])))) << "element " << i;
   }
 }
