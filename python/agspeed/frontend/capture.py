@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dynamo as our front end: turns a callable into one that runs captured regions, and never lets capture hurt.
 
-Every exception of tracing or compiling makes the frame run eagerly; the user's own exceptions are raised by the user's own
-code then. Dynamo's configuration is patched only while a frame is being converted, so other uses of ``torch.compile`` in
-the process see nothing of it. Each captured callable has a code object of its own: recompile limits of one model never
-count against another.
+Every exception of tracing or compiling makes the frame run eagerly; the user's own exceptions are raised by the
+user's own code then. Dynamo's configuration is patched only while a frame is being converted, so other uses of
+``torch.compile`` in the process see nothing of it. Each captured callable has a code object of its own: recompile
+limits of one model never count against another.
 
 Threads: conversion happens under Dynamo's compile lock on the thread that calls the model.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
-from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.exc import SkipFrame
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
 from agspeed.log import logger
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """Called with each captured graph; returns what Dynamo's generated code will call."""
 
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_LIBRARIES = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
     "skip_nnmodule_hook_guards": False,  # a hook added later is seen
@@ -66,7 +73,9 @@ class Capture:
             dynamic=dynamic,
             guard_fail_fn=self._on_guard_failure,
         )
-        context.callback = _ScopedConversion(context.callback, self._on_skip)  # type: ignore[union-attr]
+        context.callback = _ScopedConversion(context.callback, self._on_skip, self._on_end)  # type: ignore[union-attr]
+        self._failed_guards: list[str] = []
+        self._home = _definition_of(function)
         self.call: Callable[..., Any] = context(_with_own_code(function))
 
     def _backend(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
@@ -77,24 +86,45 @@ class Capture:
         return self._make_region(gm, example_inputs)
 
     def _on_guard_failure(self, failure: Any) -> None:
-        code = failure.orig_code
-        where = f"{code.co_filename}:{code.co_firstlineno}"
-        self._on_event(CaptureEvent("recompile", _first_line(failure.reason), where))
+        self._failed_guards.append(_first_line(failure.reason))
+
+    def _on_end(self, code: types.CodeType) -> None:
+        """A frame was converted: a recompile if earlier versions of it were found not to fit."""
+        if self._failed_guards:
+            reason, where = parse_guard_failure(self._failed_guards[0])
+            self._on_event(CaptureEvent("recompile", reason, where or self._place(code)))
+            self._failed_guards.clear()
 
     def _on_skip(self, code: types.CodeType, error: BaseException) -> None:
-        where = f"{code.co_filename}:{code.co_firstlineno}"
+        if not is_users(code.co_filename) and code.co_filename != __file__:
+            return  # library code runs eagerly as a matter of course
+        where = user_location(getattr(error, "real_stack", None)) or self._place(code)
         self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
+
+    def _place(self, code: types.CodeType) -> str:
+        """Where the user wrote a frame: the frame that only calls the user's callable stands for it."""
+        return self._home if code.co_filename == __file__ else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 class _ScopedConversion:
     """Dynamo's frame callback under our settings; anything it raises means: run this frame as it is."""
 
-    def __init__(self, inner: Any, on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
-        self._torchdynamo_orig_backend = inner._torchdynamo_orig_backend
+    def __init__(
+        self,
+        inner: Any,
+        on_skip: Callable[[types.CodeType, BaseException], None],
+        on_end: Callable[[types.CodeType], None],
+    ) -> None:
+        convert_frame = inner._torchdynamo_orig_backend
+        convert_frame._inner_convert = _Overheard(convert_frame._inner_convert, on_skip)
+        self._torchdynamo_orig_backend = convert_frame
         self._inner = inner
         self._on_skip = on_skip
+        self._on_end = on_end
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
+        if _is_own(frame.f_code):
+            return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
         try:
             with dynamo_config.patch(_SETTINGS):
                 return self._inner(frame, cache_entry, frame_state)  # type: ignore[no-any-return]
@@ -102,6 +132,28 @@ class _ScopedConversion:
             logger.debug("frame %s is left to eager", frame.f_code.co_name, exc_info=True)
             self._on_skip(frame.f_code, error)
             return ConvertFrameReturn()
+        finally:
+            self._on_end(frame.f_code)
+
+
+class _Overheard:
+    """Dynamo's inner conversion, which swallows the reasons why it gives up a frame: they are told to `on_skip`."""
+
+    def __init__(self, inner: Any, on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
+        self._inner = inner
+        self._on_skip = on_skip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._inner(frame, *args, **kwargs)
+        except SkipFrame:  # nothing in this frame to capture
+            raise
+        except Exception as error:
+            self._on_skip(frame.f_code, error)
+            raise
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,20 +166,43 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(code, globals(), "call_captured", None, call_captured.__closure__)
 
 
+def _is_own(code: types.CodeType) -> bool:
+    """Code of ours that runs between captured frames, a region's backward say; only `call_captured` is to be traced."""
+    return code.co_filename.startswith(_PACKAGE) and code.co_name != "call_captured"
+
+
+def is_users(path: str) -> bool:
+    """False for files of torch, agspeed and the standard library."""
+    return not path.startswith(_LIBRARIES)
+
+
+def _definition_of(function: Callable[..., Any]) -> str:
+    """ "file.py:12" where a function, or the forward of a bound module call, is defined, or ""."""
+    owner = getattr(function, "__self__", None)
+    written = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else function)
+    code = getattr(written, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def parse_guard_failure(text: str) -> tuple[str, str]:
+    """ "0/1: guard  # code  # path.py:12 in f" as (guard, "path.py:12"); the place is "" where it is not told."""
+    guard, *comments = (part.strip() for part in re.sub(r"^\d+/\d+: ", "", text).split("  # "))
+    found = re.match(r"(.+:\d+) in ", comments[-1]) if comments else None
+    return guard, found.group(1) if found else ""
+
+
 def user_location(stack: Any) -> str:
     """ "file.py:12" of the innermost frame of the user's code in a traceback summary, or ""."""
-    frames = [f for f in stack or [] if "/torch/" not in f.filename and "/agspeed/" not in f.filename]
+    frames = [f for f in stack or [] if is_users(f.filename)]
     chosen = frames[-1] if frames else (stack[-1] if stack else None)
     return f"{chosen.filename}:{chosen.lineno}" if chosen is not None else ""
 
 
 def graph_location(gm: fx.GraphModule) -> str:
     """ "file.py:12" where the graph's first operator comes from in the user's code, or ""."""
-    import re
-
     for node in gm.graph.nodes:
         found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        users = [(path, line) for path, line in found if "/torch/" not in path and "/agspeed/" not in path]
+        users = [(path, line) for path, line in found if is_users(path)]
         for path, line in reversed(users or found):
             return f"{path}:{line}"
     return ""

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Region: one captured graph, the ways to run it that exist so far, and a switch between them.
 
-Dynamo's generated code calls the region's dispatcher (C++ when the native extension is there). Selecting a candidate swaps
-the dispatcher's target; a backward pass in flight belongs to its own autograd node and is not affected, so a switch is safe
-at any time. A runner that raises at run time is dropped for good: the region runs eagerly from then on, with one warning.
+Dynamo's generated code calls the region's dispatcher (C++ when the native extension is there). Selecting a candidate
+swaps the dispatcher's target; a backward pass in flight belongs to its own autograd node and is not affected, so a
+switch is safe at any time. A runner that raises at run time is dropped for good: the region runs eagerly from then
+on, with one warning.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import fake_inputs
 from agspeed.frontend.capture import graph_location
+from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.runtime import native
 from agspeed.tuning.outcome import Outcome
@@ -57,6 +60,7 @@ class Region:
     """Which candidate first generated the code with that digest."""
 
     def __post_init__(self) -> None:
+        self.gm, self._lifted = lift_tensors(self.gm)
         self.where = graph_location(self.gm)
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
@@ -65,9 +69,10 @@ class Region:
             isinstance(value, torch.Tensor) and value.requires_grad for value in self.example_inputs
         )
         self.key = self._content_key()
-        self._eager: Runner = self.gm.forward
+        self._eager: Runner = showing_user_lines(self.gm)
         dispatcher = native.load()
-        self.dispatcher: Any = (dispatcher.Dispatcher if dispatcher else PythonDispatcher)(self._observe)
+        self.dispatcher: Any = (dispatcher.Dispatcher if dispatcher else PythonDispatcher)(_not_selected)
+        self._point_to(self._observe)
 
     def select(self, name: str, *, observed: bool = False) -> str:
         """Runs `name` from the next call on, or graph-eager where it is not usable. Returns what was selected.
@@ -81,12 +86,17 @@ class Region:
         target = self._protected(name, runner) if runner is not None else self._eager
         if observed or (self.sample is None and runner is None):
             target = self._observing(target)
-        self.dispatcher.set_target(target)
+        self._point_to(target)
         return self.selected
 
     def release_sample(self) -> None:
         """Drops the inputs kept for the gate."""
         self.sample = None
+
+    def _point_to(self, target: Runner) -> None:
+        """Sends calls to `target`, with the lifted tensors behind Dynamo's own arguments."""
+        lifted = self._lifted
+        self.dispatcher.set_target((lambda *args: target(*args, *lifted)) if lifted else target)
 
     def _observe(self, *args: Any) -> Sequence[Any]:
         return self._observing(self._eager)(*args)
@@ -134,17 +144,43 @@ class Region:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
+def lift_tensors(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """A graph whose last inputs are the tensors that `gm` holds as attributes, and those tensors.
+
+    Dynamo keeps an optimizer's parameters and state that way, and the graph changes them in place: as inputs they are
+    copied for the gate and shared, not copied, with every candidate. Returns `gm` itself when it holds none.
+    """
+    held = {n.target: getattr(gm, n.target, None) for n in gm.graph.find_nodes(op="get_attr") if "." not in n.target}
+    lifted = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    if not lifted:
+        return gm, []
+    graph = copy.deepcopy(gm.graph)
+    body = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(body):
+        inputs = {name: graph.placeholder(f"lifted_{index}") for index, name in enumerate(lifted)}
+    for node in graph.find_nodes(op="get_attr"):
+        if node.target in inputs:
+            inputs[node.target].meta = node.meta
+            node.replace_all_uses_with(inputs[node.target])
+            graph.erase_node(node)
+    return fx.GraphModule(gm, graph), list(lifted.values())
+
+
+def _not_selected(*args: Any) -> Any:
+    raise AssertionError("the region has no target yet")
+
+
 def _kept(arg: Any) -> Any:
     """An input to gate with later: parameters by reference, everything else copied now."""
     if not isinstance(arg, torch.Tensor) or isinstance(arg, torch.nn.Parameter):
         return arg
     plain = arg.detach()
     if plain.layout is not torch.strided or plain.numel() == 0:
-        copy = plain.clone()
+        kept = plain.clone()
     else:  # copying the memory span keeps any strides, overlapping ones included
         span = 1 + sum((size - 1) * stride for size, stride in zip(plain.size(), plain.stride(), strict=True))
-        copy = plain.as_strided((span,), (1,)).clone().as_strided(plain.size(), plain.stride(), 0)
-    return copy.requires_grad_(arg.requires_grad)
+        kept = plain.as_strided((span,), (1,)).clone().as_strided(plain.size(), plain.stride(), 0)
+    return kept.requires_grad_(arg.requires_grad)
 
 
 def _is_symbolic_or_fake(arg: Any) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session: everything agspeed knows and does about one optimized target.
 
-A session runs the target by a *plan*: "eager" (the untouched target) or the name of a candidate (the captured target, with
-each region running that candidate where it is usable and eagerly where not). A `Controller` decides which plan the next
-step runs; the session executes plans, owns capture and regions, and keeps the record for the report.
+A session runs the target by a *plan*: "eager" (the untouched target) or the name of a candidate (the captured target,
+with each region running that candidate where it is usable and eagerly where not). A `Controller` decides which plan
+the next step runs; the session executes plans, owns capture and regions, and keeps the record for the report.
 
 Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
 other threads while tuning, forwards without gradients, forwards under tracing or export.
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
@@ -144,7 +145,7 @@ class Session:
         self.clock.restart()
 
     def _is_training_call(self) -> bool:
-        if not self.clock.is_own_thread() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        if not self.clock.is_own_thread() or _is_traced():
             return False
         return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
 
@@ -161,7 +162,7 @@ class Session:
         is_grad_enabled = torch.is_grad_enabled
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
-            if not is_grad_enabled():
+            if not is_grad_enabled() or _is_traced():
                 return eager(*args, **kwargs)
             clock.forward_begins()
             return self._current(*args, **kwargs)
@@ -259,6 +260,11 @@ class Session:
         bad = [o for o in outcomes if o.state in ("failed", "rejected")] if self.settings.strict else []
         if bad:
             raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
+
+
+def _is_traced() -> bool:
+    """Somebody else is reading the model: torch.compile, torch.export, torch.fx or torch.jit.trace."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()
 
 
 @contextlib.contextmanager

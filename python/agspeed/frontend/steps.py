@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a training step begins and ends, for one model.
 
-A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of the
-model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are measured
-from forward to forward. The time between the end of a step and the next forward is input wait and is kept apart.
+A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of
+the model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are
+measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
+apart.
 
-One process-wide hook serves all clocks; it is removed when no clock is running. Threads: a clock listens to the thread that
-started it and ignores all others.
+One process-wide hook serves all clocks; it is removed when no clock is running. Threads: a clock listens to the
+thread that started it and ignores all others.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class StepClock:
         return threading.get_ident() == self._thread
 
     def forward_begins(self) -> None:
-        """To be called before each training forward of the model."""
+        """To be called before each training forward of the model; other threads than the clock's are ignored."""
+        if not self.is_own_thread():
+            return
         now = time.perf_counter()
         if self._begin is not None:
             self._forwards_since_step += 1
@@ -125,7 +128,7 @@ class _Clocks:
         if clock not in self._running:
             self._running = (*self._running, clock)
         if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(self._after_step)
+            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))
 
     def remove(self, clock: StepClock) -> None:
         self._running = tuple(other for other in self._running if other is not clock)

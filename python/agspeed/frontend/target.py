@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was handed to optimize(): a module that is patched in place, or a step function that is wrapped.
 
-A module is switched by its `_compiled_call_impl` slot: free of cost, invisible to ``state_dict``, dropped by pickling and
-``deepcopy``, and undone by setting it to None. Optimizing never touches the module's class, forward, parameters or hooks.
+A module is switched by its `_compiled_call_impl` slot: free of cost, invisible to ``state_dict``, dropped by pickling
+and ``deepcopy``, and undone by dropping it. Optimizing never touches the module's class, forward, parameters or
+hooks.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ModuleTarget(Target):
         self.module._compiled_call_impl = entry
 
     def uninstall(self) -> None:
-        self.module._compiled_call_impl = None
+        vars(self.module).pop("_compiled_call_impl", None)
 
     def parameters(self) -> Iterable[torch.Tensor]:
         return self.module.parameters()

@@ -44,7 +44,7 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
             runner = chosen.compile(copy.deepcopy(region.gm), region.example_inputs, options)
     except UnsupportedError as error:
         return Outcome(name, "skipped", str(error), compile_seconds=time.perf_counter() - started)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.debug("%s could not compile the region at %s", name, region.where, exc_info=True)
         reason = f"compile failed with {type(error).__name__}: {_first_line(error)}"
         return Outcome(name, "failed", reason, compile_seconds=time.perf_counter() - started)
@@ -59,12 +59,30 @@ def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) ->
     if region.sample is None:
         outcome.state, outcome.reason = "rejected", "no inputs were captured to check it with"
         return
-    with region.modes.restored():
-        verdict = gate.check(outcome.runner, region.gm, region.sample, gate.Policy(numerics=options.numerics))
+    assert outcome.runner is not None
+    policy = gate.Policy(numerics=options.numerics, memory_budget_bytes=_memory_budget())
+    try:
+        with region.modes.restored():
+            verdict = gate.check(outcome.runner, region.gm, region.sample, policy)
+    except (Exception, SystemExit) as error:
+        logger.debug("the region at %s cannot be checked", region.where, exc_info=True)
+        outcome.state, outcome.runner = "rejected", None
+        outcome.reason = f"checking it failed with {type(error).__name__}: {_first_line(error)}"
+        return
     outcome.gate_seconds = verdict.seconds
     outcome.gate = verdict.to_dict()
     if not verdict.accepted:
         outcome.state, outcome.reason, outcome.runner = "rejected", verdict.reason, None
+
+
+def _memory_budget() -> int | None:
+    """Bytes the gate's float64 run may take: half of what the machine has free now; None where that is unknown."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    return free * 1024 // 2
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the same training script with and without agspeed and compares everything it returns.
 
-A script is ``script(wrap) -> list of values``: it builds its model from fixed seeds, passes it through ``wrap`` (identity or
-``agspeed.optimize``) and returns tensors, numbers or anything comparable. Equality is exact unless a tolerance is given.
+A script is ``script(wrap) -> list of values``: it builds its model from fixed seeds, passes it through ``wrap``
+(identity or ``agspeed.optimize``) and returns tensors, numbers or anything comparable. Equality is exact unless a
+tolerance is given.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Outcome:
     def reasons(self) -> list[str]:
         """Why things run eagerly, as far as they do."""
         found = [f"{s.state}: {s.reason}" for s in self.sessions]
-        found += [r.outcomes[s.plan].reason for s in self.sessions for r in s.regions if s.plan in r.outcomes]
+        found += [o.reason for s in self.sessions for r in s.regions for o in r.outcomes.values() if o.reason]
+        found += [
+            arm["reason"] for s in self.sessions for arm in s.controller.snapshot().get("arms", []) if arm["reason"]
+        ]
         found += [reason for s in self.sessions for (_, reason) in [*s.history.fallbacks, *s.history.breaks]]
         return found
 
