@@ -48,7 +48,9 @@ def trace(fn: Function, inputs: Sequence[torch.Tensor], dynamic: bool = False) -
             dynamic=dynamic,
         )
         outputs = compiled(*copies)
-    tangents = [index for index, output in enumerate(outputs) if output.requires_grad]
+        tangents = [index for index, output in enumerate(outputs) if output.requires_grad]
+        if tangents and "backward" not in graphs:  # compiled at the first backward
+            torch.autograd.backward([outputs[index].sum() for index in tangents])
     return Traced(graphs, len(outputs), tangents)
 
 
