@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/csrc/region.h"
 
-#include <ATen/FuncTorchTLS.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -22,7 +21,7 @@ constexpr c10::DispatchKeySet kPlainKeys = c10::DispatchKeySet(c10::DispatchKey:
                                            c10::autocast_dispatch_keyset;
 
 bool isPlain(const at::Tensor& tensor) {
-  return tensor.defined() && (tensor.key_set() - kPlainKeys).empty() && tensor.device().is_cpu();
+  return tensor.defined() && (tensor.key_set().raw_repr() & ~kPlainKeys.raw_repr()) == 0;
 }
 
 // Same dense layout on both sides: a mutation is then a block copy.
@@ -66,6 +65,7 @@ StatusOr<std::shared_ptr<Region>> Region::create(std::shared_ptr<const runtime::
   AG_RETURN_IF_ERROR(region->checkCounts().withContext("region " + name));
   AG_RETURN_IF_ERROR(region->checkMutations().withContext("region " + name));
   AG_RETURN_IF_ERROR(region->checkAliases().withContext("region " + name));
+  region->findVersionSources();
   return region;
 }
 
@@ -119,17 +119,29 @@ void Region::protectInputs(const std::vector<Argument>& inputs, std::vector<Argu
   }
 }
 
-// A saved view of an input must notice when that input is modified: they share the version counter.
-void Region::shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const {
+void Region::findVersionSources() {
   for (size_t k = signature_.firstSavedTensor(); k < signature_.firstSavedSymint(); ++k) {
-    const int32_t source = forward_->inputAliasedByOutput(k);
-    if (source == -1 || source == forward_->inputOfOutput(k)) continue;
-    const auto* saved = std::get_if<at::Tensor>(&results[k]);
-    const auto* input = std::get_if<at::Tensor>(&inputs[source]);
-    if (saved == nullptr || input == nullptr || saved->is_inference() || input->is_inference()) continue;
-    if (saved->storage().is_alias_of(input->storage())) {
-      torch::autograd::impl::set_version_counter(*saved, torch::autograd::impl::version_counter(*input));
+    const int32_t input = forward_->inputAliasedByOutput(k);
+    if (input != -1) {
+      if (input != forward_->inputOfOutput(k)) versionSources_.push_back({k, input, 0});
+      continue;
     }
+    for (size_t output = signature_.firstOutput(); output < signature_.firstSavedTensor(); ++output) {
+      if (!forward_->shareMemory(k, output) || forward_->sameValue(k, output)) continue;
+      versionSources_.push_back({k, -1, output});
+      break;
+    }
+  }
+}
+
+// A saved view must notice when what it views is modified: they share the version counter.
+void Region::shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const {
+  for (const VersionSource& view : versionSources_) {
+    const auto* saved = std::get_if<at::Tensor>(&results[view.saved]);
+    const auto* source = std::get_if<at::Tensor>(view.input != -1 ? &inputs[view.input] : &results[view.output]);
+    if (saved == nullptr || source == nullptr || saved->is_inference() || source->is_inference()) continue;
+    if (saved->is_same(*source) || !saved->storage().is_alias_of(source->storage())) continue;
+    torch::autograd::impl::set_version_counter(*saved, torch::autograd::impl::version_counter(*source));
   }
 }
 

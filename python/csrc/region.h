@@ -103,12 +103,21 @@ class Region : public std::enable_shared_from_this<Region> {
   Status checkAliases() const;
   bool needsNode(const std::vector<Argument>& inputs) const;
   void protectInputs(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
+  void findVersionSources();
   void shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const;
 
   const std::shared_ptr<const runtime::aten::AtenExecutable> executable_;
   const RegionSignature signature_;
   const runtime::aten::AtenEntry* forward_ = nullptr;
   const runtime::aten::AtenEntry* backward_ = nullptr;
+
+  /// A saved tensor that is a view of an input or of a user output.
+  struct VersionSource {
+    size_t saved = 0;     ///< forward output
+    int32_t input = -1;   ///< the input it views, or -1:
+    size_t output = 0;    ///< the forward output it views
+  };
+  std::vector<VersionSource> versionSources_;
 };
 
 }  // namespace agspeed::python

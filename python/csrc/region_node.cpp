@@ -64,6 +64,8 @@ void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<
     node->symints_.push_back(std::get<int64_t>(results[k]));
   }
   if (signature.replay == nullptr) return;
+  node->kept_.reserve(inputs.size());
+  node->integers_.reserve(inputs.size());
   for (const Argument& input : inputs) node->keepInput(input);
 }
 
@@ -76,15 +78,14 @@ void RegionNode::keepInput(const Argument& input) {
       kept.leaf = *tensor;
       kept.version = tensor->is_inference() ? 0 : tensor->_version();
     } else {
-      kept.history = tensor->grad_fn();
-      kept.saved = SavedVariable(*tensor, /*is_output=*/true);
+      kept.derived = std::make_unique<Derived>(Derived{SavedVariable(*tensor, /*is_output=*/true), tensor->grad_fn()});
     }
   }
   kept_.push_back(std::move(kept));
 }
 
 at::Tensor RegionNode::unpackInput(const KeptInput& input) const {
-  if (input.history != nullptr) return input.saved.unpack(input.history);
+  if (input.derived != nullptr) return input.derived->saved.unpack(input.derived->history);
   if (!input.leaf.defined() || input.leaf.is_inference()) return input.leaf;
   TORCH_CHECK(input.leaf._version() == input.version,
               "one of the variables needed for gradient computation has been modified by an inplace operation: an input "

@@ -41,13 +41,17 @@ class RegionNode final : public torch::autograd::Node {
  private:
   using Tensors = torch::autograd::variable_list;
 
-  /// An input kept for replay. A leaf is held as it is; anything else as a SavedVariable and its history apart, so that
-  /// an input modified later does not tie itself into a cycle with this node.
+  /// An input with a history, kept for replay: the tensor and its grad_fn apart, so that an input modified later does not
+  /// tie itself into a cycle with this node.
+  struct Derived {
+    torch::autograd::SavedVariable saved;
+    std::shared_ptr<torch::autograd::Node> history;
+  };
+  /// An input kept for replay: a leaf with its version, or a Derived.
   struct KeptInput {
     at::Tensor leaf;
     uint32_t version = 0;
-    torch::autograd::SavedVariable saved;
-    std::shared_ptr<torch::autograd::Node> history;
+    std::unique_ptr<Derived> derived;
   };
 
   void keepInput(const Argument& input);

@@ -50,6 +50,19 @@ Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, At
   return {};
 }
 
+std::vector<Argument> takeOutputs(const AtenEntry& entry, const ResolvedProgram& resolved, AtenFrame& frame) {
+  const Program& program = entry.program();
+  std::vector<Argument> outputs(program.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (entry.isScalarOutput(i)) {
+      outputs[i] = resolved.scalars[program.outputs[i]];
+    } else if (program.outputs[i] != kNoValue) {
+      outputs[i] = frame.takeOutput(i);
+    }
+  }
+  return outputs;
+}
+
 int32_t inputIndex(const Program& program, ValueId id) {
   return id != kNoValue && program.values[id].storage == Storage::kInput ? program.values[id].index : -1;
 }
@@ -102,19 +115,14 @@ StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, cons
   OperatorsOnly guard;
   Executor::Lease lease = entry.executor->lease();
   auto& frame = static_cast<AtenFrame&>(lease.frame());
-  AG_RETURN_IF_ERROR(setInputs(entry, inputs, frame));
-  frame.setFlexibleFrom(flexibleFrom);
-  AG_RETURN_IF_ERROR(entry.executor->run(lease));
-  const Program& program = entry.program();
-  std::vector<Argument> outputs(program.outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (entry.isScalarOutput(i)) {
-      outputs[i] = Executor::resolved(lease).scalars[program.outputs[i]];
-    } else if (program.outputs[i] != kNoValue) {
-      outputs[i] = frame.takeOutput(i);
-    }
+  try {
+    AG_RETURN_IF_ERROR(setInputs(entry, inputs, frame));
+    frame.setFlexibleFrom(flexibleFrom);
+    AG_RETURN_IF_ERROR(entry.executor->run(lease));
+    return takeOutputs(entry, Executor::resolved(lease), frame);
+  } catch (const c10::Error& error) {  // torch ran out of memory while copying an input or an output
+    return resourceExhausted(error.what_without_backtrace());
   }
-  return outputs;
 }
 
 }  // namespace agspeed::runtime::aten

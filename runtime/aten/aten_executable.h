@@ -39,6 +39,7 @@ struct AtenEntry {
   int32_t inputOfOutput(size_t index) const;
   /// The input whose memory output `index` is, or is a view of, or -1.
   int32_t inputAliasedByOutput(size_t index) const;
+  bool sameValue(size_t first, size_t second) const { return program().outputs[first] == program().outputs[second]; }
   /// Whether two outputs are the same value or views of one.
   bool shareMemory(size_t first, size_t second) const;
 };
