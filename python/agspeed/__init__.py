@@ -3,8 +3,8 @@
 
     model = agspeed.optimize(model)
 
-Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line works on
-machines without torch. What is public is listed in ``__all__`` and documented where it is defined.
+Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line
+works on machines without torch. What is public is listed in ``__all__`` and documented where it is defined.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from agspeed.version import __version__ as __version__
+
 __all__ = ["AgspeedError", "UserError", "optimize", "paused", "report", "restore", "status", "wait"]
 
 if TYPE_CHECKING:

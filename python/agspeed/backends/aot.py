@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`aot`: AOTAutograd's forward and backward ATen graphs, run by ATen. Saves autograd bookkeeping, recomputes nothing."""
+"""`aot`: AOTAutograd's forward and backward ATen graphs, run by ATen.
+
+Saves autograd bookkeeping, recomputes nothing."""
 
 from __future__ import annotations
 

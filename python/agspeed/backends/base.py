@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The candidate seam: one way to run a captured region.
 
-A candidate turns a region's graph into a callable with the graph's own calling convention: flat arguments in (tensors,
-parameters, buffers, symbolic integers), a sequence of outputs back, differentiable, with the graph's input mutations
-applied. It may assume nothing about threads or processes: ``compile`` runs on the main thread of a training process or of
-a child process, under the ambient modes (gradients, autocast) the region was captured in.
+A candidate turns a region's graph into a callable with the graph's own calling convention: flat arguments in
+(tensors, parameters, buffers, symbolic integers), a sequence of outputs back, differentiable, with the graph's input
+mutations applied. It may assume nothing about threads or processes: ``compile`` runs on the main thread of a training
+process or of a child process, under the ambient modes (gradients, autocast) the region was captured in.
 
 Built-in candidates are one module each in this package. Other packages add theirs through the entry point group
 ``agspeed.backends``: an entry point that loads to a `Candidate` subclass.
@@ -41,8 +41,8 @@ class Candidate(ABC):
     """Unique name, as in ``backends=[...]`` and in reports."""
 
     in_process: ClassVar[bool] = False
-    """True when `compile` may run in the training process at once. Otherwise the region is first compiled, gated and tried
-    in a child process, so that a crash, a hang or an ``exit`` there does not reach training."""
+    """True when `compile` may run in the training process at once. Otherwise the region is first compiled, gated and
+    tried in a child process, so that a crash, a hang or an ``exit`` there does not reach training."""
 
     exact: ClassVar[bool] = False
     """True when results are expected to be bit-equal to eager (the gate still checks)."""

@@ -19,4 +19,4 @@ class GraphEager(Candidate):
     exact = True
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward

@@ -13,21 +13,23 @@ import functools
 import hashlib
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.joint import Recorder, aot_settings, finish
 from agspeed.backends.region_function import make_runner
+
+_RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
 
 class Inductor(Candidate):
     """TorchInductor with its default options."""
 
     name = "inductor"
-    _extra_config: dict[str, Any] = {}
+    _extra_config: ClassVar[dict[str, Any]] = {}
 
     def unavailable(self) -> str | None:
         return _compiler_missing()
@@ -38,13 +40,13 @@ class Inductor(Candidate):
         recorder = Recorder()
         sources: list[str] = []
 
-        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> BoxedRunner:
+        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
             compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
             sources.append(getattr(compiled, "source_code", ""))
             return recorder.record(_role(keywords), graph, inputs, compiled)
 
-        with aot_settings(example_inputs), config.patch(self.config(options)):
-            from_aot = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
+        with aot_settings(example_inputs), config.patch({**self.config(options), **_layout(gm)}):
+            from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
         runner = make_runner(finish(recorder, from_aot, example_inputs), gm)
         return with_digest(runner, sources)
 
@@ -60,7 +62,15 @@ class InductorMaxAutotune(Inductor):
     """TorchInductor with matrix-product templates timed at compile time."""
 
     name = "inductor-max-autotune"
-    _extra_config = {"max_autotune": True, "coordinate_descent_tuning": True}
+    _extra_config: ClassVar[dict[str, Any]] = {"max_autotune": True, "coordinate_descent_tuning": True}
+
+
+def _layout(gm: fx.GraphModule) -> dict[str, Any]:
+    """Channels-last convolutions would hand fallback random draws to other elements than eager does."""
+    calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
+    names = [getattr(node.target, "__name__", str(node.target)) for node in calls]
+    is_random = any(word in name for name in names for word in _RANDOM_WORDS)
+    return {"layout_optimization": False} if is_random else {}
 
 
 def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:

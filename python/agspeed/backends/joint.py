@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """AOTAutograd as a library: a torch-level graph becomes forward and backward ATen graphs with a known signature.
 
-AOTAutograd's own runtime wrappers cost tens of microseconds a call and cannot be differentiated twice. This module lets it
-do what it is good at (functionalise, trace the joint graph, partition it), records what the compilers produce for the two
-halves, and hands them with a `RegionSignature` to our own autograd node (`agspeed.backends.region_function`).
+AOTAutograd's own runtime wrappers cost tens of microseconds a call and cannot be differentiated twice. This module
+lets it do what it is good at (functionalise, trace the joint graph, partition it), records what the compilers produce
+for the two halves, and hands them with a `RegionSignature` to our own autograd node
+(`agspeed.backends.region_function`).
 
 Graphs whose signature our node cannot express raise `UnsupportedError` with the reason; the region then stays eager.
 Graphs without a backward (captured under ``no_grad``) keep AOTAutograd's callable: it needs no autograd node.
@@ -63,7 +64,7 @@ class Half:
 
 @dataclass
 class Joint:
-    """Result of `trace`: both halves with their signature, or only AOTAutograd's callable for graphs without backward."""
+    """Both halves with their signature, or only AOTAutograd's callable for graphs without backward."""
 
     forward: Half | None
     backward: Half | None
@@ -78,7 +79,7 @@ class Recorder:
         self.halves: dict[str, Half] = {}
         self.metadata: ViewAndMutationMeta | None = None
 
-    def wrap(self, role: str, compiler: GraphCompiler) -> GraphCompiler:
+    def wrap(self, role: str, compiler: GraphCompiler) -> Any:
         """A compiler that records itself under `role` ("forward", "backward" or "inference")."""
 
         def compile_and_record(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:

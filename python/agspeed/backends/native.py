@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`native`: our own compiler. Fused vectorised kernels for element-wise chains and reductions, ATen for everything else.
+"""`native`: our own compiler. Fused vectorised kernels for element-wise chains and reductions, ATen else.
 
 AOTAutograd traces and partitions the graph; both halves travel as GraphSpec to the C++ compiler, which returns one
-Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Graphs that draw random numbers use
-the Python node, which replays them with the forward's random state when a double backward asks for it.
+Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Graphs that draw random
+numbers use the Python node, which replays them with the forward's random state when a double backward asks for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Native(Candidate):
                 bw_compiler=recorder.wrap("backward", run_by_aten),
                 inference_compiler=lambda graph, inputs: _boxed(_compile({"forward": graph}, options), "forward"),
                 partition_fn=min_cut_rematerialization_partition,
-                decompositions=get_decompositions(_DECOMPOSED),
+                decompositions=_decompositions(),
             )
         joint = finish(recorder, from_aot, example_inputs)
         if joint.forward is None or joint.backward is None or joint.signature is None:
@@ -97,6 +97,10 @@ def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
     if module is None:
         raise UnsupportedError(native.why_missing())
     return module.compile(specs, {"cache_dir": cache_dir})
+
+
+def _decompositions() -> dict[Any, Any]:
+    return dict(get_decompositions(_DECOMPOSED))
 
 
 def _boxed(executable: Any, entry: str) -> BoxedRunner:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a `Joint` as one differentiable function: forward half, backward half, and an eager replay for double backward.
 
-Stock AOTAutograd refuses double backward only after the forward ran, drops hooks of saved tensors it donates and costs
-several wrappers a call. Here the backward checks whether a graph of the gradients is wanted; if so the captured graph is
-replayed eagerly on the saved inputs (with the random state of the forward) and differentiated by autograd itself.
+Stock AOTAutograd refuses double backward only after the forward ran, drops hooks of saved tensors it donates and
+costs several wrappers a call. Here the backward checks whether a graph of the gradients is wanted; if so the captured
+graph is replayed eagerly on the saved inputs (with the random state of the forward) and differentiated by autograd
+itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Region:
         self.tangent_layouts = [_layout_of(tangent) for tangent in tangents]
 
     def run_forward(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], list[torch.Tensor], list[int]]:
-        """Runs the forward half and applies its input mutations. Returns user outputs, saved tensors, saved integers."""
+        """Runs the forward half, applies its input mutations. Returns user outputs, saved tensors, saved integers."""
         signature = self.signature
         with torch._C._DisableAutocast():
             results = list(self.forward([_detached(arg) for arg in args]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from agspeed import config
 from agspeed.backends import candidate_names
 from agspeed.errors import UserError
 from agspeed.frontend import session as sessions
+from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
 from agspeed.log import logger, warn_once
 
@@ -71,7 +72,7 @@ def optimize(
 
     Raises: UserError for wrong types, values, names or paths; nothing has been changed then.
     """
-    keywords = {
+    keywords: dict[str, Any] = {
         "mode": mode,
         "backends": backends,
         "dynamic": dynamic,
@@ -95,8 +96,14 @@ def optimize(
     return optimized if optimizer is None else (optimized, optimizer)
 
 
-def restore(model: ModuleT) -> ModuleT:
-    """Undoes `optimize`; a model that was never optimized is returned as it is. Returns the user's own object."""
+def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> ModuleT:
+    """Undoes `optimize`; a model that was never optimized is returned as it is. Returns the user's own object.
+
+    Args:
+        optimizer: the optimizer that was handed to `optimize`, to give it its own step back.
+    """
+    if optimizer is not None and (tuned := optimizer_session(optimizer)) is not None:
+        tuned.close(optimizer)
     session = session_of(_unwrapped(model))
     if session is not None:
         session.close()
@@ -164,6 +171,11 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
     target = FunctionTarget(function)
     sessions.Session(target, settings)
     return target.wrapper
+
+
+def _optimize_optimizer(optimizer: torch.optim.Optimizer, settings: config.Settings) -> None:
+    if not settings.disable and settings.mode != "off" and optimizer_session(optimizer) is None:
+        OptimizerSession(optimizer, settings)
 
 
 def _check(model: object, optimizer: object) -> None:

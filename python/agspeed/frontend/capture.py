@@ -24,7 +24,11 @@ import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import SkipFrame
-from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+from torch._dynamo.types import (  # type: ignore[attr-defined]
+    ConvertFrameReturn,
+    FrameAction,
+    FrameExecStrategy,
+)
 
 from agspeed.log import logger
 
@@ -36,6 +40,7 @@ _LIBRARIES = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os._
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
     "skip_nnmodule_hook_guards": False,  # a hook added later is seen
+    "specialize_float": True,  # a float that becomes an input could only be traced inside Dynamo
     "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``torch.compile(model, backend="agspeed", mode=..., options=...)``: the same machinery behind torch's own entry.
 
-torch.compile owns capture here, so there is no untouched eager plan: the tuner's arm 0 is the captured graph run operator
-by operator. All graphs compiled with equal options belong to one session, whose steps are bounded as everywhere else.
+torch.compile owns capture here, so there is no untouched eager plan: the tuner's arm 0 is the captured graph run
+operator by operator. All graphs compiled with equal options belong to one session, whose steps are bounded as
+everywhere else.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def agspeed_backend(
     keywords = {**({"mode": mode} if mode else {}), **(options or {})}
     settings = config.resolve(keywords)
     if settings.disable or settings.mode == "off":
-        return gm.forward  # type: ignore[no-any-return]
-    return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)  # type: ignore[no-any-return]
+        return gm.forward
+    return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)
 
 
 def session_of_torch_compiled() -> list[Session]:

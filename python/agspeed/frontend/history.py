@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened during a session, in bounded memory: step times, capture events, fallbacks. The report is made from it."""
+"""What happened during a session, in bounded memory: step times, capture events, fallbacks. Source of the report."""
 
 from __future__ import annotations
 

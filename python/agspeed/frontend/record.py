@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the report of a session: reads the session's and the tuner's state, writes one document of the report's schema."""
+"""Makes the report of a session: from the session's and the tuner's state to one document of the report's schema."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
             if outcome.gate_seconds:
                 cost["entries"].append(parts.cost_entry("gate", candidate=name, foreground_s=outcome.gate_seconds))
     cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
-    eager, chosen = (_median(tuner, name) for name in ("eager", session.plan))
+    eager, chosen = _median(tuner, "eager"), _median(tuner, session.plan)
     cost.update(
         foreground_s=max(0.0, ledger["slowdown_seconds"]),
         background_s=ledger["background_seconds"],
@@ -197,9 +197,10 @@ def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
         memory["limit_bytes"] = int(peaks["eager"] * (1 + session.settings.memory_slack))
 
 
-def _median(tuner: Json, name: str) -> float | None:
+def _median(tuner: Json, name: str) -> float:
+    """Median seconds of a plan's steps; 0 when it never ran."""
     arm = next((arm for arm in tuner["arms"] if arm["name"] == name), None)
-    return arm["seconds"]["p50"] if arm and arm["seconds"] else None
+    return float(arm["seconds"]["p50"]) if arm and arm["seconds"] else 0.0
 
 
 def _time_shares(timeline: Json) -> list[Json]:

@@ -264,7 +264,7 @@ class Session:
 
 def _is_traced() -> bool:
     """Somebody else is reading the model: torch.compile, torch.export, torch.fx or torch.jit.trace."""
-    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()
+    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

@@ -128,7 +128,7 @@ class _Clocks:
         if clock not in self._running:
             self._running = (*self._running, clock)
         if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))
+            self._hook = register_optimizer_step_post_hook(_untraced(self._after_step))
 
     def remove(self, clock: StepClock) -> None:
         self._running = tuple(other for other in self._running if other is not clock)
@@ -139,6 +139,11 @@ class _Clocks:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for clock in self._running:
             clock.optimizer_stepped(optimizer)
+
+
+def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
+    """Keeps Dynamo out of the hook when a step function with its optimizer is captured."""
+    return torch.compiler.disable(hook)  # type: ignore[no-any-return, no-untyped-call]
 
 
 _clocks = _Clocks()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows the user's own lines in the traceback of an error that a captured graph raises.
 
-A captured graph runs as generated code, whose lines mean nothing to the user. Each of its nodes remembers the stack of user
-code it came from; when the graph raises, those frames are put into the exception's traceback. Type, message and identity of
-the exception stay as they are. Pure functions; safe on any thread.
+A captured graph runs as generated code, whose lines mean nothing to the user. Each of its nodes remembers the stack
+of user code it came from; when the graph raises, those frames are put into the exception's traceback. Type, message
+and identity of the exception stay as they are. Pure functions; safe on any thread.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training process's side of the compile child: starts it, feeds it jobs, reads its answers, survives its death.
 
-The child is exec'd, never forked: a fork after OpenMP started hangs. It runs at idle priority unless raised. Jobs run one
-after another; when the child dies or a job exceeds its time limit, that job fails with the reason and a new child takes
-the remaining ones. Single-threaded: all methods are called from the training thread; `poll` never blocks.
+The child is exec'd, never forked: a fork after OpenMP started hangs. It runs at idle priority unless raised. Jobs run
+one after another; when the child dies or a job exceeds its time limit, that job fails with the reason and a new child
+takes the remaining ones. Single-threaded: all methods are called from the training thread; `poll` never blocks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -55,7 +56,7 @@ class Child:
         self._answers = -1
         self._buffer = b""
         self._next_id = 0
-        self._raised = False
+        self._level = "idle"
         self._owner = os.getpid()
 
     def submit(self, job: Job) -> None:
@@ -80,7 +81,7 @@ class Child:
         self._start_next()
 
     def wait(self, jobs: list[Job], timeout_s: float | None = None) -> None:
-        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through and leaves the child working."""
+        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not all(job.done for job in jobs):
             if deadline is not None and time.monotonic() > deadline:
@@ -89,11 +90,14 @@ class Child:
                 select.select([self._answers], [], [], 0.1)
             self.poll()
 
-    def set_raised(self, raised: bool) -> None:
-        """Normal priority instead of idle. Takes effect for compiles that start from now on where lowering is final."""
-        self._raised = raised
-        if self._process is not None:
-            _set_idle(self._process.pid, not raised)
+    def set_level(self, level: str) -> None:
+        """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority)."""
+        was_suspended, self._level = self._level == "suspended", level
+        if self._process is None or self._process.poll() is not None:
+            return
+        _set_idle(self._process.pid, level != "raised")
+        if (level == "suspended") != was_suspended:
+            self._signal_group(signal.SIGCONT if was_suspended else signal.SIGSTOP)
 
     def close(self) -> None:
         """Ends the child and deletes the folder. Harmless in a forked copy of the training process."""
@@ -116,7 +120,7 @@ class Child:
             "id": self._next_id,
             "folder": str(job.folder),
             "candidate": job.candidate,
-            "options": {key: value for key, value in vars(job.options).items()},
+            "options": dict(vars(job.options)),
         }
         assert self._process is not None and self._process.stdin is not None
         try:
@@ -143,7 +147,7 @@ class Child:
         os.close(writer)
         os.set_blocking(reader, False)
         self._answers, self._buffer = reader, b""
-        _set_idle(self._process.pid, not self._raised)
+        _set_idle(self._process.pid, self._level != "raised")
 
     def _read(self) -> None:
         while self._answers >= 0:
@@ -183,10 +187,8 @@ class Child:
 
     def _signal_group(self, number: int) -> None:
         assert self._process is not None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)  # its own session: takes its compilers along
-        except ProcessLookupError:
-            pass
 
 
 def _set_idle(pid: int, idle: bool) -> None:

@@ -2,8 +2,8 @@
 """Carries out the tuner's decisions: turns training steps into its events, and its actions into the session's verbs.
 
 The tuner itself (runtime/tune, C++) is a pure state machine; everything that takes time or touches the world is here:
-capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on the training
-thread at the borders of training steps.
+capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on the
+training thread at the borders of training steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Journal(Protocol):
 class Steerable(Protocol):
     """The verbs of a session that a controller may use."""
 
-    history: Journal
+    @property
+    def history(self) -> Journal: ...
+
     regions: list[Any]
     settings: Settings
     options: CompileOptions
@@ -143,8 +145,11 @@ class Controller:
 
     def _advance(self) -> None:
         self._poll()
-        while any([self._carry_out(action) for action in self._tuner.advance()]):
-            pass
+        answered = True
+        while answered:
+            answered = False
+            for action in self._tuner.advance():
+                answered |= self._carry_out(action)
 
     def _poll(self) -> None:
         """Reports compiles that the child has finished."""
@@ -198,7 +203,7 @@ class Controller:
                 return self._start_compile(arm, action["level"])
             case "priority":
                 if self._child is not None:
-                    self._child.set_raised(action["level"] == "raised")
+                    self._child.set_level(action["level"])
             case "wait":
                 return self._wait_for(arm)
             case "load":
@@ -211,6 +216,7 @@ class Controller:
             case "rollback":
                 self._is_settled = True
                 self._session.settle(EAGER, action["reason"])
+                self._store_decision()
         return False
 
     def _start_compile(self, name: str, level: str) -> bool:
@@ -226,7 +232,7 @@ class Controller:
             return True
         self._jobs[name] = jobs
         assert self._child is not None
-        self._child.set_raised(level == "raised")
+        self._child.set_level(level)
         for _, job in jobs:
             self._child.submit(job)
         return False
@@ -255,7 +261,9 @@ class Controller:
         if jobs is None:
             return False
         assert self._child is not None
+        started = time.perf_counter()
         self._child.wait([job for _, job in jobs], _MAX_MODE_TIMEOUT_S)
+        self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
         self._poll()
         if name in self._jobs:
             self._tuner.arm_changed(name, "failed", f"it was not ready after {_MAX_MODE_TIMEOUT_S:.0f} s")
@@ -298,7 +306,7 @@ class Controller:
 
     def _adopt_earlier_decision(self) -> None:
         settings = self._session.settings
-        if settings.mode == "deterministic":
+        if settings.mode == "deterministic" or self._module is None:
             return
         self._database = self._module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
         if self._database.warning:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tuning database's key: which decision of an earlier process fits this model, data and machine.
 
-The key is made before anything is captured, from what can be read off the model: its modules' code, its parameters and the
-shapes of the first batch. It need not be perfect: a decision only suggests which candidate to compile first, and that
-candidate is compiled from a fresh capture and gated again.
+The key is made before anything is captured, from what can be read off the model: its modules' code, its parameters
+and the shapes of the first batch. It need not be perfect: a decision only suggests which candidate to compile first,
+and that candidate is compiled from a fresh capture and gated again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def isa() -> str:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    from agspeed import __version__
+    from agspeed.version import __version__
 
     versions = {"agspeed": __version__, "torch": torch.__version__, "python": platform.python_version()}
     for name, candidate in candidates().items():

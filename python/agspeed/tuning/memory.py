@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One memory meter for all sessions of the process: c10 has a single reporting hook, sessions share it by turns.
 
-Peaks of sessions that train in the same step overlap; each session resets the peak at its own step border, so a model that
-shares its step with another one sees an upper bound.
+Peaks of sessions that train in the same step overlap; each session resets the peak at its own step border, so a model
+that shares its step with another one sees an upper bound.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Reads one JSON job per line from stdin and writes one JSON answer per line to th
     {"id": 3, "folder": "...", "candidate": "inductor", "options": {...}}
     {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
 
-It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled and a
-crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
+It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
+and a crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
 """
 
 from __future__ import annotations

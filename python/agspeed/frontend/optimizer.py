@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer's step: torch's own fused kernels where they are right and faster, chosen like everything else.
+
+torch has a single-pass kernel for SGD, Adam, AdamW and Adagrad that runs at memory speed, but uses it only when
+asked. An `OptimizerSession` asks for it: the first step with gradients gates it (same parameters, gradients and state
+through both implementations), then a tuner of its own times ``optimizer.step()`` alone in paired blocks. Only the
+flags ``fused`` and ``foreach`` of the parameter groups change; the optimizer's state keeps its format, so a switch is
+safe between any two steps and ``state_dict`` stays loadable everywhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from agspeed.config import Settings
+from agspeed.log import logger
+from agspeed.runtime import native
+from agspeed.tuning import gate
+
+FUSED = "fused"
+_FUSIBLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+_sessions: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerSession] = weakref.WeakKeyDictionary()
+
+
+class OptimizerSession:
+    """Tunes one optimizer through its own step hooks. Created by ``optimize(model, optimizer)``."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, settings: Settings) -> None:
+        self._settings = settings
+        self._original = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+        self._verdict: gate.Verdict | None = None
+        self._begin = 0.0
+        self._num_quiet = 0
+        self.chosen = "eager"
+        self.reason = "waiting for the first step with gradients"
+        self._tuner: Any = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        _sessions[optimizer] = self
+        blocker = _why_not(optimizer, settings)
+        if blocker is not None:
+            self._stop(blocker)
+
+    @property
+    def gate_result(self) -> dict[str, Any] | None:
+        """The report's gate object for the fused step, once it was checked."""
+        return self._verdict.to_dict() if self._verdict is not None else None
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """The tuner's state for the report."""
+        return self._tuner.snapshot() if self._tuner is not None else None
+
+    def close(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gives the optimizer its own flags back."""
+        self._stop("restored")
+        self._use(optimizer, fused=False)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
+            self._check(optimizer)
+        self._begin = time.perf_counter()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if self._tuner is None:
+            return
+        seconds = max(time.perf_counter() - self._begin, 1e-9)
+        if self._num_quiet > 0:
+            self._num_quiet -= 1
+            self._tuner.steps_skipped(1, seconds)
+            return
+        self._tuner.step_finished(self.chosen, seconds)
+        self._advance(optimizer)
+        quiet = self._tuner.quiet_steps
+        if quiet is None:
+            self._stop(self.reason)
+        else:
+            self._num_quiet = int(quiet)
+
+    def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        self._verdict = check_fused(optimizer, self._settings)
+        if not self._verdict.accepted:
+            self._stop(f"the fused step is not used: {self._verdict.reason}")
+            return
+        module = native.load()
+        assert module is not None
+        mode = self._settings.mode
+        self._tuner = module.Tuner({"mode": mode, "arms": [FUSED], "capture_seconds": 0.0})
+
+    def _advance(self, optimizer: torch.optim.Optimizer) -> None:
+        again = True
+        while again:
+            again = False
+            for action in self._tuner.advance():
+                again |= self._carry_out(optimizer, action)
+
+    def _carry_out(self, optimizer: torch.optim.Optimizer, action: dict[str, Any]) -> bool:
+        match action["kind"]:
+            case "capture":
+                self._tuner.capture_finished(0.0)
+                return True
+            case "compile" | "load":
+                self._tuner.arm_changed(FUSED, "ready")
+                return True
+            case "run":
+                self.chosen = action["arm"]
+            case "decide" | "rollback":
+                self.chosen = action["arm"] if action["kind"] == "decide" else "eager"
+                self.reason = action["reason"]
+                logger.info("optimizer %s: %s (%s)", type(optimizer).__name__, self.chosen, self.reason)
+        self._use(optimizer, fused=self.chosen == FUSED)
+        return False
+
+    def _use(self, optimizer: torch.optim.Optimizer, *, fused: bool) -> None:
+        for group, (own_fused, own_foreach) in zip(optimizer.param_groups, self._padded(optimizer), strict=True):
+            group["fused"], group["foreach"] = (True, False) if fused else (own_fused, own_foreach)
+
+    def _padded(self, optimizer: torch.optim.Optimizer) -> list[tuple[bool | None, bool | None]]:
+        added = len(optimizer.param_groups) - len(self._original)
+        return self._original + [(None, None)] * added
+
+    def _stop(self, reason: str) -> None:
+        self.reason = reason
+        for hook in self._hooks:
+            hook.remove()
+
+
+def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:
+    """Compares one fused step with one plain step from the same parameters, gradients and state."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    states = [dict(optimizer.state.get(p, {})) for p in parameters]
+    keys = [[key for key, value in state.items() if isinstance(value, torch.Tensor)] for state in states]
+    flat_state = [state[key] for state, names in zip(states, keys, strict=True) for key in names]
+
+    def update(fused: bool) -> Callable[..., Sequence[Any]]:
+        def run(*tensors: torch.Tensor) -> Sequence[Any]:
+            return _step_on(tensors, len(parameters), optimizer, states, keys, fused)
+
+        return run
+
+    policy = gate.Policy(numerics=settings.numerics, gradients=False)
+    with torch.no_grad():
+        tensors = [p.detach() for p in parameters] + gradients + flat_state
+        return gate.check(update(True), update(False), tensors, policy)
+
+
+def _step_on(
+    tensors: Sequence[torch.Tensor],
+    count: int,
+    original: torch.optim.Optimizer,
+    states: Sequence[dict[str, Any]],
+    keys: Sequence[Sequence[str]],
+    fused: bool,
+) -> Sequence[torch.Tensor]:
+    """One step of a copy of `original` on copies of its tensors; returns the new parameters."""
+    parameters = [torch.nn.Parameter(tensor.clone()) for tensor in tensors[:count]]
+    for parameter, gradient in zip(parameters, tensors[count : 2 * count], strict=True):
+        parameter.grad = gradient.clone()
+    remaining = iter(tensors[2 * count :])
+    trained = iter(parameters)
+    groups = []
+    for group in original.param_groups:
+        options = {key: copy.copy(value) for key, value in group.items() if key != "params"}
+        options.update(fused=fused, foreach=False)
+        groups.append({**options, "params": [next(trained) for p in group["params"] if p.grad is not None]})
+    make: Any = type(original)
+    replica = make([group for group in groups if group["params"]], lr=1e-3)
+    for parameter, state, names in zip(parameters, states, keys, strict=True):
+        if state:
+            replica.state[parameter] = {**state, **{key: next(remaining).clone() for key in names}}
+    replica.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None:
+    if native.load() is None:
+        return native.why_missing()
+    if type(optimizer) not in _FUSIBLE:
+        return f"torch has no fused step for {type(optimizer).__name__}"
+    if any(group.get("fused") for group in optimizer.param_groups):
+        return "its step is fused already"
+    if any(group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups):
+        return "differentiable and capturable optimizers keep their own step"
+    if settings.numerics == "exact":
+        return 'numerics="exact" keeps the plain step: the fused one rounds differently'
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(not p.is_floating_point() or p.layout is not torch.strided for p in parameters):
+        return "a parameter is not a dense floating-point tensor"
+    return None
+
+
+def optimizer_session(optimizer: torch.optim.Optimizer) -> OptimizerSession | None:
+    """The session of an optimizer handed to ``optimize``, or None."""
+    return _sessions.get(optimizer)

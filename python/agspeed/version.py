@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of agspeed, the one place that states it."""
+
+__version__ = "0.1.0"
