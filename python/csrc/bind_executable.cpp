@@ -64,9 +64,11 @@ T option(const py::dict& options, const char* key, T value) {
 }
 
 compiler::CompileOptions parseOptions(const py::dict& dict) {
-  static const py::set known(py::make_tuple("target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass"));
+  // Leaked on purpose: its destructor would run after the interpreter is gone.
+  static const auto* const known =
+      new py::set(py::make_tuple("target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass"));
   for (const auto& item : dict) {
-    if (!known.contains(item.first)) {
+    if (!known->contains(item.first)) {
       raise(invalidArgument("compile() has no option " + py::repr(item.first).cast<std::string>()));
     }
   }
