@@ -8,10 +8,8 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::registerInternalError();
   agspeed::python::bindBuildInfo(module);
   agspeed::python::bindDispatcher(module);
-#ifdef AG_HAVE_DRIVER
   agspeed::python::bindExecutable(module);
   agspeed::python::bindRegion(module);
-#endif
   agspeed::python::bindMemoryMeter(module);
   agspeed::python::bindTuner(module);
 }

@@ -31,7 +31,7 @@
 // Refused with UnsupportedError when the Region is made: a mutated input that requires grad, or that is saved or
 // returned too; an output that is a view of an input, or shares memory with another output, and is not in
 // outputs_as_inputs.
-// ------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 //
 // Threading: immutable after construction except for its counters; any thread may call it. Nodes share ownership, so a
 // graph outlives the Python object. The callables are released under the GIL.
@@ -113,9 +113,9 @@ class Region : public std::enable_shared_from_this<Region> {
 
   /// A saved tensor that is a view of an input or of a user output.
   struct VersionSource {
-    size_t saved = 0;     ///< forward output
-    int32_t input = -1;   ///< the input it views, or -1:
-    size_t output = 0;    ///< the forward output it views
+    size_t saved = 0;    ///< forward output
+    int32_t input = -1;  ///< the input it views, or -1:
+    size_t output = 0;   ///< the forward output it views
   };
   std::vector<VersionSource> versionSources_;
 };

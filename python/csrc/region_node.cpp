@@ -87,10 +87,12 @@ void RegionNode::keepInput(const Argument& input) {
 at::Tensor RegionNode::unpackInput(const KeptInput& input) const {
   if (input.derived != nullptr) return input.derived->saved.unpack(input.derived->history);
   if (!input.leaf.defined() || input.leaf.is_inference()) return input.leaf;
-  TORCH_CHECK(input.leaf._version() == input.version,
-              "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
-              "of region ", region_->signature().name, " is at version ", input.leaf._version(), "; expected version ",
-              input.version, " instead.");
+  TORCH_CHECK(
+      input.leaf._version() == input.version,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
+      "of region ",
+      region_->signature().name, " is at version ", input.leaf._version(), "; expected version ", input.version,
+      " instead.");
   return input.leaf;
 }
 
@@ -117,7 +119,8 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   }
   tangents.clear();
   auto results = runtime::aten::AtenExecutable::run(region_->backwardEntry(), inputs, firstTangent);
-  TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name, ")");
+  TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
+              ")");
   variable_list gradients(differentiated_.size());
   for (size_t i = 0; i < differentiated_.size(); ++i) {
     if (auto* gradient = std::get_if<at::Tensor>(&(*results)[differentiated_[i]])) gradients[i] = std::move(*gradient);
@@ -128,7 +131,8 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
 // The user outputs, computed by Python on these inputs.
 variable_list RegionNode::callReplay(const variable_list& inputs) const {
   pybind11::gil_scoped_acquire gil;
-  const auto arguments = pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
+  const auto arguments =
+      pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool scalar = region_->forwardEntry().isScalarInput(i);
     PyObject* value = scalar ? PyLong_FromLongLong(integers_[i]) : THPVariable_Wrap(inputs[i]);

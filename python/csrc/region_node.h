@@ -41,8 +41,8 @@ class RegionNode final : public torch::autograd::Node {
  private:
   using Tensors = torch::autograd::variable_list;
 
-  /// An input with a history, kept for replay: the tensor and its grad_fn apart, so that an input modified later does not
-  /// tie itself into a cycle with this node.
+  /// An input with a history, kept for replay: the tensor and its grad_fn apart, so that an input modified later does
+  /// not tie itself into a cycle with this node.
   struct Derived {
     torch::autograd::SavedVariable saved;
     std::shared_ptr<torch::autograd::Node> history;
@@ -65,8 +65,8 @@ class RegionNode final : public torch::autograd::Node {
   std::vector<size_t> differentiated_;  ///< forward inputs of this node's outputs, in order
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<int64_t> symints_;
-  std::vector<KeptInput> kept_;         ///< by forward input; empty without replay
-  std::vector<int64_t> integers_;       ///< by forward input; empty without replay
+  std::vector<KeptInput> kept_;    ///< by forward input; empty without replay
+  std::vector<int64_t> integers_;  ///< by forward input; empty without replay
   bool released_ = false;
 };
 

@@ -30,6 +30,18 @@ const c10::Type* withoutOptional(const c10::Type* type) {
   return optional != nullptr ? optional->getElementType().get() : type;
 }
 
+// Whether `result`, or an element of it when it is a list ("Tensor(a)[]"), is in an alias set that `source` starts in.
+bool holdsSetOf(const c10::AliasInfo& result, const c10::AliasInfo& source) {
+  const auto& sets = source.beforeSets();
+  const auto held = [&result](const auto& set) {
+    return result.beforeSets().count(set) != 0 || result.afterSets().count(set) != 0;
+  };
+  if (std::any_of(sets.begin(), sets.end(), held)) return true;
+  const auto& elements = result.containedTypes();
+  return std::any_of(elements.begin(), elements.end(),
+                     [&](const auto& element) { return holdsSetOf(element, source); });
+}
+
 }  // namespace
 
 StatusOr<OperatorCall> OperatorCall::bind(const ExternalCall& call) {
@@ -101,9 +113,7 @@ ValueId OperatorCall::aliasOfResult(size_t i) const {
   for (const TensorArgument& argument : tensors_) {
     const c10::AliasInfo* source = handle_.schema().arguments()[argument.position].alias_info();
     if (source == nullptr || argument.values.empty()) continue;
-    for (const auto& set : source->beforeSets()) {
-      if (result->beforeSets().count(set) != 0 || result->afterSets().count(set) != 0) return argument.values.front();
-    }
+    if (holdsSetOf(*result, *source)) return argument.values.front();
   }
   return kNoValue;
 }
