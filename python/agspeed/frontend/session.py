@@ -11,7 +11,9 @@ other threads while tuning, forwards without gradients, forwards under tracing o
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,6 +50,7 @@ class Session:
     def __init__(self, target: Target, settings: Settings) -> None:
         self.target = target
         self.settings = settings
+        self.owner = os.getpid()
         self.options = CompileOptions(
             num_threads=torch.get_num_threads(),
             numerics=settings.numerics,
@@ -92,6 +95,18 @@ class Session:
         if plan == EAGER:
             self.controller.close()
         self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
+        self.save_report()
+
+    def save_report(self) -> None:
+        """Writes the report where ``report=`` asks for one. A failure is a warning: training matters more."""
+        if self.settings.report is None:
+            return
+        from agspeed.frontend.record import make_report
+
+        try:
+            make_report(self).save(self.settings.report)
+        except Exception as error:
+            warn_once(("report", str(self.settings.report)), f"the report could not be written: {error}")
 
     def compile_regions(self, candidate: str, regions: list[Region] | None = None) -> list[Outcome]:
         """Compiles and gates `candidate` for every region that has not been tried yet. Foreground.
@@ -145,7 +160,7 @@ class Session:
         self.clock.restart()
 
     def _is_training_call(self) -> bool:
-        if not self.clock.is_own_thread() or _is_traced():
+        if _is_traced() or not self.clock.is_own_thread():
             return False
         return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
 
@@ -265,6 +280,13 @@ class Session:
 def _is_traced() -> bool:
     """Somebody else is reading the model: torch.compile, torch.export, torch.fx or torch.jit.trace."""
     return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
+
+
+@atexit.register
+def _save_reports() -> None:
+    for session in list(_live):
+        if os.getpid() == session.owner:
+            session.save_report()
 
 
 @contextlib.contextmanager

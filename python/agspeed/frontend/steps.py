@@ -118,32 +118,30 @@ class StepClock:
 
 
 class _Clocks:
-    """The running clocks and the one hook that serves them."""
+    """The running clocks, held weakly, and the one hook that serves them."""
 
     def __init__(self) -> None:
-        self._running: tuple[StepClock, ...] = ()
+        self._running: weakref.WeakSet[StepClock] = weakref.WeakSet()
         self._hook: torch.utils.hooks.RemovableHandle | None = None
 
     def add(self, clock: StepClock) -> None:
-        if clock not in self._running:
-            self._running = (*self._running, clock)
+        self._running.add(clock)
         if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(_untraced(self._after_step))
+            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))
 
     def remove(self, clock: StepClock) -> None:
-        self._running = tuple(other for other in self._running if other is not clock)
+        self._running.discard(clock)
+        self._unhook_if_idle()
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        for clock in list(self._running):
+            clock.optimizer_stepped(optimizer)
+        self._unhook_if_idle()
+
+    def _unhook_if_idle(self) -> None:
         if not self._running and self._hook is not None:
             self._hook.remove()
             self._hook = None
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        for clock in self._running:
-            clock.optimizer_stepped(optimizer)
-
-
-def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
-    """Keeps Dynamo out of the hook when a step function with its optimizer is captured."""
-    return torch.compiler.disable(hook)  # type: ignore[no-any-return, no-untyped-call]
 
 
 _clocks = _Clocks()

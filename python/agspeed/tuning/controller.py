@@ -271,7 +271,11 @@ class Controller:
 
     def _load(self, name: str) -> bool:
         started = time.perf_counter()
-        outcomes = self._session.compile_regions(name)
+        try:
+            outcomes = self._session.compile_regions(name)
+        except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
+            self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
+            raise
         seconds = time.perf_counter() - started
         self._session.history.foreground_seconds += seconds
         if any(outcome.usable for outcome in outcomes):

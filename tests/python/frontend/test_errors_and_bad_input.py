@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong input is one clear sentence and changes nothing; the user's own exceptions pass through unchanged."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+
+import agspeed
+from agspeed.frontend.target import session_of
+from tests.python.frontend.differential import as_loss, state
+from tests.python.frontend.test_models_and_inputs import Linear, data
+
+FAST: dict[str, Any] = {"mode": "deterministic", "backends": ["aot"]}
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def steps(model: nn.Module, count: int = 5) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(count):
+        optimizer.zero_grad()
+        as_loss(model(data(4, 8, seed=step))).backward()
+        optimizer.step()
+
+
+def tuned(model: nn.Module, **keywords: Any) -> nn.Module:
+    """An optimized model whose tuning is over and chose `aot`."""
+    model = agspeed.optimize(model, **{**FAST, **keywords})
+    steps(model)
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+    return model
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "class instead of instance": (lambda: nn.Linear, {}, "the class Linear: pass an instance"),
+    "not callable": (lambda: 3, {}, "an nn.Module or a step function, got int 3"),
+    "string": (lambda: "model", {}, "got str 'model'"),
+    "unknown backend": (mlp, {"backends": ["warp-drive"]}, "nknown backend 'warp-drive'"),
+    "backend misspelt": (mlp, {"backends": ["indcutor"]}, "inductor"),
+    "backends not a list": (mlp, {"backends": 3}, "backends"),
+    "unknown mode": (mlp, {"mode": "ludicrous"}, "mode"),
+    "mode of a wrong type": (mlp, {"mode": 3}, "mode"),
+    "unknown numerics": (mlp, {"numerics": "loose"}, "numerics"),
+    "negative budget": (mlp, {"budget_s": -1.0}, "budget_s"),
+    "budget not a number": (mlp, {"budget_s": "soon"}, "budget_s"),
+    "dynamic of a wrong type": (mlp, {"dynamic": "maybe"}, "dynamic"),
+    "strict of a wrong type": (mlp, {"strict": "very"}, "strict"),
+    "plan that is missing": (mlp, {"plan": "nowhere/plan.json"}, "nowhere/plan.json"),
+    "report with a wrong ending": (mlp, {"report": "report.docx"}, "report.docx"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence_and_changes_nothing(name: str) -> None:
+    make, keywords, expected = BAD[name]
+    target = make()
+    before = dict(vars(target)) if isinstance(target, nn.Module) else None
+    with pytest.raises(agspeed.UserError) as caught:
+        agspeed.optimize(target, **keywords)
+    message = str(caught.value)
+    assert expected in message
+    assert "\n" not in message.strip() and len(message) < 400, message
+    assert before is None or vars(target) == before
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, "sgd", 0.1], ids=["class", "string", "number"])
+def test_wrong_optimizer_is_refused(optimizer: Any) -> None:
+    model = mlp()
+    with pytest.raises(agspeed.UserError, match="optimizer must be a torch.optim.Optimizer"):
+        agspeed.optimize(model, optimizer)
+    assert session_of(model) is None
+
+
+def test_unknown_keyword_is_refused() -> None:
+    with pytest.raises(TypeError, match="speed"):
+        agspeed.optimize(mlp(), speed="high")
+
+
+@pytest.mark.parametrize("keyword", ["cache_dir", "report"])
+def test_path_that_cannot_be_written_is_refused(keyword: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    path = tmp_path / "file" / ("cache" if keyword == "cache_dir" else "report.json")
+    model = mlp()
+    with pytest.raises(agspeed.UserError, match=str(tmp_path)):
+        agspeed.optimize(model, **{keyword: str(path)})
+    assert session_of(model) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mode = ", "agspeed.toml"),
+        ('mode = "ludicrous"', "ludicrous"),
+        ('moed = "auto"', "moed"),
+        ("strict = 3", "strict"),
+    ],
+)
+def test_invalid_settings_file_is_named(
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agspeed.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    model = mlp()
+    with pytest.raises(agspeed.UserError) as caught:
+        agspeed.optimize(model)
+    assert expected in str(caught.value) and "agspeed.toml" in str(caught.value)
+    assert session_of(model) is None
+
+
+def test_invalid_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGSPEED_MODE", "ludicrous")
+    with pytest.raises(agspeed.UserError, match="AGSPEED_MODE"):
+        agspeed.optimize(mlp())
+
+
+def test_report_of_a_model_that_was_never_optimized_is_refused() -> None:
+    with pytest.raises(agspeed.UserError, match="is not optimized"):
+        agspeed.report(mlp())
+    assert agspeed.status(mlp()) == "eager" and agspeed.restore(model := mlp()) is model
+
+
+def test_model_without_parameters_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Flatten())
+    assert agspeed.optimize(model) is model and session_of(model) is None
+    assert torch.equal(model(torch.ones(2, 2)), torch.ones(2, 2))
+
+
+def test_model_with_all_parameters_frozen_runs() -> None:
+    model = agspeed.optimize(mlp().requires_grad_(False), **FAST)
+    assert model(data(4, 8)).shape == (4, 4)
+
+
+@pytest.mark.parametrize("how", ["wrapper", "in place"])
+def test_compiled_model_is_left_alone_with_a_note(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    inner = mlp()
+    if how == "wrapper":
+        model = torch.compile(inner, backend="eager")
+    else:
+        inner.compile(backend="eager")
+        model = inner
+    slot = inner._compiled_call_impl
+    assert agspeed.optimize(model) is model
+    assert "already compiled by torch.compile" in caplog.text
+    assert inner._compiled_call_impl is slot
+    steps(model, 2)
+
+
+def test_optimizing_twice_keeps_the_first_session() -> None:
+    model = tuned(mlp())
+    session = session_of(model)
+    again, optimizer = agspeed.optimize(model, torch.optim.SGD(model.parameters(), lr=0.1), mode="max")
+    assert again is model and session_of(model) is session
+    assert isinstance(optimizer, torch.optim.SGD)
+
+
+# --- switches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of candidates compiled in this process."""
+    from agspeed.backends import candidate
+
+    seen: list[str] = []
+    original = type(candidate("aot")).compile
+
+    def compile_and_note(self: Any, *args: Any) -> Any:
+        seen.append(self.name)
+        return original(self, *args)
+
+    monkeypatch.setattr(type(candidate("aot")), "compile", compile_and_note)
+    yield seen
+
+
+def test_disabled_by_the_environment(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
+    monkeypatch.setenv("AGSPEED_DISABLE", "1")
+    model = agspeed.optimize(mlp(), **FAST)
+    steps(model)
+    assert session_of(model) is None and not calls and model._compiled_call_impl is None
+
+    @agspeed.optimize(mode="max")
+    def step() -> int:
+        return 3
+
+    assert step() == 3 and not hasattr(step, "__wrapped__")
+
+
+def test_mode_off_does_nothing(calls: list[str]) -> None:
+    model = agspeed.optimize(mlp(), mode="off")
+    steps(model)
+    assert session_of(model) is None and not calls
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+def test_paused_runs_the_untouched_module(when: str) -> None:
+    model = tuned(mlp()) if when == "tuned" else agspeed.optimize(mlp(), **FAST)
+    session = session_of(model)
+    session.regions and session.regions[0].dispatcher.set_target(lambda *args: 1 / 0)
+    with agspeed.paused():
+        with agspeed.paused():
+            steps(model, 2)
+        steps(model, 1)
+        assert session_of(model) is session
+    if when == "tuned":
+        with pytest.raises(ZeroDivisionError):
+            steps(model, 1)
+    else:
+        steps(model)
+        assert agspeed.status(model) == "tuned"
+
+
+def test_optimized_while_paused_starts_afterwards() -> None:
+    with agspeed.paused():
+        model = agspeed.optimize(mlp(), **FAST)
+        steps(model)
+        assert not session_of(model) or not session_of(model).regions
+    steps(model)
+    assert agspeed.status(model) == "tuned"
+
+
+def test_restore_leaves_nothing_behind() -> None:
+    model = mlp()
+    attributes, names, type_before = set(vars(model)), list(model.state_dict()), type(model)
+    gc.collect()  # sessions of models that are gone
+    hooks = len(_global_optimizer_post_hooks)
+    tuned(model)
+    assert list(model.state_dict()) == names
+    assert agspeed.restore(model) is model
+    assert set(vars(model)) == attributes and type(model) is type_before
+    assert model._compiled_call_impl is None and not model._forward_hooks and not model._backward_hooks
+    assert agspeed.status(model).reason == "not optimized"
+    assert len(_global_optimizer_post_hooks) == hooks
+    steps(model, 2)
+    tuned(model)
+
+
+def test_restore_of_a_step_function_returns_the_users_own() -> None:
+    def step() -> int:
+        return 7
+
+    optimized = agspeed.optimize(step, **FAST)
+    assert optimized is not step and optimized.__name__ == "step"
+    assert agspeed.restore(optimized) is step
+    assert optimized() == 7
+
+
+@pytest.mark.parametrize("style", ["decorator with arguments", "bare decorator", "call"])
+def test_step_function_trains_as_eager(style: str) -> None:
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = as_loss(model(batch))
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        wrapped = wrap(step)
+        return [*(wrapped(data(4, 8, seed=i)) for i in range(6)), *state(model)], wrapped
+
+    styles = {
+        "decorator with arguments": agspeed.optimize(**FAST),
+        "bare decorator": agspeed.optimize,
+        "call": lambda function: agspeed.optimize(function, **FAST),
+    }
+    expected, _ = run(lambda function: function)
+    actual, wrapped = run(styles[style])
+    for mine, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-6, atol=1e-6)
+    if style != "bare decorator":  # whose mode is the default one, with timing
+        assert agspeed.status(wrapped) == "tuned", agspeed.status(wrapped).reason
+        selected = {
+            region.where.rpartition("/")[2].partition(":")[0]: region.selected for region in session_of(wrapped).regions
+        }
+        assert selected[Path(__file__).name] == "aot" and selected["sgd.py"] == "aot"
+
+
+def test_strict_raises_what_would_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agspeed.backends import candidate
+
+    def broken(self: Any, *args: Any) -> Any:
+        raise RuntimeError("no such register")
+
+    monkeypatch.setattr(type(candidate("aot")), "compile", broken)
+    with pytest.raises(agspeed.AgspeedError, match="no such register"):
+        steps(agspeed.optimize(mlp(), strict=True, **FAST))
+    model = agspeed.optimize(mlp(), **FAST)
+    steps(model)
+    assert agspeed.status(model) == "eager"
+    assert "no such register" in str(agspeed.report(model).to_dict()["plans"])
+
+
+# --- the user's own exceptions ----------------------------------------------------------------------------------------
+
+
+class OwnError(Exception):
+    pass
+
+
+def _raising(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 3:
+        raise OwnError("three is not allowed")  # line shown to the user
+    return layer(x)
+
+
+def _wrong_shape(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    hidden = layer(x)
+    return hidden @ torch.ones(8, 4) + torch.ones(4 if x.shape[0] != 3 else 5)  # line shown to the user
+
+
+def _index_error(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    last = 2 if x.shape[0] == 3 else 0
+    return layer([x, x][last])  # line shown to the user
+
+
+def _wrong_attribute(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return layer(x) if x.shape[0] != 3 else layer.nonexistent(x)  # line shown to the user
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "after tuning"])
+@pytest.mark.parametrize("body", [_raising, _wrong_shape, _index_error, _wrong_attribute], ids=lambda b: b.__name__)
+def test_own_exception_passes_through_unchanged(body: Callable[..., Any], first: bool) -> None:
+    with pytest.raises(Exception) as reference:
+        Linear(body)(data(3, 8))
+    model = agspeed.optimize(Linear(body), **FAST)
+    if not first:
+        steps(model, 6)
+    with pytest.raises(type(reference.value)) as caught:
+        as_loss(model(data(3, 8))).backward()
+    assert type(caught.value) is type(reference.value) and str(caught.value) == str(reference.value)
+    shown = traceback.format_tb(caught.value.__traceback__)
+    assert any("# line shown to the user" in line for line in shown), "".join(shown)
+    steps(model, 6)
+    if first:  # Dynamo gives up a frame that raises while it is read
+        fallbacks = agspeed.report(model).to_dict()["fallbacks"]
+        assert any(found["location"]["file"] == __file__ for found in fallbacks), fallbacks
+    else:
+        assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+class _Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(tokens)  # line shown to the user
+        return hidden.relu()
+
+
+def test_error_that_only_data_cause_is_eagers() -> None:
+    """An index out of range is found inside the compiled region; what the user sees is eager's own error."""
+    good, bad = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 30])
+    with pytest.raises(IndexError) as reference:
+        _Lookup()(bad)
+    model = agspeed.optimize(_Lookup(), **FAST)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        as_loss(model(good)).backward()
+        optimizer.step()
+    assert agspeed.status(model) == "tuned"
+    for _ in range(2):
+        with pytest.raises(IndexError) as caught:
+            model(bad)
+        assert str(caught.value) == str(reference.value)
+        assert "# line shown to the user" in "".join(traceback.format_tb(caught.value.__traceback__))
+    region = session_of(model).regions[0]
+    assert region.selected == "aot", "the user's mistake cost the candidate its place"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_interrupt_in_forward_passes_through(stop: type[BaseException]) -> None:
+    def body(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 3:
+            raise stop
+        return layer(x)
+
+    model = tuned(Linear(body))
+    with pytest.raises(stop):
+        model(data(3, 8))
+    steps(model, 2)
+    assert agspeed.status(model) == "tuned"

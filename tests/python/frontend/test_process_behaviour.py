@@ -1,0 +1,556 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What surrounds a model in its process: copies, files, threads, forks, interrupts, children that die, plug-ins, torch.compile."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import tomllib
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.python.frontend.differential import as_loss, compare, state
+from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
+from tests.python.frontend.test_models_and_inputs import Linear, data, loop
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import agspeed
+from agspeed.backends import CompileOptions, candidate
+from agspeed.frontend.target import session_of
+from agspeed.tuning.child import Child, Job
+from agspeed.tuning.job import write_region
+
+Wrap = Callable[[Any], Any]
+
+# --- copies and files -------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Importable, so that it can be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def _saved_and_loaded(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), _saved_and_loaded],
+    ids=["deepcopy", "pickle", "torch.save"],
+)
+def test_copy_is_not_optimized_but_works(duplicate: Callable[[nn.Module], nn.Module], when: str) -> None:
+    model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
+    session = session_of(model)
+    other = duplicate(model)
+    assert session_of(other) is None and session_of(model) is session
+    batch = data(4, 8)
+    assert torch.equal(other(batch), model(batch))
+    before = state(model)
+    steps(other, 2)
+    assert all(torch.equal(a, b) for a, b in zip(before, state(model), strict=True)), "the copy shares parameters"
+    tuned(other)
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+def test_model_that_is_no_longer_used_is_freed(when: str) -> None:
+    model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
+    steps(model, 1)
+    watched = weakref.ref(model)
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    assert watched() is None
+
+
+def test_state_dict_round_trip_through_a_file() -> None:
+    model = tuned(Net())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = Net()
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(fresh(data(4, 8)), model(data(4, 8)))
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+def test_optimized_model_is_exported_and_traced(when: str) -> None:
+    model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
+    batch = data(4, 8)
+    expected = model(batch)
+    program = torch.export.export(model, (batch,))
+    assert torch.equal(program.module()(batch), expected)
+    assert torch.equal(torch.fx.symbolic_trace(model)(batch), expected)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(batch), expected)
+    assert torch.equal(torch.jit.trace(model, (batch,))(batch), expected)
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+def test_function_transforms_of_an_optimized_model(when: str) -> None:
+    model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
+    plain = copy.deepcopy(model)
+    batch = data(4, 8)
+
+    def per_sample(module: nn.Module) -> dict[str, torch.Tensor]:
+        def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return as_loss(torch.func.functional_call(module, parameters, (x.unsqueeze(0),)))
+
+        parameters = {name: value.detach() for name, value in module.named_parameters()}
+        return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, batch)
+
+    expected = per_sample(plain)
+    for name, gradient in per_sample(model).items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+# --- threads and forks ------------------------------------------------------------------------------------------------
+
+
+def test_forwards_of_other_threads_while_training() -> None:
+    model = agspeed.optimize(mlp(), **FAST)
+    batch, errors, stop = data(4, 8), [], threading.Event()
+
+    def evaluate() -> None:
+        try:
+            while not stop.is_set():
+                with torch.no_grad():
+                    assert model(batch).shape == (4, 4)
+                as_loss(model(batch)).detach()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=evaluate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    steps(model, 8)
+    stop.set()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not errors, errors
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+    expected = mlp()
+    steps(expected, 8)
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+
+
+def test_training_in_another_thread_than_optimize_runs_as_eager() -> None:
+    model, expected = agspeed.optimize(mlp(), **FAST), mlp()
+    thread = threading.Thread(target=steps, args=(model, 6))
+    thread.start()
+    thread.join(timeout=60)
+    steps(expected, 6)
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+
+
+class ThroughTheModel(Dataset[torch.Tensor]):
+    """A data set whose workers call the optimized model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with torch.no_grad():
+            return self.model(data(8, seed=index)).repeat(2)
+
+
+@pytest.mark.parametrize("when", ["while tuning", "tuned"])
+def test_loader_workers_forked_afterwards(when: str) -> None:
+    model = tuned(mlp()) if when == "tuned" else agspeed.optimize(mlp(), **FAST)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(ThroughTheModel(model), batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=60)
+    for _ in range(2):
+        for batch in loader:  # three batches
+            optimizer.zero_grad()
+            as_loss(model(batch)).backward()
+            optimizer.step()
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+def test_number_of_threads_changed_while_training() -> None:
+    before = torch.get_num_threads()
+
+    def script(wrap: Wrap) -> list[Any]:
+        def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+            torch.set_num_threads(1 + step % 2)
+            return as_loss(model(data(4, 8, seed=step)))
+
+        return loop(wrap, Linear(lambda layer, x: layer(x).relu()), loss_of)
+
+    try:
+        assert compare(script, tolerance=1e-6).ran("aot")
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- what is patched is put back --------------------------------------------------------------------------------------
+
+
+def _surroundings() -> dict[str, Any]:
+    import torch._inductor.config as inductor_config
+    from torch._dynamo import config as dynamo_config
+    from torch._functorch import config as functorch_config
+
+    return {
+        "dynamo": dynamo_config.get_config_copy(),
+        "functorch": functorch_config.get_config_copy(),
+        "inductor": inductor_config.get_config_copy(),
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "modes": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")),
+        "default dtype": torch.get_default_dtype(),
+        "random": torch.get_rng_state().tolist(),
+        "environment": dict(os.environ),
+        "precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def _assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    for name, value in before.items():
+        if isinstance(value, dict):
+            changed = {key: (value.get(key), now) for key, now in after[name].items() if value.get(key) != now}
+            assert not changed and value.keys() == after[name].keys(), f"{name}: {changed}"
+        assert value == after[name], name
+
+
+@pytest.mark.parametrize("backend", ["aot", "graph-eager", "torchscript", "native"])
+def test_settings_and_random_stream_are_as_before(backend: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 4)).eval()
+    steps(mlp(), 2)
+    before = _surroundings()
+    agspeed.optimize(model, mode="deterministic", backends=[backend])
+    steps(model)
+    _assert_same(before, _surroundings())
+
+
+@pytest.mark.parametrize("numerics", ["standard", "exact", "off"])
+def test_gate_neither_draws_random_numbers_nor_touches_buffers(numerics: str) -> None:
+    def script(wrap: Wrap) -> list[Any]:
+        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.4), nn.Linear(16, 4))
+        return loop(wrap, model, lambda m, i: as_loss(m(torch.rand(6, 8))))
+
+    outcome = compare(script, numerics=numerics)
+    assert outcome.ran("aot"), outcome.reasons()
+
+
+# --- interrupts and broken candidates in this process -----------------------------------------------------------------
+
+
+def _patched_compile(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, times: int = 1) -> None:
+    """Makes the first `times` compiles of `aot` raise `error`."""
+    cls = type(candidate("aot"))
+    original, left = cls.compile, [times]
+
+    def compile_or_raise(self: Any, *args: Any) -> Any:
+        if left[0] > 0:
+            left[0] -= 1
+            raise error
+        return original(self, *args)
+
+    monkeypatch.setattr(cls, "compile", compile_or_raise)
+
+
+def test_interrupt_while_compiling_leaves_a_usable_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    _patched_compile(monkeypatch, KeyboardInterrupt())
+    model, expected = agspeed.optimize(mlp(), **FAST), mlp()
+    with pytest.raises(KeyboardInterrupt):
+        steps(model)
+    trained = state(model)
+    batch = data(4, 8)
+    expected.load_state_dict(model.state_dict())
+    assert torch.equal(model(batch), expected(batch))
+    steps(model)
+    steps(expected)
+    assert not all(torch.equal(a, b) for a, b in zip(trained, state(model), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+    assert agspeed.status(model) in ("tuned", "eager")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such register"), SystemExit(3), MemoryError("too much")])
+def test_candidate_that_fails_to_compile_costs_nothing_but_itself(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _patched_compile(monkeypatch, error, times=100)
+    model, expected = agspeed.optimize(mlp(), **FAST), mlp()
+    steps(model)
+    steps(expected)
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+    assert agspeed.status(model) == "eager"
+    plans = {plan["name"]: plan for plan in agspeed.report(model).to_dict()["plans"]}
+    assert type(error).__name__ in plans["aot"]["reason"]
+
+
+def test_candidate_that_breaks_at_run_time_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, expected = tuned(mlp()), mlp()
+    steps(expected)
+    region = session_of(model).regions[0]
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("the kernel is gone")
+
+    region.outcomes["aot"].runner = broken
+    region.select("aot")
+    steps(model)
+    steps(expected)
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+    assert region.selected == "graph-eager"
+    assert caplog.text.count("the kernel is gone") == 1 and Path(__file__).parent.name in caplog.text
+    assert "the kernel is gone" in str(agspeed.report(model).to_dict()["fallbacks"])
+
+
+# --- candidates that crash, hang or exit in the child -----------------------------------------------------------------
+
+PLUG_IN = """
+import os, signal, time
+from agspeed.backends import Candidate
+
+class _Base(Candidate):
+    def compile(self, gm, example_inputs, options):
+        self.compiling()
+        forward = gm.forward
+        def run(*args):
+            self.running()
+            return forward(*args)
+        return run
+    def compiling(self): pass
+    def running(self): pass
+
+class Good(_Base):
+    name = "plug-in-good"
+
+class CrashesCompiling(_Base):
+    name = "plug-in-crashes-compiling"
+    def compiling(self): os.kill(os.getpid(), signal.SIGSEGV)
+
+class CrashesOnTrial(_Base):
+    name = "plug-in-crashes-on-trial"
+    def running(self): os.kill(os.getpid(), signal.SIGSEGV)
+
+class ExitsCompiling(_Base):
+    name = "plug-in-exits-compiling"
+    def compiling(self): os._exit(3)
+
+class ExitsOnTrial(_Base):
+    name = "plug-in-exits-on-trial"
+    def running(self): raise SystemExit(4)
+
+class Hangs(_Base):
+    name = "plug-in-hangs"
+    def compiling(self): time.sleep(600)
+
+class Wrong(_Base):
+    name = "plug-in-wrong"
+    def compile(self, gm, example_inputs, options):
+        forward = gm.forward
+        return lambda *args: tuple(out * 1.5 for out in forward(*args))
+"""
+
+_ENTRY_POINTS = {
+    "plug-in-good": "Good",
+    "plug-in-crashes-compiling": "CrashesCompiling",
+    "plug-in-crashes-on-trial": "CrashesOnTrial",
+    "plug-in-exits-compiling": "ExitsCompiling",
+    "plug-in-exits-on-trial": "ExitsOnTrial",
+    "plug-in-hangs": "Hangs",
+    "plug-in-wrong": "Wrong",
+    "plug-in-missing": "Missing",
+    "aot": "Good",
+}
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An installed package that offers candidates through the entry point group."""
+    from agspeed.backends import registry
+
+    (tmp_path / "ag_example_plugin.py").write_text(PLUG_IN)
+    info = tmp_path / "ag_example_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-example-plugin\nVersion: 1.0\n")
+    lines = [f"{name} = ag_example_plugin:{member}" for name, member in _ENTRY_POINTS.items()]
+    (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry.candidates.cache_clear()
+    yield
+    registry.candidates.cache_clear()
+    sys.modules.pop("ag_example_plugin", None)
+
+
+def test_plug_in_is_found_and_cannot_replace_or_break_anything(plug_in: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from agspeed.backends import candidate_names
+
+    names = candidate_names()
+    assert "plug-in-good" in names and "plug-in-missing" not in names
+    assert type(candidate("aot")).__module__ == "agspeed.backends.aot"
+    assert "'plug-in-missing' could not be loaded" in caplog.text
+    assert "'aot' has the name of a built-in backend and is ignored" in caplog.text
+
+
+def test_plug_in_trains_after_its_trial_in_the_child(plug_in: Any) -> None:
+    def script(wrap: Wrap) -> list[Any]:
+        return loop(wrap, Linear(lambda layer, x: layer(x).relu()), lambda m, i: as_loss(m(data(4, 8, seed=i))))
+
+    outcome = compare(script, candidate="plug-in-good")
+    assert outcome.ran("plug-in-good"), outcome.reasons()
+
+
+@pytest.fixture
+def captured() -> Any:
+    """A region captured by a model that trains as graph-eager."""
+    model = agspeed.optimize(mlp(), mode="deterministic", backends=["graph-eager"])
+    session = session_of(model)
+    steps(model, 1)
+    region = session.regions[0]
+    if region.sample is None:
+        region.select("graph-eager", observed=True)
+        steps(model, 1)
+    return region
+
+
+def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, captured: Any) -> None:
+    child = Child()
+    folder = child.folder / "0"
+    write_region(captured, folder)
+    options = CompileOptions(num_threads=1)
+    limits = {"plug-in-hangs": 8.0}
+    names = [name for name in _ENTRY_POINTS if name not in ("plug-in-missing", "aot")]
+    jobs = {name: Job(name, folder, options, limits.get(name, 60.0)) for name in names}
+    try:
+        for job in jobs.values():
+            child.submit(job)
+        child.wait(list(jobs.values()), timeout_s=90)
+        answers = {name: job.answer for name, job in jobs.items()}
+    finally:
+        child.close()
+    assert not child.folder.exists()
+    expected = {
+        "plug-in-good": ("ready", ""),
+        "plug-in-crashes-compiling": ("failed", "died of SIGSEGV"),
+        "plug-in-crashes-on-trial": ("failed", "died of SIGSEGV"),
+        "plug-in-exits-compiling": ("failed", "exited with code 3"),
+        "plug-in-exits-on-trial": ("rejected", "SystemExit"),
+        "plug-in-hangs": ("failed", "took longer than 8 s"),
+        "plug-in-wrong": ("rejected", "output 0"),
+    }
+    for name, (outcome, reason) in expected.items():
+        assert answers[name] is not None, f"{name}: no answer"
+        assert answers[name]["state"] == outcome and reason in answers[name]["reason"], (name, answers[name])
+
+
+def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:
+    model, expected = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-crashes-on-trial"]), mlp()
+    steps(model)
+    steps(expected)
+    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
+    assert agspeed.status(model) == "eager"
+    assert "SIGSEGV" in str(agspeed.report(model).to_dict()["plans"])
+
+
+def test_child_folder_is_kept_by_a_forked_copy(captured: Any) -> None:
+    child = Child()
+    pid = os.fork()
+    if pid == 0:
+        child.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0 and child.folder.exists()
+    child.close()
+    assert not child.folder.exists()
+
+
+# --- torch.compile and a process of its own ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def entry_point() -> None:
+    """What torch finds by the package's entry point, also where the package is not installed."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["agspeed"].partition(":")
+    if "agspeed" not in torch._dynamo.list_backends():
+        torch._dynamo.register_backend(getattr(importlib.import_module(module), name), name="agspeed")
+
+
+@pytest.mark.usefixtures("entry_point")
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"options": {"mode": "deterministic", "backends": ["aot"]}},
+        {"mode": "off"},
+        {"options": {"mode": "deterministic", "backends": ["graph-eager"], "numerics": "exact"}},
+    ],
+    ids=["aot", "off", "graph-eager"],
+)
+def test_as_a_backend_of_torch_compile(keywords: dict[str, Any]) -> None:
+    from agspeed.frontend import dynamo_backend
+
+    expected = mlp()
+    steps(expected, 6)
+    model = mlp()
+    dynamo_backend._sessions.clear()
+    steps(torch.compile(model, backend="agspeed", **keywords), 6)
+    for mine, reference in zip(state(model), state(expected), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-6, atol=1e-6)
+    sessions = dynamo_backend.session_of_torch_compiled()
+    if keywords.get("mode") == "off":
+        assert not sessions
+    else:
+        (session,) = sessions
+        assert session.state == "tuned" and session.regions[0].selected == keywords["options"]["backends"][0]
+        session.close()
+
+
+@pytest.mark.usefixtures("entry_point")
+def test_bad_option_of_torch_compile_is_named() -> None:
+    with pytest.raises(Exception, match="ludicrous"):  # torch wraps it in BackendCompilerFailed
+        torch.compile(mlp(), backend="agspeed", options={"mode": "ludicrous"})(data(4, 8))
+
+
+def test_process_ends_cleanly_in_the_middle_of_tuning(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch, agspeed
+            model = agspeed.optimize(torch.nn.Linear(8, 8), backends=["inductor"], report="report.json")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                model(torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+            print("trained")
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout == "trained\n", done.stderr
+    assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["status"]["state"] == "tuning"
