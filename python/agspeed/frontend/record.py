@@ -193,8 +193,9 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
 def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
     peaks = {arm["name"]: arm["peak_bytes"] or None for arm in tuner.get("arms", [])}
     memory.update(eager_peak_bytes=peaks.get("eager"), chosen_peak_bytes=peaks.get(session.plan))
-    if peaks.get("eager"):
-        memory["limit_bytes"] = int(peaks["eager"] * (1 + session.settings.memory_slack))
+    eager_peak: int = peaks.get("eager") or 0
+    if eager_peak:
+        memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack))
 
 
 def _median(tuner: Json, name: str) -> float:

@@ -68,6 +68,8 @@ def check(program: Program, compiler: Compiler, *, dynamic: bool) -> Result:
     except UnsupportedError as error:
         return Result(unsupported=str(error))
     except Exception as error:
+        if _eager_refuses(program):
+            return Result(unsupported=f"eager refuses it as well: {_first_line(error)}")
         return Result(f"compile raised {type(error).__name__}: {_first_line(error)}")
     exact = True
     for batch in (BATCH, *(OTHER_BATCHES if dynamic else ())):
@@ -125,6 +127,15 @@ def _runs(program: Program) -> bool:
         return False
     base = len(program.inputs)
     return all(index >= base for index in program.outputs) and any(value.requires_grad for value in outputs)
+
+
+def _eager_refuses(program: Program) -> bool:
+    """True when the program is no valid training code, e.g. it changes a buffer that the backward needs."""
+    try:
+        execute(program, InputCopies(program.make_inputs()), lambda results: [_integer_tangents(results, program.seed)])
+    except RuntimeError:
+        return True
+    return False
 
 
 def _compare_at(program: Program, runner: Runner, batch: int) -> tuple[str | None, bool]:
