@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What capture cannot take whole: graph breaks, hooks, changing sizes. Training equals eager's and the reason is recorded."""
+"""What capture cannot take whole: graph breaks, hooks, changing sizes. Training equals eager's, reasons are recorded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def with_item(wrap: Wrap) -> list[Any]:
 def with_data_dependent_branch(wrap: Wrap) -> list[Any]:
     def body(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
         hidden = layer(x)
-        if hidden.mean() > 0:
+        if hidden.mean() > 0:  # noqa: SIM108 (a statement, as users write it)
             hidden = hidden.relu()
         else:
             hidden = hidden.sigmoid()

@@ -80,7 +80,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, "sgd", 0.1], ids=["class", "string", "number"])
 def test_wrong_optimizer_is_refused(optimizer: Any) -> None:
     model = mlp()
-    with pytest.raises(agspeed.UserError, match="optimizer must be a torch.optim.Optimizer"):
+    with pytest.raises(agspeed.UserError, match=r"optimizer must be a torch\.optim\.Optimizer"):
         agspeed.optimize(model, optimizer)
     assert session_of(model) is None
 

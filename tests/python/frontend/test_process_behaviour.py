@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds a model in its process: copies, files, threads, forks, interrupts, children that die, plug-ins, torch.compile."""
+"""What surrounds a model in its process: copies, files, threads, forks, torch.compile."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.python.frontend.differential import as_loss, compare, state
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
-from tests.python.frontend.test_models_and_inputs import Linear, data, loop
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import agspeed
-from agspeed.backends import CompileOptions, candidate
 from agspeed.frontend.target import session_of
-from agspeed.tuning.child import Child, Job
-from agspeed.tuning.job import write_region
+from tests.python.frontend.differential import as_loss, compare, state
+from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
+from tests.python.frontend.test_models_and_inputs import Linear, data, loop
 
 Wrap = Callable[[Any], Any]
 
@@ -77,6 +74,7 @@ def test_copy_is_not_optimized_but_works(duplicate: Callable[[nn.Module], nn.Mod
     tuned(other)
 
 
+@pytest.mark.xfail(strict=True, reason="Dynamo's globals of the captured frame keep a region, and it its session")
 @pytest.mark.parametrize("when", ["while tuning", "tuned"])
 def test_model_that_is_no_longer_used_is_freed(when: str) -> None:
     model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
@@ -257,232 +255,6 @@ def test_gate_neither_draws_random_numbers_nor_touches_buffers(numerics: str) ->
 
     outcome = compare(script, numerics=numerics)
     assert outcome.ran("aot"), outcome.reasons()
-
-
-# --- interrupts and broken candidates in this process -----------------------------------------------------------------
-
-
-def _patched_compile(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, times: int = 1) -> None:
-    """Makes the first `times` compiles of `aot` raise `error`."""
-    cls = type(candidate("aot"))
-    original, left = cls.compile, [times]
-
-    def compile_or_raise(self: Any, *args: Any) -> Any:
-        if left[0] > 0:
-            left[0] -= 1
-            raise error
-        return original(self, *args)
-
-    monkeypatch.setattr(cls, "compile", compile_or_raise)
-
-
-def test_interrupt_while_compiling_leaves_a_usable_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    _patched_compile(monkeypatch, KeyboardInterrupt())
-    model, expected = agspeed.optimize(mlp(), **FAST), mlp()
-    with pytest.raises(KeyboardInterrupt):
-        steps(model)
-    trained = state(model)
-    batch = data(4, 8)
-    expected.load_state_dict(model.state_dict())
-    assert torch.equal(model(batch), expected(batch))
-    steps(model)
-    steps(expected)
-    assert not all(torch.equal(a, b) for a, b in zip(trained, state(model), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
-    assert agspeed.status(model) in ("tuned", "eager")
-
-
-@pytest.mark.parametrize("error", [RuntimeError("no such register"), SystemExit(3), MemoryError("too much")])
-def test_candidate_that_fails_to_compile_costs_nothing_but_itself(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _patched_compile(monkeypatch, error, times=100)
-    model, expected = agspeed.optimize(mlp(), **FAST), mlp()
-    steps(model)
-    steps(expected)
-    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
-    assert agspeed.status(model) == "eager"
-    plans = {plan["name"]: plan for plan in agspeed.report(model).to_dict()["plans"]}
-    assert type(error).__name__ in plans["aot"]["reason"]
-
-
-def test_candidate_that_breaks_at_run_time_is_dropped(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, expected = tuned(mlp()), mlp()
-    steps(expected)
-    region = session_of(model).regions[0]
-
-    def broken(*args: Any) -> Any:
-        raise RuntimeError("the kernel is gone")
-
-    region.outcomes["aot"].runner = broken
-    region.select("aot")
-    steps(model)
-    steps(expected)
-    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
-    assert region.selected == "graph-eager"
-    assert caplog.text.count("the kernel is gone") == 1 and Path(__file__).parent.name in caplog.text
-    assert "the kernel is gone" in str(agspeed.report(model).to_dict()["fallbacks"])
-
-
-# --- candidates that crash, hang or exit in the child -----------------------------------------------------------------
-
-PLUG_IN = """
-import os, signal, time
-from agspeed.backends import Candidate
-
-class _Base(Candidate):
-    def compile(self, gm, example_inputs, options):
-        self.compiling()
-        forward = gm.forward
-        def run(*args):
-            self.running()
-            return forward(*args)
-        return run
-    def compiling(self): pass
-    def running(self): pass
-
-class Good(_Base):
-    name = "plug-in-good"
-
-class CrashesCompiling(_Base):
-    name = "plug-in-crashes-compiling"
-    def compiling(self): os.kill(os.getpid(), signal.SIGSEGV)
-
-class CrashesOnTrial(_Base):
-    name = "plug-in-crashes-on-trial"
-    def running(self): os.kill(os.getpid(), signal.SIGSEGV)
-
-class ExitsCompiling(_Base):
-    name = "plug-in-exits-compiling"
-    def compiling(self): os._exit(3)
-
-class ExitsOnTrial(_Base):
-    name = "plug-in-exits-on-trial"
-    def running(self): raise SystemExit(4)
-
-class Hangs(_Base):
-    name = "plug-in-hangs"
-    def compiling(self): time.sleep(600)
-
-class Wrong(_Base):
-    name = "plug-in-wrong"
-    def compile(self, gm, example_inputs, options):
-        forward = gm.forward
-        return lambda *args: tuple(out * 1.5 for out in forward(*args))
-"""
-
-_ENTRY_POINTS = {
-    "plug-in-good": "Good",
-    "plug-in-crashes-compiling": "CrashesCompiling",
-    "plug-in-crashes-on-trial": "CrashesOnTrial",
-    "plug-in-exits-compiling": "ExitsCompiling",
-    "plug-in-exits-on-trial": "ExitsOnTrial",
-    "plug-in-hangs": "Hangs",
-    "plug-in-wrong": "Wrong",
-    "plug-in-missing": "Missing",
-    "aot": "Good",
-}
-
-
-@pytest.fixture
-def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An installed package that offers candidates through the entry point group."""
-    from agspeed.backends import registry
-
-    (tmp_path / "ag_example_plugin.py").write_text(PLUG_IN)
-    info = tmp_path / "ag_example_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-example-plugin\nVersion: 1.0\n")
-    lines = [f"{name} = ag_example_plugin:{member}" for name, member in _ENTRY_POINTS.items()]
-    (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    registry.candidates.cache_clear()
-    yield
-    registry.candidates.cache_clear()
-    sys.modules.pop("ag_example_plugin", None)
-
-
-def test_plug_in_is_found_and_cannot_replace_or_break_anything(plug_in: Any, caplog: pytest.LogCaptureFixture) -> None:
-    from agspeed.backends import candidate_names
-
-    names = candidate_names()
-    assert "plug-in-good" in names and "plug-in-missing" not in names
-    assert type(candidate("aot")).__module__ == "agspeed.backends.aot"
-    assert "'plug-in-missing' could not be loaded" in caplog.text
-    assert "'aot' has the name of a built-in backend and is ignored" in caplog.text
-
-
-def test_plug_in_trains_after_its_trial_in_the_child(plug_in: Any) -> None:
-    def script(wrap: Wrap) -> list[Any]:
-        return loop(wrap, Linear(lambda layer, x: layer(x).relu()), lambda m, i: as_loss(m(data(4, 8, seed=i))))
-
-    outcome = compare(script, candidate="plug-in-good")
-    assert outcome.ran("plug-in-good"), outcome.reasons()
-
-
-@pytest.fixture
-def captured() -> Any:
-    """A region captured by a model that trains as graph-eager."""
-    model = agspeed.optimize(mlp(), mode="deterministic", backends=["graph-eager"])
-    session = session_of(model)
-    steps(model, 1)
-    region = session.regions[0]
-    if region.sample is None:
-        region.select("graph-eager", observed=True)
-        steps(model, 1)
-    return region
-
-
-def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, captured: Any) -> None:
-    child = Child()
-    folder = child.folder / "0"
-    write_region(captured, folder)
-    options = CompileOptions(num_threads=1)
-    limits = {"plug-in-hangs": 8.0}
-    names = [name for name in _ENTRY_POINTS if name not in ("plug-in-missing", "aot")]
-    jobs = {name: Job(name, folder, options, limits.get(name, 60.0)) for name in names}
-    try:
-        for job in jobs.values():
-            child.submit(job)
-        child.wait(list(jobs.values()), timeout_s=90)
-        answers = {name: job.answer for name, job in jobs.items()}
-    finally:
-        child.close()
-    assert not child.folder.exists()
-    expected = {
-        "plug-in-good": ("ready", ""),
-        "plug-in-crashes-compiling": ("failed", "died of SIGSEGV"),
-        "plug-in-crashes-on-trial": ("failed", "died of SIGSEGV"),
-        "plug-in-exits-compiling": ("failed", "exited with code 3"),
-        "plug-in-exits-on-trial": ("rejected", "SystemExit"),
-        "plug-in-hangs": ("failed", "took longer than 8 s"),
-        "plug-in-wrong": ("rejected", "output 0"),
-    }
-    for name, (outcome, reason) in expected.items():
-        assert answers[name] is not None, f"{name}: no answer"
-        assert answers[name]["state"] == outcome and reason in answers[name]["reason"], (name, answers[name])
-
-
-def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:
-    model, expected = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-crashes-on-trial"]), mlp()
-    steps(model)
-    steps(expected)
-    assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
-    assert agspeed.status(model) == "eager"
-    assert "SIGSEGV" in str(agspeed.report(model).to_dict()["plans"])
-
-
-def test_child_folder_is_kept_by_a_forked_copy(captured: Any) -> None:
-    child = Child()
-    pid = os.fork()
-    if pid == 0:
-        child.close()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0 and child.folder.exists()
-    child.close()
-    assert not child.folder.exists()
 
 
 # --- torch.compile and a process of its own ---------------------------------------------------------------------------
