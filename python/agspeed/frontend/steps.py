@@ -127,7 +127,7 @@ class _Clocks:
     def add(self, clock: StepClock) -> None:
         self._running.add(clock)
         if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))
+            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))  # type: ignore[no-untyped-call]
 
     def remove(self, clock: StepClock) -> None:
         self._running.discard(clock)

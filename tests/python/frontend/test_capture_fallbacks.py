@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What capture cannot take whole: graph breaks, hooks, changing sizes. Training equals eager's, reasons are recorded."""
+"""What capture cannot take whole: graph breaks, hooks, changing sizes. Training equals eager's, reasons are kept."""
 
 from __future__ import annotations
 
