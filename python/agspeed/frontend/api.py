@@ -93,7 +93,10 @@ def optimize(
     optimized = (
         _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
     )
-    return optimized if optimizer is None else (optimized, optimizer)
+    if optimizer is None:
+        return optimized
+    _optimize_optimizer(optimizer, settings)
+    return optimized, optimizer
 
 
 def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> ModuleT:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""optimize(model, optimizer): the fused step is gated, used where right, and given back by restore."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import agspeed
+from agspeed.frontend.optimizer import optimizer_session
+
+CASES = [
+    (torch.optim.SGD, {"momentum": 0.9}),
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.AdamW, {"weight_decay": 0.1}),
+]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[torch.Tensor]:
+    data = torch.Generator().manual_seed(5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=data)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def pair(kind: Any, keywords: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(11)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    twin = copy.deepcopy(model)
+    return model, kind(model.parameters(), lr=1e-2, **keywords), twin, kind(twin.parameters(), lr=1e-2, **keywords)
+
+
+@pytest.mark.parametrize(("kind", "keywords"), CASES, ids=[kind.__name__ for kind, _ in CASES])
+def test_fused_step_trains_like_the_plain_one(kind: Any, keywords: dict[str, Any]) -> None:
+    model, optimizer, twin, plain = pair(kind, keywords)
+    returned = agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    assert returned == (model, optimizer)
+    mine, reference = train(model, optimizer, 12), train(twin, plain, 12)
+    session = optimizer_session(optimizer)
+    assert session is not None and session.chosen == "fused", session and session.reason
+    assert optimizer.param_groups[0]["fused"] is True
+    for one, other in zip(mine, reference, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_restore_gives_the_optimizer_its_own_step_back() -> None:
+    model, optimizer, _, plain = pair(torch.optim.AdamW, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 3)
+    agspeed.restore(model, optimizer)
+    flags = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    assert flags == {key: value for key, value in plain.param_groups[0].items() if key != "params"}
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+
+
+def test_optimizers_without_a_fused_step_keep_theirs_with_the_reason() -> None:
+    model, optimizer, _, _ = pair(torch.optim.RMSprop, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    session = optimizer_session(optimizer)
+    assert session is not None and session.reason == "torch has no fused step for RMSprop"
