@@ -51,7 +51,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 
 # Units of the Python package, lowest first. A unit may import units of lower rows and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "version"),
     ("config", "log"),
     ("_native", "reporting"),
     ("runtime",),

@@ -11,6 +11,7 @@ Threads: conversion happens under Dynamo's compile lock on the thread that calls
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 import re
@@ -162,13 +163,17 @@ class _Overheard:
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function that calls `function` and has a fresh code object: Dynamo keeps its cache per code object."""
+    """A plain function that calls `function`, with a code object and globals of its own.
+
+    Dynamo keeps its cache per code object, and the compiled graphs in the frame's globals: both go with the function.
+    """
 
     def call_captured(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     code = call_captured.__code__.replace()
-    return types.FunctionType(code, globals(), "call_captured", None, call_captured.__closure__)
+    own_globals = {"__builtins__": builtins, "__name__": __name__}
+    return types.FunctionType(code, own_globals, "call_captured", None, call_captured.__closure__)
 
 
 def _is_own(code: types.CodeType) -> bool:

@@ -29,7 +29,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> lis
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def pair(kind: Any, keywords: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer]:
+def pair(
+    kind: Any, keywords: dict[str, Any]
+) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(11)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     twin = copy.deepcopy(model)

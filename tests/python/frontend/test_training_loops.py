@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.python.frontend.differential import as_loss, compare, state, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from tests.python.frontend.differential import as_loss, compare, state, train
 
 Wrap = Callable[[Any], Any]
 
@@ -30,7 +31,9 @@ def plain(wrap: Wrap) -> list[Any]:
 
 
 def batchnorm_and_dropout(wrap: Wrap) -> list[Any]:
-    return train(wrap(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 4))))
+    return train(
+        wrap(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 4)))
+    )
 
 
 def accumulation_and_clipping(wrap: Wrap) -> list[Any]:

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The dispatcher: what Dynamo's generated code calls forwards to its target and can be switched at any time."""
+
 from __future__ import annotations
 
 import gc

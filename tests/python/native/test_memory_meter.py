@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The memory meter: peaks and live bytes of CPU tensors, over all threads."""
+
 from __future__ import annotations
 
 import threading
