@@ -69,6 +69,7 @@ class Native(Candidate):
         joint = finish(recorder, from_aot, example_inputs)
         if joint.forward is None or joint.backward is None or joint.signature is None:
             return make_runner(joint, gm)
+        _refuse_misdeclared(joint.forward.graph)
         executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options)
         if draws_random_numbers(joint.forward.graph):
             return make_runner(_with_entries(joint, executable), gm)
@@ -97,6 +98,13 @@ def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
     if module is None:
         raise UnsupportedError(native.why_missing())
     return module.compile(specs, {"cache_dir": cache_dir})
+
+
+def _refuse_misdeclared(graph: fx.GraphModule) -> None:
+    """Batch norm in 16 bits returns its statistics in 16 bits on CPU, but declares them as float32 when traced."""
+    for node in graph.graph.nodes:
+        if "batch_norm_legit" in str(node.target) and node.args[0].meta["val"].dtype in (torch.bfloat16, torch.float16):
+            raise UnsupportedError(f"{node.target} on 16-bit input returns other types than it declares")
 
 
 def _decompositions() -> dict[Any, Any]:

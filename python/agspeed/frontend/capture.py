@@ -16,6 +16,7 @@ import inspect
 import os
 import re
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +76,9 @@ class Capture:
         self._make_region = make_region
         self._on_event = on_event
         context = torch._dynamo.optimize(
-            self._backend,
+            _weakly(self._backend),
             dynamic=dynamic,
-            guard_fail_fn=self._on_guard_failure,
+            guard_fail_fn=_weakly(self._on_guard_failure),
         )
         context.callback = _ScopedConversion(context.callback, self._on_skip, self._on_end)  # type: ignore[union-attr]
         self._failed_guards: list[str] = []
@@ -160,6 +161,17 @@ class _Overheard:
         except Exception as error:
             self._on_skip(frame.f_code, error)
             raise
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` for a registry of Dynamo's that would otherwise keep its object, and the user's model, for ever."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        alive = reference()
+        return alive(*args) if alive is not None else None
+
+    return call
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

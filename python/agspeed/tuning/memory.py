@@ -7,6 +7,7 @@ that shares its step with another one sees an upper bound.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from agspeed.runtime import native
@@ -27,10 +28,16 @@ class SharedMeter:
             self._meter = module.MemoryMeter()
         if not self._users:
             self._meter.start()
-        self._users.add(id(user))
+        if id(user) not in self._users:
+            self._users.add(id(user))
+            weakref.finalize(user, self._release, id(user)).atexit = False
 
     def release(self, user: object) -> None:
-        self._users.discard(id(user))
+        """Ends the use by `user`; also happens by itself when `user` is freed."""
+        self._release(id(user))
+
+    def _release(self, identity: int) -> None:
+        self._users.discard(identity)
         if not self._users and self._meter is not None and self._meter.is_running:
             self._meter.stop()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Dynamo for every test, so that recompile limits and warnings of one never reach another."""
+"""A fresh Dynamo and no live sessions for every test, so that limits, warnings and meters of one never reach another."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from agspeed import log
+from agspeed.frontend import session as sessions
 
 
 @pytest.fixture(autouse=True)
@@ -17,4 +18,6 @@ def fresh_dynamo() -> Iterator[None]:
     log.forget_warnings()
     torch.manual_seed(1234)
     yield
+    for session in list(sessions._live):
+        session.close()
     torch._dynamo.reset()

@@ -74,7 +74,6 @@ def test_copy_is_not_optimized_but_works(duplicate: Callable[[nn.Module], nn.Mod
     tuned(other)
 
 
-@pytest.mark.xfail(strict=True, reason="Dynamo's globals of the captured frame keep a region, and it its session")
 @pytest.mark.parametrize("when", ["while tuning", "tuned"])
 def test_model_that_is_no_longer_used_is_freed(when: str) -> None:
     model = tuned(Net()) if when == "tuned" else agspeed.optimize(Net(), **FAST)
