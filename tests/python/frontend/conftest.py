@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Dynamo and no live sessions for every test, so that limits, warnings and meters of one never reach another."""
+"""Fresh Dynamo, no live sessions: limits, warnings and meters of one test never reach another."""
 
 from __future__ import annotations
 
