@@ -17,7 +17,7 @@ from agspeed.errors import UserError
 from agspeed.frontend import session as sessions
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
-from agspeed.log import logger, warn_once
+from agspeed.log import logger, set_level, warn_once
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -90,6 +90,7 @@ def optimize(
     if settings.backends is not None:
         config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
     config.check_paths(settings)
+    set_level(settings.debug)
     optimized = (
         _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
     )
@@ -120,7 +121,7 @@ def status(model: object) -> Status:
     session = session_of(_unwrapped(model))
     if session is None:
         return Status("eager", "not optimized")
-    return Status(session.state, session.reason)
+    return Status(session.state, session.current_reason)
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

@@ -29,7 +29,7 @@ def make_report(session: Session) -> model.Report:
     tuner = session.controller.snapshot()
     data = model.empty_report(session.target.name)
     _fill_header(data["header"], session)
-    data["status"] = {"state": session.state, "reason": session.reason}
+    data["status"] = {"state": session.state, "reason": session.current_reason}
     _fill_decision(data, tuner, session)
     data["plans"] = [_plan(arm, tuner, session) for arm in tuner.get("arms", [])]
     data["regions"] = [_region(region, session.plan) for region in session.regions]
@@ -69,7 +69,7 @@ def _fill_header(header: Json, session: Session) -> None:
 def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     decision = tuner.get("decision")
     data["decision"]["chosen"] = session.plan if session.state != "tuning" else "eager"
-    data["decision"]["why"] = session.reason
+    data["decision"]["why"] = session.current_reason
     if not decision:
         return
     source = "cache" if decision["from_database"] else "measured" if decision["ratio"] else "fixed-order"

@@ -75,6 +75,11 @@ class Session:
         self.clock.start()
         self._install(self._managed_call)
 
+    @property
+    def current_reason(self) -> str:
+        """Why the state is what it is, as a sentence; while tuning, what the tuner is doing."""
+        return self.controller.activity if self.state == "tuning" and self._is_started else self.reason
+
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def run_plan(self, plan: str) -> None:

@@ -16,6 +16,7 @@ from agspeed.backends import CompileOptions, candidate, candidates
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError, UnsupportedError
 from agspeed.log import logger, warn_once
+from agspeed.reporting.progress import Progress
 from agspeed.runtime import native
 from agspeed.tuning.child import Child, Job
 from agspeed.tuning.job import write_region
@@ -27,6 +28,7 @@ CAPTURE_PLAN = "graph-eager"
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 _OTHER_COMPILE_S = (0.0, 1.0)
 _MAX_MODE_TIMEOUT_S = 600.0
+_ACTIVITIES = {"compile": "compiling", "wait": "waiting for", "load": "checking", "run": "timing"}
 
 
 class Journal(Protocol):
@@ -69,6 +71,8 @@ class Controller:
         self._database: Any = None
         self._regions_seen = 0
         self._is_settled = False
+        waits = session.settings.mode == "max"
+        self._progress = Progress(enabled=waits and session.settings.progress)
         if self._module is not None:
             self._tuner = self._module.Tuner(self._config())
 
@@ -103,6 +107,11 @@ class Controller:
         """Waits for compiles in the background."""
         if self._child is not None:
             self._child.wait([job for jobs in self._jobs.values() for _, job in jobs], timeout_s)
+
+    @property
+    def activity(self) -> str:
+        """What the tuner is doing, as a sentence."""
+        return str(self._tuner.status_reason) if self._module is not None else native.why_missing()
 
     @property
     def has_database(self) -> bool:
@@ -194,6 +203,7 @@ class Controller:
         """Does what the tuner asks. Returns True when something was reported back at once, so that it can go on."""
         arm = action["arm"]
         logger.debug("tuner: %s", action)
+        self._show(action["kind"], arm)
         match action["kind"]:
             case "capture":
                 self._session.history.enter_phase("capture")
@@ -218,6 +228,15 @@ class Controller:
                 self._session.settle(EAGER, action["reason"])
                 self._store_decision()
         return False
+
+    def _show(self, kind: str, arm: str) -> None:
+        """Progress for a user who waits (mode="max"): the share of arms that are through, and what goes on."""
+        activity = _ACTIVITIES.get(kind)
+        if activity is None or self._is_settled or arm == EAGER:
+            return
+        arms = [entry for entry in self._tuner.snapshot()["arms"] if entry["name"] != EAGER]
+        through = [a for a in arms if a["verdict"] != "open" or a["state"] in ("rejected", "failed", "skipped")]
+        self._progress.update(len(through) / max(len(arms), 1), f"{activity} {arm}")
 
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
@@ -288,6 +307,7 @@ class Controller:
 
     def _decide(self, arm: str, reason: str) -> None:
         self._is_settled = True
+        self._progress.close()
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason)
         self._store_decision()
