@@ -90,7 +90,8 @@ def optimize(
     if settings.backends is not None:
         config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
     config.check_paths(settings)
-    set_level(settings.debug)
+    if settings.debug != "warn":  # the application's own level stands unless another one was asked for
+        set_level(settings.debug)
     optimized = (
         _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
     )
