@@ -65,9 +65,6 @@ class Region:
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
         self.num_operators = sum(node.op in ("call_function", "call_method") for node in self.gm.graph.nodes)
-        self.needs_backward = self.modes.grad_enabled and any(
-            isinstance(value, torch.Tensor) and value.requires_grad for value in self.example_inputs
-        )
         self.key = self._content_key()
         self._eager: Runner = showing_user_lines(self.gm)
         dispatcher = native.load()
