@@ -72,7 +72,8 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     data["decision"]["why"] = session.current_reason
     if not decision:
         return
-    source = "cache" if decision["from_database"] else "measured" if decision["ratio"] else "fixed-order"
+    taken = "fixed-order" if session.settings.mode == "deterministic" else "measured"
+    source = "cache" if decision["from_database"] else taken
     guard = tuner["guard"]
     drift = (
         f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None

@@ -325,3 +325,13 @@ def test_process_ends_cleanly_in_the_middle_of_tuning(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == "trained\n", done.stderr
     assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["status"]["state"] == "tuning"
+
+
+@pytest.mark.parametrize(("mode", "source"), [("deterministic", "fixed-order"), ("max", "measured")])
+def test_report_says_whether_the_choice_was_timed(mode: str, source: str, tmp_path: Path) -> None:
+    model = agspeed.optimize(Net(), mode=mode, backends=["graph-eager"], cache_dir=tmp_path)
+    for _ in range(100):
+        steps(model, 50)
+        if agspeed.status(model) != "tuning":
+            break
+    assert agspeed.report(model).to_dict()["decision"]["source"] == source
