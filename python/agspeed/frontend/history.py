@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from agspeed.frontend.steps import StepTimes
 from agspeed.reporting.timeline import TimelineRecorder
+
+_RECENT_STEPS = 128
+"""Steps whose parts are averaged for "where time goes"."""
 
 
 @dataclass
@@ -19,12 +23,18 @@ class History:
     breaks: Counter[tuple[str, str]] = field(default_factory=Counter)
     recompiles: Counter[tuple[str, str]] = field(default_factory=Counter)
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    recent: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
+    recent_plan: str = "eager"
     foreground_seconds: float = 0.0
     phase: str = "eager"
 
-    def add_step(self, plan: str, busy: float, input_wait: float) -> None:
+    def add_step(self, plan: str, times: StepTimes) -> None:
         candidate = None if plan == "eager" else plan
-        self.timeline.add(1e3 * busy, wait_ms=1e3 * input_wait, phase=self.phase, candidate=candidate)
+        self.timeline.add(1e3 * times.busy, wait_ms=1e3 * times.input_wait, phase=self.phase, candidate=candidate)
+        if plan != self.recent_plan:
+            self.recent.clear()
+            self.recent_plan = plan
+        self.recent.append(times)
 
     def add_capture_event(self, kind: str, reason: str, where: str) -> None:
         counters = {"graph-break": self.breaks, "recompile": self.recompiles}

@@ -19,6 +19,7 @@ from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
 
 if TYPE_CHECKING:
+    from agspeed.frontend.history import History
     from agspeed.frontend.session import Session
 
 Json = dict[str, Any]
@@ -45,9 +46,9 @@ def make_report(session: Session) -> model.Report:
     data["fallbacks"] = _fallbacks(session)
     _fill_cost(data["cost"], tuner, session)
     _fill_memory(data["memory"], tuner, session)
-    data["time_shares"] = _time_shares(data["timeline"])
+    data["time_shares"] = _time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.controller.has_database)
-    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": None}
+    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
     return model.Report(data)
 
 
@@ -205,16 +206,24 @@ def _median(tuner: Json, name: str) -> float:
     return float(arm["seconds"]["p50"]) if arm and arm["seconds"] else 0.0
 
 
-def _time_shares(timeline: Json) -> list[Json]:
-    if not timeline["ms"]:
+def _time_shares(history: History) -> list[Json]:
+    """Parts of the average recent step of the plan that ran last; empty parts (not visible, or not there) are left out."""
+    count = len(history.recent)
+    if not count:
         return []
-    tail = max(1, len(timeline["ms"]) // 4)
-    busy = sum(timeline["ms"][-tail:]) / tail
-    waiting = sum(timeline["wait_ms"][-tail:]) / tail
-    return [
-        parts.time_share("forward, backward and optimizer", "other", busy),
-        parts.time_share("waiting for input", "input-wait", waiting),
+
+    def milliseconds(part: str) -> float:
+        return 1e3 * sum(getattr(times, part) for times in history.recent) / count
+
+    forward, optimizer = milliseconds("forward"), milliseconds("optimizer")
+    rest = max(0.0, milliseconds("busy") - forward - optimizer)
+    shares = [
+        parts.time_share(f"forward ({history.recent_plan})", "other", forward),
+        parts.time_share("loss and backward" if forward else "forward and backward", "other", rest),
+        parts.time_share("optimizer", "optimizer", optimizer),
+        parts.time_share("waiting for input", "input-wait", milliseconds("input_wait")),
     ]
+    return [share for share in shares if share["ms"] > 0]
 
 
 def _location(where: str) -> Json | None:
@@ -231,6 +240,12 @@ def _signature(region: Region) -> str:
 
 def _command() -> str:
     return shlex.join([os.path.basename(sys.executable), *sys.argv])
+
+
+def _plan_file(session: Session) -> str | None:
+    """The file that ``plan=`` replays: this report where it was saved, once something was decided."""
+    path = session.settings.report
+    return str(path) if path is not None and session.state != "tuning" and str(path).endswith(".json") else None
 
 
 def _environment() -> dict[str, str]:

@@ -151,7 +151,9 @@ class Session:
             self._start(args, kwargs)
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
-            return self._current(*args, **kwargs)
+            output = self._current(*args, **kwargs)
+            self.clock.forward_ends()
+            return output
         try:
             return self._current(*args, **kwargs)
         finally:
@@ -185,7 +187,9 @@ class Session:
             if not is_grad_enabled() or _is_traced():
                 return eager(*args, **kwargs)
             clock.forward_begins()
-            return self._current(*args, **kwargs)
+            output = self._current(*args, **kwargs)
+            clock.forward_ends()
+            return output
 
         def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
             clock.forward_begins()
@@ -252,7 +256,7 @@ class Session:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step_ended(self, times: StepTimes) -> None:
-        self.history.add_step(self.plan, times.busy, times.input_wait)
+        self.history.add_step(self.plan, times)
         if self._late:
             self._compile_late_regions()
         shape, self._shapes = "|".join(self._shapes), []

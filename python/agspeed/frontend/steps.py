@@ -4,9 +4,9 @@
 A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of
 the model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are
 measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
-apart.
+apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart.
 
-One process-wide hook serves all clocks; it is removed when no clock is running. Threads: a clock listens to the
+One process-wide pair of hooks serves all clocks; it is removed when no clock is running. Threads: a clock listens to the
 thread that started it and ignores all others.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 _FORWARDS_WITHOUT_OPTIMIZER = 3
 """Forwards without any optimizer step after which a loop counts as one without optimizer."""
@@ -27,10 +27,12 @@ _FORWARDS_WITHOUT_OPTIMIZER = 3
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One finished step, in seconds."""
+    """One finished step, in seconds. `busy` includes `forward` and `optimizer`, which are 0 where they cannot be seen."""
 
     busy: float
     input_wait: float
+    forward: float = 0.0
+    optimizer: float = 0.0
 
 
 class StepClock:
@@ -49,6 +51,9 @@ class StepClock:
         self._begin: float | None = None
         self._end: float | None = None
         self._wait = 0.0
+        self._forward = 0.0
+        self._forward_begin = 0.0
+        self._optimizer_begin: float | None = None
         self._forwards_since_step = 0
         self._has_optimizer = True
 
@@ -74,10 +79,17 @@ class StepClock:
         if self._begin is None:
             self._wait = now - self._end if self._end is not None else 0.0
             self._begin = time.perf_counter()
+            self._forward = 0.0
+        self._forward_begin = time.perf_counter()
+
+    def forward_ends(self) -> None:
+        """To be called after a forward that returned, where the forward is not the whole step."""
+        if self._begin is not None and self.is_own_thread():
+            self._forward += time.perf_counter() - self._forward_begin
 
     def restart(self) -> None:
         """The running step begins now: what was done before its first forward does not count."""
-        self._begin = time.perf_counter()
+        self._begin = self._forward_begin = time.perf_counter()
 
     def function_ends(self) -> None:
         """To be called when a step function returns: its call is the step."""
@@ -90,6 +102,11 @@ class StepClock:
     def stop(self) -> None:
         _clocks.remove(self)
         self._begin = self._end = None
+
+    def optimizer_begins(self) -> None:
+        """Called by the process-wide hook before every optimizer step of the process."""
+        if self._begin is not None and self.is_own_thread():
+            self._optimizer_begin = time.perf_counter()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called by the process-wide hook after every optimizer step of the process."""
@@ -106,8 +123,9 @@ class StepClock:
 
     def _finish(self, now: float) -> None:
         assert self._begin is not None
-        times = StepTimes(now - self._begin, self._wait)
-        self._begin, self._forwards_since_step = None, 0
+        optimizer = now - self._optimizer_begin if self._optimizer_begin is not None else 0.0
+        times = StepTimes(now - self._begin, self._wait, self._forward, optimizer)
+        self._begin, self._optimizer_begin, self._forwards_since_step = None, None, 0
         self._end = now
         self._on_end(times)
         self._end = time.perf_counter()
@@ -118,20 +136,25 @@ class StepClock:
 
 
 class _Clocks:
-    """The running clocks, held weakly, and the one hook that serves them."""
+    """The running clocks, held weakly, and the pair of hooks that serves them."""
 
     def __init__(self) -> None:
         self._running: weakref.WeakSet[StepClock] = weakref.WeakSet()
-        self._hook: torch.utils.hooks.RemovableHandle | None = None
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def add(self, clock: StepClock) -> None:
         self._running.add(clock)
-        if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))  # type: ignore[no-untyped-call]
+        if not self._hooks:
+            before, after = torch.compiler.disable(self._before_step), torch.compiler.disable(self._after_step)  # type: ignore[no-untyped-call]
+            self._hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
     def remove(self, clock: StepClock) -> None:
         self._running.discard(clock)
         self._unhook_if_idle()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        for clock in list(self._running):
+            clock.optimizer_begins()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for clock in list(self._running):
@@ -139,9 +162,10 @@ class _Clocks:
         self._unhook_if_idle()
 
     def _unhook_if_idle(self) -> None:
-        if not self._running and self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        if not self._running:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
 
 
 _clocks = _Clocks()

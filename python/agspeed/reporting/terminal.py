@@ -167,4 +167,6 @@ def _footer(report: Json) -> Text:
     text = Text(f"Switch off: {report['kill_switch']}", style="dim")
     if report["reproduce"]["command"]:
         text.append(f"\nReproduce: {report['reproduce']['command']}")
+    if report["reproduce"]["plan"]:
+        text.append(f"\nReplay without timing: mode=\"deterministic\", plan=\"{report['reproduce']['plan']}\"")
     return text

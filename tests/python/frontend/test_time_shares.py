@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where time goes: the parts of a step that the report shows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+import agspeed
+
+
+class _Sleepy(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return self.linear(x)
+
+
+def _shares(model: torch.nn.Module) -> dict[str, float]:
+    return {share["name"]: share["ms"] for share in agspeed.report(model).to_dict()["time_shares"]}
+
+
+def test_forward_backward_optimizer_and_input_wait_are_shown_apart(tmp_path: Path) -> None:
+    model = agspeed.optimize(_Sleepy(), cache_dir=tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+    shares = _shares(model)
+    assert list(shares) == ["forward (eager)", "loss and backward", "optimizer", "waiting for input"]
+    assert shares["forward (eager)"] >= 20
+    assert shares["waiting for input"] >= 10  # three of the four steps waited
+    agspeed.restore(model)
+
+
+def test_a_step_function_shows_no_forward_of_its_own(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @agspeed.optimize
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step(torch.randn(3, 4))
+    assert "forward and backward" in _shares(step)
+    agspeed.restore(step)
+
+
+def test_a_saved_report_names_itself_as_the_plan_to_replay(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    model = agspeed.optimize(torch.nn.Linear(4, 2), mode="deterministic", report=path, cache_dir=tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    assert agspeed.report(model).to_dict()["reproduce"]["plan"] == str(path)
+    agspeed.restore(model)
