@@ -207,13 +207,13 @@ def _median(tuner: Json, name: str) -> float:
 
 
 def _time_shares(history: History) -> list[Json]:
-    """Parts of the average recent step of the plan that ran last; empty parts (not visible, or not there) are left out."""
+    """Parts of the average recent step of the plan that ran last, without the parts that were not seen."""
     count = len(history.recent)
     if not count:
         return []
 
     def milliseconds(part: str) -> float:
-        return 1e3 * sum(getattr(times, part) for times in history.recent) / count
+        return 1e3 * float(sum(getattr(times, part) for times in history.recent)) / count
 
     forward, optimizer = milliseconds("forward"), milliseconds("optimizer")
     rest = max(0.0, milliseconds("busy") - forward - optimizer)

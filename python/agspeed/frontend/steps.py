@@ -6,8 +6,8 @@ the model's parameters finishes ``step()`` (a process-wide hook of torch.optim).
 measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
 apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart.
 
-One process-wide pair of hooks serves all clocks; it is removed when no clock is running. Threads: a clock listens to the
-thread that started it and ignores all others.
+One process-wide pair of hooks serves all clocks; it is removed when no clock is running. Threads: a clock listens to
+the thread that started it and ignores all others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORWARDS_WITHOUT_OPTIMIZER = 3
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One finished step, in seconds. `busy` includes `forward` and `optimizer`, which are 0 where they cannot be seen."""
+    """One finished step, in seconds. `busy` includes `forward` and `optimizer`, each 0 where it was not seen."""
 
     busy: float
     input_wait: float

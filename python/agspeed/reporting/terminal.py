@@ -168,5 +168,5 @@ def _footer(report: Json) -> Text:
     if report["reproduce"]["command"]:
         text.append(f"\nReproduce: {report['reproduce']['command']}")
     if report["reproduce"]["plan"]:
-        text.append(f"\nReplay without timing: mode=\"deterministic\", plan=\"{report['reproduce']['plan']}\"")
+        text.append(f'\nReplay without timing: mode="deterministic", plan="{report["reproduce"]["plan"]}"')
     return text
