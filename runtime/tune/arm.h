@@ -64,6 +64,7 @@ struct Arm {
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }
+  bool isContender() const { return isUsable() && verdict != Verdict::kLost; }
   bool isDead() const {
     return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
   }

@@ -42,7 +42,7 @@ struct TunerConfig {
 
   // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, budgetFraction * seconds trained so far) in auto mode.
   double captureSeconds = 1.0;  ///< expected foreground cost of the capture, before anything is known
-  double budgetFraction = 0.10;
+  double budgetFraction = 0.25;
   double budgetSeconds = std::numeric_limits<double>::infinity();
   double fastStartSeconds = 1.0;
 

@@ -173,6 +173,8 @@ class Tuner {
   void finishBlock();
   void judgeVersusEager(size_t arm);
   void judgeDuel(size_t arm);
+  std::optional<size_t> clearlyBetter(size_t arm, double low) const;
+  bool isAheadOfAll(size_t arm) const;
   void accept(size_t arm, const Interval& ratio);
   void lose(size_t arm, std::string reason);
   std::optional<size_t> nextChallenger();

@@ -49,9 +49,14 @@ void Tuner::judgeVersusEager(size_t index) {
   if (ratio.count < config_.minPairs) return;
   const double limit = 1 - config_.minGain;
   const Interval early = arm.versusEager.ratio(kEarlyConfidence);
+  if (const std::optional<size_t> better = clearlyBetter(index, early.low)) {
+    return lose(index, "slower than " + arms_[*better].spec.name +
+                           format(": ratio to eager %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low, ratio.high,
+                                  ratio.count));
+  }
   const bool isPrecise = ratio.halfWidth() <= config_.targetHalfWidth;
   const bool isSpent = ratio.count >= config_.maxPairs;
-  const bool isEarlyWin = config_.mode != Mode::kMax && early.high < limit;
+  const bool isEarlyWin = early.high < limit && (config_.mode != Mode::kMax || isAheadOfAll(index));
   if (early.low <= limit && !isPrecise && !isSpent && !isEarlyWin) return;
   if (ratio.high >= limit) {
     return lose(index, format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate,
@@ -66,6 +71,27 @@ void Tuner::judgeVersusEager(size_t index) {
                        sums.estimate, sums.low, sums.high, sums.count));
   }
   accept(index, ratio);
+}
+
+/// An arm that is surely faster than one whose ratio is at least `low`: more pairs would not change the choice.
+std::optional<size_t> Tuner::clearlyBetter(size_t index, double low) const {
+  for (size_t i = 1; i < arms_.size(); ++i) {
+    const Comparison& rival = arms_[i].versusEager;
+    if (i == index || !arms_[i].isContender() || rival.numPairs() < config_.minPairs) continue;
+    if (rival.ratio(kEarlyConfidence).high < low && rival.sumRatio(kObjectionConfidence).estimate < 1) return i;
+  }
+  return std::nullopt;
+}
+
+/// In max mode all arms are measured side by side: an early end is right once no other arm can be the best. Rare slow
+/// steps need many pairs to be seen, so half of them are taken in any case.
+bool Tuner::isAheadOfAll(size_t index) const {
+  if (arms_[index].versusEager.numPairs() < config_.maxPairs / 2) return false;
+  const double high = arms_[index].versusEager.ratio(kEarlyConfidence).high;
+  return std::all_of(arms_.begin() + 1, arms_.end(), [&](const Arm& rival) {
+    if (&rival == &arms_[index] || !rival.isContender()) return true;
+    return rival.versusEager.numPairs() >= config_.minPairs && rival.versusEager.ratio(kEarlyConfidence).low > high;
+  });
 }
 
 void Tuner::accept(size_t index, const Interval& ratio) {

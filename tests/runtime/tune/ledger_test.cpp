@@ -7,7 +7,9 @@ namespace agspeed::runtime::tune {
 namespace {
 
 TEST(Ledger, EarnsAShareOfTheTimeTrained) {
-  Ledger ledger(TunerConfig{});
+  TunerConfig config;
+  config.budgetFraction = 0.10;
+  Ledger ledger(config);
   EXPECT_FALSE(ledger.canAfford(0.001));
   ledger.addTrained(100, 1000);
   EXPECT_TRUE(ledger.canAfford(9.6));

@@ -77,6 +77,19 @@ TEST(TunerChoice, ThreePercentIsFound) {
   }
 }
 
+TEST(TunerChoice, MaxModeStopsMeasuringWhatCannotWin) {
+  // A noisy machine, where no interval becomes narrow: without an early end every arm would take all 200 pairs.
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Simulator simulator(makeWorld(seed, Mode::kMax, {.sigma = 0.08}, {0.6, 0.9, 0.8}));
+    for (int i = 0; i < 400 && simulator.tuner().phase() != Phase::kSettled; ++i) simulator.run(25);
+    ASSERT_TRUE(simulator.tuner().decision().has_value()) << "seed " << seed;
+    EXPECT_EQ(simulator.tuner().decision()->arm, "arm0") << "seed " << seed;
+    const auto steps = simulator.outcome().stepsByArm;
+    EXPECT_LT(2 * steps.at("arm1"), steps.at("arm0")) << "seed " << seed;
+    EXPECT_LT(2 * steps.at("arm2"), steps.at("arm0")) << "seed " << seed;
+  }
+}
+
 TEST(TunerChoice, ThirtyPercentIsAlwaysFound) {
   for (const auto& [name, noise] : noises()) {
     EXPECT_EQ(percentChosen("arm0", Mode::kMax, noise, {0.7}), 100) << name;

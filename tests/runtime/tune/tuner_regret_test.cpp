@@ -3,9 +3,9 @@
 //
 // C = what tuning cost until the decision: capture, load, steps slowed by the compile and by trials. A horizon of h
 // means h * C seconds of eager steps. The best fixed choice pays its own capture, compile and load, as somebody who
-// compiles by hand would. The budget alone forces eager for the first 10 C, so for an arm s times as fast the regret at
-// horizon h cannot be below (10 + 1 + (h - 10) / s) / (1 + h / s) when it compiles for free: 1.07 at s = 1.25, 1.18 at
-// s = 1.5, 1.31 at s = 2 for h = 30. The limits below follow that arithmetic.
+// compiles by hand would. The budget alone forces eager for the first 4 C, so for an arm s times as fast the regret at
+// horizon h cannot be below (4 + 1 + (h - 4) / s) / (1 + h / s) when it compiles for free: 1.03 at s = 1.25, 1.06 at
+// s = 1.5, 1.13 at s = 2 for h = 30. The limits below follow that arithmetic.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/tune/simulator.h"
@@ -18,13 +18,13 @@ using testing::Outcome;
 using testing::Simulator;
 using testing::World;
 
-constexpr double kBudget = 0.10;
+constexpr double kBudget = 0.25;
 constexpr double kHorizons[] = {1, 3, 10, 15, 20, 30, 60, 300};
 
 World makeWorld(uint64_t seed, double ratio, double compileSeconds) {
   World world;
   world.seed = seed;
-  world.captureSeconds = 2;
+  world.captureSeconds = world.config.captureSeconds = 2;
   world.arms = {{.name = "arm", .ratio = ratio, .compileSeconds = compileSeconds, .loadSeconds = 0.2}};
   return world;
 }
@@ -77,20 +77,20 @@ TEST(AutoRegret, BudgetHoldsOnANoisyMachineToo) {
 }
 
 TEST(AutoRegret, NothingIsCapturedBelowTheHorizon) {
-  for (const double horizon : {1.0, 3.0, 8.0}) {
+  for (const double horizon : {1.0, 2.0}) {
     EXPECT_LE(measure(makeWorld(1, 1.0, 1), horizon).ratio, 1.005) << "horizon " << horizon;
   }
 }
 
 TEST(AutoRegret, WithoutAWinnerItIsWhatTheBudgetAllows) {
   for (const double horizon : kHorizons) {
-    EXPECT_LE(measure(makeWorld(2, 1.0, 4), horizon).ratio, 1.10) << "horizon " << horizon;
-    EXPECT_LE(measure(makeWorld(2, 1.3, 4), horizon).ratio, 1.10) << "horizon " << horizon;
+    EXPECT_LE(measure(makeWorld(2, 1.0, 4), horizon).ratio, 1 + kBudget * 1.02) << "horizon " << horizon;
+    EXPECT_LE(measure(makeWorld(2, 1.3, 4), horizon).ratio, 1 + kBudget * 1.02) << "horizon " << horizon;
   }
 }
 
 TEST(AutoRegret, IsSmallBeyondThirtyTimesTheCost) {
-  for (const double speedup : {1.05, 1.1, 1.2, 1.25}) {
+  for (const double speedup : {1.05, 1.1, 1.2, 1.25, 1.5}) {
     for (const double horizon : {30.0, 60.0, 300.0}) {
       for (const double compileSeconds : {0.5, 8.0}) {
         EXPECT_LE(measure(makeWorld(3, 1 / speedup, compileSeconds), horizon).ratio, 1.10)
@@ -112,7 +112,7 @@ TEST(AutoRegret, IsBoundedBelow) {
 TEST(AutoRegret, FollowsTheArithmeticOfTheBudgetForLargeSpeedups) {
   for (const double speedup : {1.5, 2.0, 3.0}) {
     for (const double horizon : {15.0, 20.0, 30.0, 60.0, 100.0, 300.0}) {
-      const double bound = (10 + 1 + (horizon - 10) / speedup) / (1 + horizon / speedup);
+      const double bound = (4 + 1 + (horizon - 4) / speedup) / (1 + horizon / speedup);
       EXPECT_LE(measure(makeWorld(5, 1 / speedup, 0.2), horizon).ratio, bound * 1.08)
           << "speed-up " << speedup << ", horizon " << horizon;
     }
