@@ -129,7 +129,7 @@ def wait(model: object, timeout_s: float | None = None) -> Status:
     """Waits for compiles in the background; trials need training steps and are not waited for. Returns the status."""
     session = session_of(_unwrapped(model))
     if session is not None:
-        session.controller.wait(timeout_s)
+        session.wait(timeout_s)
     return status(model)
 
 

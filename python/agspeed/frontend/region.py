@@ -4,7 +4,8 @@
 Dynamo's generated code calls the region's dispatcher (C++ when the native extension is there). Selecting a candidate
 swaps the dispatcher's target; a backward pass in flight belongs to its own autograd node and is not affected, so a
 switch is safe at any time. A runner that raises at run time is dropped for good: the region runs eagerly from then
-on, with one warning.
+on, with one warning. The failed run is repeated eagerly, with the random numbers it would have had, unless it had begun
+to change its inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import fake_inputs
+from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
+from agspeed.frontend.effects import Before, Effects, observe
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.runtime import native
@@ -51,7 +54,7 @@ class Region:
     index: int
     gm: fx.GraphModule
     on_call: Callable[[Region, Sequence[Any]], None]
-    """Told about each call while the region is observed (before a decision); not called in steady state."""
+    """Told about each call while the region is observed (no decision, no outcome); not called in steady state."""
     on_failure: Callable[[Region, str, BaseException], None]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     sample: list[Any] | None = None
@@ -66,6 +69,8 @@ class Region:
         self.example_inputs = fake_inputs(self.gm)
         self.num_operators = sum(node.op in ("call_function", "call_method") for node in self.gm.graph.nodes)
         self.key = self._content_key()
+        self._is_observed = False
+        self._effects: Effects | None = None
         self._eager: Runner = showing_user_lines(self.gm)
         dispatcher = native.load()
         self.dispatcher: Any = (dispatcher.Dispatcher if dispatcher else PythonDispatcher)(_not_selected)
@@ -75,13 +80,15 @@ class Region:
         """Runs `name` from the next call on, or graph-eager where it is not usable. Returns what was selected.
 
         Args:
-            observed: keep reporting calls to `on_call` (while tuning); costs a Python call.
+            observed: keep reporting calls to `on_call` (while tuning); costs a Python call. A region that has no
+                outcome for `name` yet is observed in any case.
         """
         outcome = self.outcomes.get(name)
         runner = outcome.runner if outcome is not None and outcome.usable else None
         self.selected = name if runner is not None else GRAPH_EAGER
         target = self._protected(name, runner) if runner is not None else self._eager
-        if observed or (self.sample is None and runner is None):
+        self._is_observed = observed
+        if observed or (outcome is None and name != "eager"):
             target = self._observing(target)
         self._point_to(target)
         return self.selected
@@ -103,7 +110,10 @@ class Region:
             if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
                 self.sample = [_kept(arg) for arg in args]
             self.on_call(self, args)
-            return target(*args)
+            if self._effects is not None or target is not self._eager:
+                return target(*args)
+            outputs, self._effects = observe(target, args, self.sample)
+            return outputs
 
         return observed
 
@@ -112,22 +122,43 @@ class Region:
         if direct is not None:  # native code that falls back by itself: no Python of ours in between
             return direct
 
+        effects = self._effects or Effects()
+
         def run(*args: Any) -> Sequence[Any]:
+            before = effects.before(args) if effects.any else None
             try:
                 return runner(*args)
             except StopRecomputation:
                 raise  # torch.utils.checkpoint's way to end a recomputation early
             except Exception as error:
-                result = self._eager(*args)  # raises the user's own exception if the input is at fault
-                self._drop(name, error)
-                return result
+                return self._run_instead(name, args, error, effects, before)
 
         return run
+
+    def _run_instead(
+        self, name: str, args: Sequence[Any], error: Exception, effects: Effects, before: Before | None
+    ) -> Sequence[Any]:
+        """Repeats a run of `name` that failed, eagerly. Raises: AgspeedError when its inputs are no longer the same."""
+        if before is not None:
+            changed = effects.first_changed_input(before, args)
+            if changed is None and effects.mutated_inputs and not self.modes.grad_enabled:
+                changed = effects.mutated_inputs[0]  # graphs without backward change inputs whenever they like, unseen
+            if changed is not None:
+                self._drop(name, error)
+                raise AgspeedError(
+                    f"region {self.index} ({self.where}): {name} raised {type(error).__name__}: {error}; it may have "
+                    f"changed input {changed} of the region in place already, so the step cannot be repeated eagerly. "
+                    "Go on from your last checkpoint; the region runs eagerly from now on"
+                ) from error
+            effects.rewind(before)
+        result = self._eager(*args)  # raises the user's own exception if the input is at fault
+        self._drop(name, error)
+        return result
 
     def _drop(self, name: str, error: BaseException) -> None:
         outcome = self.outcomes[name]
         outcome.fail(f"raised {type(error).__name__} at run time: {error}")
-        self.select(GRAPH_EAGER)
+        self.select(name, observed=self._is_observed)
         warn_once(
             ("runtime", self.key, name),
             f"region {self.index} ({self.where}) fell back to eager: {name} {outcome.reason} "

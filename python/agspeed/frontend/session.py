@@ -34,11 +34,10 @@ from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.fingerprint import database_key, shape_class
+from agspeed.tuning.late import LateRegions
 from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"
-_MAX_LATE_REGIONS = 32
-"""Regions compiled after the decision (new shapes, unfrozen layers); more than that stay on graph-eager."""
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _pauses = 0
@@ -62,8 +61,7 @@ class Session:
         self.plan = EAGER
         self.state, self.reason = "tuning", "waiting for the first training step"
         self._capture: Capture | None = None
-        self._late: list[Region] = []
-        self._num_late = 0
+        self._late = LateRegions(self)
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
         self._first_call: tuple[Any, Any] = ((), {})
@@ -89,16 +87,17 @@ class Session:
 
     def settle(self, plan: str, reason: str) -> None:
         """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry."""
+        for region in self.regions:
+            region.release_sample()
         self._select(plan, observed=False)
         self.plan = plan
         self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
         logger.info("%s: %s (%s)", self.target.name, plan, reason)
-        for region in self.regions:
-            region.release_sample()
         if plan == EAGER or not self.target.has_untouched_eager:
             self.clock.stop()
         if plan == EAGER:
             self.controller.close()
+            self._late.close()
         self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
         self.save_report()
 
@@ -126,15 +125,30 @@ class Session:
         self._raise_if_strict(outcomes)
         return outcomes
 
+    def candidate_for(self, region: Region) -> str:
+        """The candidate that the plan in force runs `region` with."""
+        return self.plan
+
+    def adopt_region(self, region: Region) -> None:
+        """A region captured after the decision has been compiled, or found impossible to: it joins the plan."""
+        region.select(self.candidate_for(region))
+        region.release_sample()
+
     def database_key(self) -> dict[str, Any]:
         """The tuning database's key of this session, made at its first training call."""
         if self._key is None:
             self._key = database_key(self.target.eager, *self._first_call, self.settings)
         return self._key
 
+    def wait(self, timeout_s: float | None) -> None:
+        """Waits for compiles in the background, each group of them for at most `timeout_s`."""
+        self.controller.wait(timeout_s)
+        self._late.wait(timeout_s)
+
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
         self.controller.close()
+        self._late.close()
         self.clock.stop()
         self.target.uninstall()
         self.state, self.reason, self.plan = "eager", "restored", EAGER
@@ -229,8 +243,8 @@ class Session:
     def _on_region_call(self, region: Region, args: Sequence[Any]) -> None:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
             self._frame_called(args)
-        if self.state == "tuned" and self.plan not in region.outcomes and region not in self._late:
-            self._late.append(region)
+        if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
+            self._late.add(region)
 
     def _frame_called(self, args: Sequence[Any]) -> None:
         """A region of a torch.compile session runs: the nearest thing to a call of the target."""
@@ -257,21 +271,10 @@ class Session:
 
     def _step_ended(self, times: StepTimes) -> None:
         self.history.add_step(self.plan, times)
-        if self._late:
-            self._compile_late_regions()
+        if self.state == "tuned":
+            self._late.advance()
         shape, self._shapes = "|".join(self._shapes), []
         self.controller.after_step(times.busy, shape)
-
-    def _compile_late_regions(self) -> None:
-        regions, self._late = self._late, []
-        self._num_late += len(regions)
-        for region in regions:
-            if self._num_late > _MAX_LATE_REGIONS:
-                region.outcomes[self.plan] = Outcome(self.plan, "skipped", "too many different graphs were captured")
-            else:
-                self.compile_regions(self.plan, [region])
-            region.select(self.plan)
-            region.release_sample()
 
     def _select(self, plan: str, *, observed: bool) -> None:
         if self.target.has_untouched_eager:

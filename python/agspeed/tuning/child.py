@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shutil
@@ -57,6 +58,7 @@ class Child:
         self._buffer = b""
         self._next_id = 0
         self._level = "idle"
+        self._suspended_at = 0.0
         self._owner = os.getpid()
 
     def submit(self, job: Job) -> None:
@@ -75,7 +77,7 @@ class Child:
             self._read()
             if self._running is job:
                 self._fail(f"the compile process {_death(self._process.returncode)} while compiling or trying it")
-        elif job.started is not None and time.monotonic() - job.started > job.timeout_s:
+        elif self._level != "suspended" and time.monotonic() - (job.started or math.inf) > job.timeout_s:
             self._kill()
             self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
         self._start_next()
@@ -96,8 +98,13 @@ class Child:
         if self._process is None or self._process.poll() is not None:
             return
         _set_idle(self._process.pid, level != "raised")
-        if (level == "suspended") != was_suspended:
-            self._signal_group(signal.SIGCONT if was_suspended else signal.SIGSTOP)
+        if (level == "suspended") == was_suspended:
+            return
+        self._signal_group(signal.SIGCONT if was_suspended else signal.SIGSTOP)
+        if not was_suspended:
+            self._suspended_at = time.monotonic()
+        elif self._running is not None and self._running.started is not None:
+            self._running.started += time.monotonic() - self._suspended_at  # a time limit counts time it may run
 
     def close(self) -> None:
         """Ends the child and deletes the folder. Harmless in a forked copy of the training process."""

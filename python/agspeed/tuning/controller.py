@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 from agspeed.backends import CompileOptions, candidate, candidates
 from agspeed.config import Settings
-from agspeed.errors import AgspeedError, UnsupportedError
+from agspeed.errors import AgspeedError
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
 from agspeed.runtime import native
-from agspeed.tuning.child import Child, Job
-from agspeed.tuning.job import write_region
+from agspeed.tuning.compiles import Compiles
 from agspeed.tuning.memory import METER
 from agspeed.tuning.outcome import Outcome
 
@@ -62,8 +61,7 @@ class Controller:
     def __init__(self, session: Steerable) -> None:
         self._session = session
         self._module = native.load()
-        self._jobs: dict[str, list[tuple[Any, Job]]] = {}
-        self._child: Child | None = None
+        self._compiles = Compiles(session.options)
         self._shape = ""
         self._is_capturing = False
         self._num_quiet = 0
@@ -105,8 +103,7 @@ class Controller:
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
-        if self._child is not None:
-            self._child.wait([job for jobs in self._jobs.values() for _, job in jobs], timeout_s)
+        self._compiles.wait(timeout_s)
 
     @property
     def activity(self) -> str:
@@ -130,9 +127,7 @@ class Controller:
 
     def close(self) -> None:
         """Ends background work."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        self._compiles.close()
         METER.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -162,33 +157,12 @@ class Controller:
 
     def _poll(self) -> None:
         """Reports compiles that the child has finished."""
-        if self._child is None:
-            return
-        self._child.poll()
-        for name in [name for name, jobs in self._jobs.items() if all(job.done for _, job in jobs)]:
-            self._compile_finished(name, self._jobs.pop(name))
-
-    def _compile_finished(self, name: str, jobs: list[tuple[Any, Job]]) -> None:
-        seconds = 0.0
-        for region, job in jobs:
-            answer = job.answer or {}
-            seconds += float(answer.get("compile_seconds", 0.0))
-            if answer.get("state") != "ready":
-                region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
-            elif twin := self._same_code(region, name, answer.get("code_digest")):
-                region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
-        failed = self._first_failure(name)
-        if failed is not None:
-            self._tuner.arm_changed(name, failed.state, failed.reason, background_seconds=seconds)
-        else:
-            self._tuner.arm_changed(name, "compiled", background_seconds=seconds)
-
-    def _same_code(self, region: Any, name: str, digest: str | None) -> str | None:
-        if digest is None:
-            return None
-        twin = region.code_digests.get(digest)
-        region.code_digests.setdefault(digest, name)
-        return twin if twin != name else None
+        for batch in self._compiles.poll():
+            failed = self._first_failure(batch.name)
+            if failed is not None:
+                self._tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
+            else:
+                self._tuner.arm_changed(batch.name, "compiled", background_seconds=batch.seconds)
 
     def _first_failure(self, name: str) -> Outcome | None:
         """An outcome to blame when `name` is out for every region, else None."""
@@ -212,8 +186,7 @@ class Controller:
             case "compile":
                 return self._start_compile(arm, action["level"])
             case "priority":
-                if self._child is not None:
-                    self._child.set_level(action["level"])
+                self._compiles.set_level(action["level"])
             case "wait":
                 return self._wait_for(arm)
             case "load":
@@ -244,47 +217,20 @@ class Controller:
         if candidate(name).in_process:
             self._tuner.arm_changed(name, "compiled")
             return True
-        jobs = self._make_jobs(name)
-        if not jobs:
+        if self._compiles.start(name, [(region, name) for region in self._session.regions], level) is None:
             failed = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
             self._tuner.arm_changed(name, failed.state, failed.reason)
             return True
-        self._jobs[name] = jobs
-        assert self._child is not None
-        self._child.set_level(level)
-        for _, job in jobs:
-            self._child.submit(job)
         return False
 
-    def _make_jobs(self, name: str) -> list[tuple[Any, Job]]:
-        session = self._session
-        if self._child is None:
-            self._child = Child()
-        jobs = []
-        for region in session.regions:
-            reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, session.options)
-            folder = self._child.folder / str(region.index)
-            try:
-                if reason is None and not folder.exists():
-                    write_region(region, folder)
-            except UnsupportedError as error:
-                reason = f"the graph cannot be handed to a child process: {error}"
-            if reason is not None:
-                region.outcomes[name] = Outcome(name, "skipped", reason)
-                continue
-            jobs.append((region, Job(name, folder, session.options)))
-        return jobs
-
     def _wait_for(self, name: str) -> bool:
-        jobs = self._jobs.get(name)
-        if jobs is None:
+        if not self._compiles.is_running(name):
             return False
-        assert self._child is not None
         started = time.perf_counter()
-        self._child.wait([job for _, job in jobs], _MAX_MODE_TIMEOUT_S)
+        self._compiles.wait(_MAX_MODE_TIMEOUT_S, name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
         self._poll()
-        if name in self._jobs:
+        if self._compiles.is_running(name):
             self._tuner.arm_changed(name, "failed", f"it was not ready after {_MAX_MODE_TIMEOUT_S:.0f} s")
         return True
 
@@ -312,9 +258,8 @@ class Controller:
         self._session.settle(arm, reason)
         self._store_decision()
         METER.release(self)
-        if self._child is not None and not self._jobs:
-            self._child.close()
-            self._child = None
+        if self._compiles.is_idle:
+            self._compiles.close()
 
     # --- database -----------------------------------------------------------------------------------------------------
 

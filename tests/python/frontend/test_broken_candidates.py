@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import agspeed
 from agspeed.backends import CompileOptions, candidate
@@ -130,6 +132,20 @@ class Hangs(_Base):
     name = "plug-in-hangs"
     def compiling(self): time.sleep(600)
 
+class _OnLateShape(_Base):
+    def compile(self, gm, example_inputs, options):
+        if any(getattr(value, "shape", ())[:1] == (6,) for value in example_inputs):
+            self.at_late_shape()
+        return super().compile(gm, example_inputs, options)
+
+class CrashesLater(_OnLateShape):
+    name = "plug-in-crashes-later"
+    def at_late_shape(self): os.abort()
+
+class HangsLater(_OnLateShape):
+    name = "plug-in-hangs-later"
+    def at_late_shape(self): time.sleep(600)
+
 class Wrong(_Base):
     name = "plug-in-wrong"
     def compile(self, gm, example_inputs, options):
@@ -137,6 +153,10 @@ class Wrong(_Base):
         return lambda *args: tuple(out * 1.5 for out in forward(*args))
 """
 
+_LATE = {
+    "plug-in-crashes-later": ("CrashesLater", "SIGABRT"),
+    "plug-in-hangs-later": ("HangsLater", "not ready after"),
+}
 _ENTRY_POINTS = {
     "plug-in-good": "Good",
     "plug-in-crashes-compiling": "CrashesCompiling",
@@ -159,7 +179,8 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     info = tmp_path / "ag_example_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-example-plugin\nVersion: 1.0\n")
-    lines = [f"{name} = ag_example_plugin:{member}" for name, member in _ENTRY_POINTS.items()]
+    members = {**_ENTRY_POINTS, **{name: member for name, (member, _) in _LATE.items()}}
+    lines = [f"{name} = ag_example_plugin:{member}" for name, member in members.items()]
     (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     registry.candidates.cache_clear()
@@ -236,6 +257,47 @@ def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
     assert agspeed.status(model) == "eager"
     assert "SIGSEGV" in str(agspeed.report(model).to_dict()["plans"])
+
+
+def _train_with_late_shape(model: nn.Module) -> list[torch.Tensor]:
+    """Batches of 4, then of 6, then of both."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, batch in enumerate([4, 4, 4, 6, 6, 4, 6]):
+        optimizer.zero_grad()
+        as_loss(model(data(batch, 8, seed=step))).backward()
+        optimizer.step()
+    return state(model)
+
+
+@pytest.mark.parametrize("name", _LATE)
+def test_candidate_that_breaks_on_a_late_graph_is_out_for_that_graph_only(
+    name: str, plug_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "hangs" in name:
+        monkeypatch.setattr("agspeed.tuning.late._MAX_WAIT_S", 10.0)
+    model = agspeed.optimize(mlp(), mode="deterministic", backends=[name], dynamic=False)
+    trained = _train_with_late_shape(model)
+    assert all(torch.equal(a, b) for a, b in zip(trained, _train_with_late_shape(mlp()), strict=True))
+    first, late = session_of(model).regions
+    assert (agspeed.status(model), first.selected, late.selected) == ("tuned", name, "graph-eager")
+    assert _LATE[name][1] in late.outcomes[name].reason
+    assert _LATE[name][1] in str(agspeed.report(model).to_dict()["fallbacks"])
+
+
+def test_late_graph_is_compiled_in_the_child_while_training_goes_on(plug_in: Any) -> None:
+    model = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-good"], dynamic=False)
+    steps(model)
+    session = session_of(model)
+    session.settings = dataclasses.replace(session.settings, mode="auto")  # which does not wait
+    expected = mlp()
+    expected.load_state_dict(model.state_dict())
+    trained = _train_with_late_shape(model)
+    assert all(torch.equal(a, b) for a, b in zip(trained, _train_with_late_shape(expected), strict=True))
+    late = session.regions[1]
+    assert late.selected == "graph-eager" and not late.outcomes
+    agspeed.wait(model)
+    steps(model, 1)
+    assert late.selected == "plug-in-good", late.outcomes
 
 
 def test_child_folder_is_kept_by_a_forked_copy(captured: Any) -> None:

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a region's graph does besides returning values: it may draw random numbers and change inputs in place.
+
+Observed once, on an eager run: a captured graph has no branches, so every run has the same effects. Known effects let
+a run that failed half-way be repeated eagerly as if it had never begun, or be refused where that is impossible.
+Regions without effects pay nothing. A changed input is noticed by its version counter: compiled graphs apply their
+changes last, by counted copies. Values are immutable; used on whichever thread runs the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Before:
+    """The state just before a run."""
+
+    random_state: torch.Tensor | None
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """See the module's text."""
+
+    draws_random_numbers: bool = False
+    mutated_inputs: tuple[int, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        return self.draws_random_numbers or bool(self.mutated_inputs)
+
+    def before(self, args: Sequence[Any]) -> Before:
+        """To be taken before a run with `args`. Costs microseconds where numbers are drawn, else next to nothing."""
+        state = torch.get_rng_state() if self.draws_random_numbers else None
+        return Before(state, tuple(args[index]._version for index in self.mutated_inputs))
+
+    def rewind(self, before: Before) -> None:
+        """The random stream is where it was."""
+        if before.random_state is not None:
+            torch.set_rng_state(before.random_state)
+
+    def first_changed_input(self, before: Before, args: Sequence[Any]) -> int | None:
+        """An input that has been changed since, or None."""
+        pairs = zip(self.mutated_inputs, before.versions, strict=True)
+        return next((index for index, version in pairs if args[index]._version != version), None)
+
+
+def observe(
+    run: Callable[..., Sequence[Any]], args: Sequence[Any], copies: Sequence[Any] | None
+) -> tuple[Sequence[Any], Effects]:
+    """Runs the graph eagerly on `args`, of which `copies` were made just before. Returns its outputs and effects.
+
+    Copies are needed because some operators, batch norm among them, change an input without counting a version.
+    """
+    state, versions = torch.get_rng_state(), [_version(arg) for arg in args]
+    outputs = run(*args)
+    kept = copies if copies is not None else args
+    mutated = [
+        index
+        for index, (arg, copy) in enumerate(zip(args, kept, strict=True))
+        if _version(arg) != versions[index] or _differs(arg, copy)
+    ]
+    return outputs, Effects(not torch.equal(state, torch.get_rng_state()), tuple(mutated))
+
+
+def _differs(value: Any, copy: Any) -> bool:
+    is_plain = isinstance(value, torch.Tensor) and value is not copy and value.layout is torch.strided
+    return is_plain and not value.is_inference() and not torch.equal(value, copy)
+
+
+def _version(value: Any) -> int:
+    has_version = isinstance(value, torch.Tensor) and not value.is_inference()
+    return value._version if has_version else -1
