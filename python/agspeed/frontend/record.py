@@ -17,6 +17,7 @@ import torch
 from agspeed.frontend.region import Region
 from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import candidate_of
 
 if TYPE_CHECKING:
     from agspeed.frontend.history import History
@@ -83,7 +84,8 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
 
 
 def _plan(arm: Json, tuner: Json, session: Session) -> Json:
-    outcomes = [region.outcomes[arm["name"]] for region in session.regions if arm["name"] in region.outcomes]
+    found = [region.outcomes.get(candidate_of(arm["name"], region.index)) for region in session.regions]
+    outcomes = [outcome for outcome in found if outcome is not None]
     return parts.candidate(
         arm["name"],
         state=_plan_state(arm, tuner, session),
@@ -164,9 +166,9 @@ def _fallbacks(session: Session) -> list[Json]:
     if session.state != "tuned":
         return found
     for region in session.regions:
-        outcome = region.outcomes.get(session.plan)
+        outcome = region.outcomes.get(session.candidate_for(region))
         if outcome is not None and not outcome.usable:
-            reason = f"{session.plan}: {outcome.reason}"
+            reason = f"{outcome.candidate}: {outcome.reason}"
             found.append(parts.fallback(reason, region=f"region {region.index}", location=_location(region.where)))
     return found
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session: everything agspeed knows and does about one optimized target.
 
-A session runs the target by a *plan*: "eager" (the untouched target) or the name of a candidate (the captured target,
-with each region running that candidate where it is usable and eagerly where not). A `Controller` decides which plan
-the next step runs; the session executes plans, owns capture and regions, and keeps the record for the report.
+A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`tuning/plan.py`),
+which runs the captured target, each region with its candidate where that is usable and eagerly where not. A
+`Controller` decides which plan the next step runs; the session executes plans, owns capture and regions, and keeps the
+record for the report.
 
 Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
 other threads while tuning, forwards without gradients, forwards under tracing or export.
@@ -36,6 +37,7 @@ from agspeed.tuning.controller import Controller
 from agspeed.tuning.fingerprint import database_key, shape_class
 from agspeed.tuning.late import LateRegions
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import candidate_of
 
 EAGER = "eager"
 
@@ -112,22 +114,23 @@ class Session:
         except Exception as error:
             warn_once(("report", str(self.settings.report)), f"the report could not be written: {error}")
 
-    def compile_regions(self, candidate: str, regions: list[Region] | None = None) -> list[Outcome]:
-        """Compiles and gates `candidate` for every region that has not been tried yet. Foreground.
+    def compile_regions(self, plan: str, regions: list[Region] | None = None) -> list[Outcome]:
+        """Compiles and gates what `plan` wants for every region that has not been tried with it yet. Foreground.
 
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected.
         """
         outcomes = []
         for region in self.regions if regions is None else regions:
-            if candidate not in region.outcomes:
-                region.outcomes[candidate] = build(candidate, region, self.options)
-            outcomes.append(region.outcomes[candidate])
+            name = candidate_of(plan, region.index)
+            if name not in region.outcomes:
+                region.outcomes[name] = build(name, region, self.options)
+            outcomes.append(region.outcomes[name])
         self._raise_if_strict(outcomes)
         return outcomes
 
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""
-        return self.plan
+        return candidate_of(self.plan, region.index)
 
     def adopt_region(self, region: Region) -> None:
         """A region captured after the decision has been compiled, or found impossible to: it joins the plan."""
@@ -281,7 +284,7 @@ class Session:
             self._current = self.target.eager if plan == EAGER else self._captured()
         if plan != EAGER or not self.target.has_untouched_eager:
             for region in self.regions:
-                region.select(plan, observed=observed)
+                region.select(candidate_of(plan, region.index), observed=observed)
 
     def _raise_if_strict(self, outcomes: list[Outcome]) -> None:
         bad = [o for o in outcomes if o.state in ("failed", "rejected")] if self.settings.strict else []

@@ -21,9 +21,10 @@ from agspeed.runtime import native
 from agspeed.tuning.compiles import Compiles
 from agspeed.tuning.memory import METER
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
+from agspeed.tuning.plan import candidate_of, candidates_of, refinements
 
 EAGER = "eager"
-CAPTURE_PLAN = "graph-eager"
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 _OTHER_COMPILE_S = (0.0, 1.0)
 _MAX_MODE_TIMEOUT_S = 600.0
@@ -51,7 +52,7 @@ class Steerable(Protocol):
 
     def run_plan(self, plan: str) -> None: ...
     def settle(self, plan: str, reason: str) -> None: ...
-    def compile_regions(self, name: str, regions: list[Any] | None = None) -> list[Outcome]: ...
+    def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
     def database_key(self) -> dict[str, Any]: ...
 
 
@@ -69,6 +70,7 @@ class Controller:
         self._database: Any = None
         self._regions_seen = 0
         self._is_settled = False
+        self._refined: str | None = None
         waits = session.settings.mode == "max"
         self._progress = Progress(enabled=waits and session.settings.progress)
         if self._module is not None:
@@ -165,8 +167,8 @@ class Controller:
                 self._tuner.arm_changed(batch.name, "compiled", background_seconds=batch.seconds)
 
     def _first_failure(self, name: str) -> Outcome | None:
-        """An outcome to blame when `name` is out for every region, else None."""
-        outcomes = [region.outcomes.get(name) for region in self._session.regions]
+        """An outcome to blame when plan `name` is out for every region, else None."""
+        outcomes = [region.outcomes.get(candidate_of(name, region.index)) for region in self._session.regions]
         if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
             return None
         return next((outcome for outcome in outcomes if outcome is not None), None)
@@ -195,7 +197,7 @@ class Controller:
                 self._session.history.enter_phase("steady" if self._is_settled else "trial")
                 self._session.run_plan(arm)
             case "decide":
-                self._decide(arm, action["reason"])
+                return self._decide(arm, action["reason"])
             case "rollback":
                 self._is_settled = True
                 self._session.settle(EAGER, action["reason"])
@@ -214,14 +216,16 @@ class Controller:
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
         self._tuner.arm_changed(name, "compiling")
-        if candidate(name).in_process:
-            self._tuner.arm_changed(name, "compiled")
-            return True
-        if self._compiles.start(name, [(region, name) for region in self._session.regions], level) is None:
-            failed = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
+        wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
+        foreign = [(region, wish) for region, wish in wanted if not candidate(wish).in_process]
+        if foreign and self._compiles.start(name, foreign, level) is not None:
+            return False
+        failed = self._first_failure(name)
+        if failed is not None:
             self._tuner.arm_changed(name, failed.state, failed.reason)
-            return True
-        return False
+        else:
+            self._tuner.arm_changed(name, "compiled")
+        return True
 
     def _wait_for(self, name: str) -> bool:
         if not self._compiles.is_running(name):
@@ -251,7 +255,10 @@ class Controller:
         METER.take_peak(self)  # loading is not part of a step
         return True
 
-    def _decide(self, arm: str, reason: str) -> None:
+    def _decide(self, arm: str, reason: str) -> bool:
+        """Settles on `arm`, unless plans that differ in one region are worth a look first."""
+        if self._refine(arm):
+            return True
         self._is_settled = True
         self._progress.close()
         self._session.history.enter_phase("steady")
@@ -260,6 +267,20 @@ class Controller:
         METER.release(self)
         if self._compiles.is_idle:
             self._compiles.close()
+        return False
+
+    def _refine(self, decided: str) -> bool:
+        """Adds plans that may be better than `decided` to the tuner. Returns False when there is none."""
+        tuner = self._tuner.snapshot()
+        is_measured = self._session.settings.mode != "deterministic" and not tuner["decision"]["from_database"]
+        if not is_measured or decided == self._refined:
+            return False
+        self._refined = decided
+        plans = refinements(decided, tuner["arms"], self._session.regions)
+        for plan in plans:
+            self._tuner.add_arm(plan)
+            self._tuner.arm_changed(plan, "ready")
+        return bool(plans)
 
     # --- database -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +290,9 @@ class Controller:
         if settings.budget_s is not None:
             config["budget_seconds"] = settings.budget_s
         if settings.plan is not None:
-            config["pinned_arm"] = _pinned_arm(settings.plan)
+            config["pinned_arm"] = pinned = _pinned_arm(settings.plan)
+            if len(candidates_of(pinned)) > 1:
+                config["arms"].append(_arm(pinned))
         config["memory_fraction"] = settings.memory_slack
         return config
 
@@ -282,9 +305,11 @@ class Controller:
             warn_once(("database", str(settings.cache_dir)), self._database.warning)
         record = self._database.find(self._session.database_key(), int(time.time()))
         arm = record.get("arm") if record else None
-        if arm is None or (arm != EAGER and arm not in enabled(settings)):
+        if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
         try:
+            if len(candidates_of(arm)) > 1:
+                self._tuner.add_arm(arm)
             self._tuner.adopt(arm)
         except ValueError as error:
             logger.debug("the stored decision is not used: %s", error)

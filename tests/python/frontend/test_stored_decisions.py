@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,12 @@ print(json.dumps({
 
 
 def _run(mode: str, cache_dir: Path, num_steps: int) -> dict[str, Any]:
-    command = [sys.executable, "-c", _SCRIPT, mode, str(cache_dir), str(num_steps)]
+    return _output_of(_SCRIPT, mode, cache_dir, num_steps)
+
+
+def _output_of(script: str, *arguments: object) -> dict[str, Any]:
+    """Runs `script` in a process of its own; the last line it prints is JSON."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -74,3 +80,95 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
     assert (second["decision"]["chosen"], second["decision"]["source"]) == ("aot", "cache"), second
     assert (second["status"], second["selected"], second["trials"]) == ("tuned", ["aot"], []), second
     assert second["step"] <= 1 and second["equal"], second
+
+
+# --- plans that differ from region to region --------------------------------------------------------------------------
+
+_PLUG_INS = """
+import torch
+from agspeed.backends import Candidate
+
+class _Drops(Candidate):
+    def compile(self, gm, example_inputs, options):
+        for node in list(gm.graph.nodes):
+            if node.op == "call_function" and node.target is self.dropped:
+                node.replace_all_uses_with(node.args[0])
+                gm.graph.erase_node(node)
+        gm.recompile()
+        return gm.forward
+
+class First(_Drops):
+    name = "plug-in-first"
+    in_process = True
+    dropped = torch.matmul
+
+class Second(_Drops):
+    name = "plug-in-second"
+    dropped = torch.mm
+"""
+_TWO_REGIONS = """
+import json, sys, torch
+import agspeed
+from agspeed.frontend.target import session_of
+
+class TwoRegions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.one, self.two = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+        self.register_buffer("big", torch.ones(450, 450))
+        self.register_buffer("small", torch.ones(300, 300))
+
+    def forward(self, x):
+        x = self.one(x) + 0.0 * torch.matmul(self.big, self.big).sum()  # plug-in-first does without the product
+        torch._dynamo.graph_break()
+        return self.two(x.tanh()) + 0.0 * torch.mm(self.small, self.small).sum()  # and plug-in-second without this one
+
+def train(model, is_over):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.Generator().manual_seed(7)
+    num_steps = 0
+    while not is_over(num_steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=data)).square().mean().backward()
+        optimizer.step()
+        num_steps += 1
+    return num_steps
+
+torch.set_num_threads(1)
+model = agspeed.optimize(TwoRegions(), mode="max", backends=["plug-in-first", "plug-in-second"], cache_dir=sys.argv[1])
+expected = TwoRegions()
+num_steps = train(model, lambda step: step > 5000 or (step > 5 and agspeed.status(model) != "tuning"))
+train(expected, lambda step: step == num_steps)
+report = agspeed.report(model).to_dict()
+print(json.dumps({
+    "chosen": report["decision"]["chosen"],
+    "source": report["decision"]["source"],
+    "why": report["decision"]["why"],
+    "plans": [plan["name"] for plan in report["plans"]],
+    "selected": [region.selected for region in session_of(model).regions],
+    "equal": all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters())),
+    "steps": num_steps,
+}))
+"""
+
+
+def test_best_candidate_of_each_region_is_found_stored_and_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ag_mixed_plugin.py").write_text(_PLUG_INS)
+    info = tmp_path / "ag_mixed_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-mixed-plugin\nVersion: 1.0\n")
+    lines = ["plug-in-first = ag_mixed_plugin:First", "plug-in-second = ag_mixed_plugin:Second"]
+    (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    first = _output_of(_TWO_REGIONS, tmp_path / "cache")
+    best = ["plug-in-first", "plug-in-second"]
+    assert first["selected"] == best and first["source"] == "measured" and first["equal"], first
+    assert first["chosen"] == "plug-in-first+r1:plug-in-second", first
+    assert first["chosen"] in first["plans"] and first["chosen"] in first["why"], first
+    second = _output_of(_TWO_REGIONS, tmp_path / "cache")
+    assert (second["chosen"], second["source"]) == (first["chosen"], "cache"), second
+    assert second["steps"] < 10, second
+    assert second["selected"] == best and second["equal"], second

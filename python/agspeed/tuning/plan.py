@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans by name, and which plans are worth trying after the first decision.
+
+A plan's name says all of it: "inductor" runs every region with inductor, "inductor+r2:native" does so but for region 2.
+Regions are numbered in the order of capture, which is the same in every process that trains the same model.
+
+The first decision is between plans of one candidate each. Where a model has several regions, `refinements` then swaps
+the candidate of one region at a time; the tuner measures these plans by the whole step, as all others, and the next
+round starts from its choice. Pure functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+GRAPH_EAGER = "graph-eager"
+_MAX_PER_ROUND = 6
+_MAX_RATIO = 1.1
+"""Where eager was decided on, the best plan serves as a start if its steps take at most that much longer."""
+
+
+@functools.cache
+def _parsed(plan: str) -> tuple[str, Mapping[int, str]]:
+    base, *swaps = plan.split("+r")
+    pairs = (swap.partition(":") for swap in swaps)
+    return base, {int(index): name for index, _, name in pairs}
+
+
+def candidate_of(plan: str, region: int) -> str:
+    """The candidate that `plan` runs the region of that index with."""
+    base, swaps = _parsed(plan)
+    return swaps.get(region, base)
+
+
+def candidates_of(plan: str) -> set[str]:
+    """All candidates that `plan` needs."""
+    base, swaps = _parsed(plan)
+    return {base, *swaps.values()}
+
+
+def with_swap(plan: str, region: int, name: str) -> str:
+    """`plan` with another candidate for one region; the same plan always gets the same name."""
+    base, swaps = _parsed(plan)
+    merged = sorted({**swaps, region: name}.items())
+    return base + "".join(f"+r{index}:{other}" for index, other in merged if other != base)
+
+
+def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[Any]) -> list[str]:
+    """Plans to measure after the tuner has decided on `decided`; [] when there is nothing left to try.
+
+    Args:
+        arms: the tuner's arms, as in its snapshot.
+        regions: with `index`, `num_operators` and the `outcomes` of candidates.
+    """
+    measured = {arm["name"]: arm["ratio"]["estimate"] for arm in arms if arm["state"] == "ready" and arm["ratio"]}
+    start = decided if decided in measured else min(measured, key=lambda name: measured[name], default=None)
+    if len(regions) < 2 or start is None or measured[start] > _MAX_RATIO:
+        return []
+    ranked = sorted((name for name in measured if len(candidates_of(name)) == 1), key=lambda name: measured[name])
+    known = {arm["name"] for arm in arms}
+    by_region = []
+    for region in sorted(regions, key=lambda region: -region.num_operators):
+        others = _alternatives(region, candidate_of(start, region.index), ranked)
+        by_region.append([plan for other in others if (plan := with_swap(start, region.index, other)) not in known])
+    return _in_turns(by_region)[:_MAX_PER_ROUND]
+
+
+def _alternatives(region: Any, current: str, ranked: list[str]) -> list[str]:
+    """Other candidates that can run the region, in the order of their own plans; operator by operator comes last."""
+    usable = [name for name, outcome in region.outcomes.items() if outcome.usable]
+    running = current if current in usable else GRAPH_EAGER
+    names = [name for name in ranked if name in usable and name != GRAPH_EAGER]
+    return [name for name in [*names, GRAPH_EAGER] if name != running]
+
+
+def _in_turns(lists: list[list[str]]) -> list[str]:
+    """The first of each list, then the second of each, and so on."""
+    longest = max(map(len, lists), default=0)
+    return list(dict.fromkeys(entries[turn] for turn in range(longest) for entries in lists if turn < len(entries)))

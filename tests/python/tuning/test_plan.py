@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of plans, and which plans are tried after the first decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import candidate_of, candidates_of, refinements, with_swap
+
+
+class _Region:
+    def __init__(self, index: int, usable: list[str], rejected: list[str] = [], num_operators: int = 5) -> None:  # noqa: B006
+        self.index, self.num_operators = index, num_operators
+        self.outcomes = {name: Outcome(name, "ready", runner=lambda *args: args) for name in usable}
+        self.outcomes.update({name: Outcome(name, "rejected") for name in rejected})
+
+
+def _arms(**ratios: float) -> list[dict[str, Any]]:
+    arms = [{"name": name, "state": "ready", "ratio": {"estimate": ratio}} for name, ratio in ratios.items()]
+    return [{"name": "eager", "state": "ready", "ratio": None}, *arms]
+
+
+def test_name_says_what_runs_where() -> None:
+    assert [candidate_of("a+r1:b+r12:c", index) for index in (0, 1, 2, 12)] == ["a", "b", "a", "c"]
+    assert candidate_of("inductor-max-autotune", 3) == "inductor-max-autotune"
+    assert candidates_of("a+r1:b+r12:c") == {"a", "b", "c"}
+
+
+def test_same_plan_has_one_name() -> None:
+    assert with_swap(with_swap("a", 2, "b"), 0, "c") == with_swap(with_swap("a", 0, "c"), 2, "b") == "a+r0:c+r2:b"
+    assert with_swap("a+r2:b", 2, "a") == "a"
+
+
+def test_largest_regions_are_swapped_first() -> None:
+    regions = [_Region(0, ["a", "b"]), _Region(1, ["a", "b"], num_operators=50)]
+    plans = refinements("a", _arms(a=0.8, b=0.9), regions)
+    assert plans == ["a+r1:b", "a+r0:b", "a+r1:graph-eager", "a+r0:graph-eager"]
+
+
+def test_region_that_falls_back_gets_another_candidate() -> None:
+    regions = [_Region(0, ["a", "b"]), _Region(1, ["b"], rejected=["a"])]
+    plans = refinements("a", _arms(a=0.8, b=0.9), regions)
+    assert "a+r1:b" in plans and "a+r1:graph-eager" not in plans
+
+
+def test_next_round_starts_from_the_choice_and_repeats_nothing() -> None:
+    regions = [_Region(0, ["a", "b"]), _Region(1, ["a", "b"])]
+    arms = _arms(a=0.8, b=0.9, **{"a+r0:b": 0.7, "a+r1:b": 0.85})
+    plans = refinements("a+r0:b", arms, regions)
+    assert "a+r0:b+r1:b" in plans and not {"a", "a+r0:b", "a+r1:b"} & set(plans)
+
+
+@pytest.mark.parametrize(
+    ("decided", "ratio", "count"), [("a", 0.8, 1), ("eager", 1.3, 2)], ids=["one region", "far slower than eager"]
+)
+def test_nothing_to_refine(decided: str, ratio: float, count: int) -> None:
+    assert refinements(decided, _arms(a=ratio, b=1.4), [_Region(index, ["a", "b"]) for index in range(count)]) == []
+
+
+def test_eager_choice_is_challenged_by_mixtures_of_the_best_plan() -> None:
+    regions = [_Region(0, ["a", "b"]), _Region(1, ["a", "b"])]
+    assert refinements("eager", _arms(a=1.05, b=1.02), regions)[0] == "b+r0:a"
