@@ -20,10 +20,12 @@ from typing import Any
 
 import torch
 
+from agspeed.log import logger
 from agspeed.tuning.gate_compare import TensorError, compare, compare_exactly
 from agspeed.tuning.gate_facts import facts_problem, gradient_problem
 from agspeed.tuning.gate_inputs import InputCopies, nbytes
-from agspeed.tuning.gate_modes import DrawRecorder, Noisy, Promoted, RandomState, undisturbed
+from agspeed.tuning.gate_modes import DrawRecorder, Promoted, RandomState, undisturbed
+from agspeed.tuning.gate_noise import Noisy
 from agspeed.tuning.gate_run import Region, Run, Tangents, execute, make_tangents, promoted
 
 
@@ -267,7 +269,7 @@ class _Judge:
             return errors
         # Eager may have been lucky: ask how far rounding moves these results at all.
         if self._noisy is None:
-            self._noisy = self._run_noisily()
+            self._noisy = self._run_noisily(self._wide)
         near = _numbers(self._noisy, turn)
         return [
             error if error.ok else compare(name, mine[name], theirs[name], wide.get(name, theirs[name]), near.get(name))
@@ -286,15 +288,19 @@ class _Judge:
             self.kind = f"eager (in float64 the graph raises {type(error).__name__}: {_first_line(error)})"
             return self._eager
 
-    def _run_noisily(self) -> Run:
-        """The reference with rounding noise of the inputs' precision in every result."""
-        wide = self._wide is not self._eager
+    def _run_noisily(self, wide: Run) -> Run:
+        """The reference with the noise of rounding in the inputs' precision; without, where that cannot run."""
+        is_wide = wide is not self._eager
         noise = Noisy(_finest_eps(self._inputs), self._policy.seed + 2)
-        copies = InputCopies(self._inputs, promote=wide, change=lambda flat, like: noise.shaken(flat))
+        copies = InputCopies(self._inputs, promote=is_wide, change=lambda flat, like: noise.shaken(flat))
+        tangents = promoted(self._tangents) if is_wide else self._tangents
+        modes = [Promoted(self._draws), noise] if is_wide else [noise]
         self._random.restore()
-        if not wide:
-            return execute(self._reference, copies, self._tangents, modes=[noise])
-        return execute(self._reference, copies, promoted(self._tangents), modes=[Promoted(self._draws), noise])
+        try:
+            return execute(self._reference, copies, tangents, modes=modes)
+        except Exception:
+            logger.debug("the reference cannot be run with rounding noise", exc_info=True)
+            return wide
 
     def _reject_overwritten(self, run: Run) -> None:
         name = run.overwritten()

@@ -2,8 +2,8 @@
 """Numbers against numbers: is a candidate's tensor as close to the float64 reference as eager's own?
 
 With c the candidate's error, e the yardstick (eager's error, or the change that rounding noise in every operator
-causes, whichever is larger), r the reference and u the step of the element type (``torch.finfo(dtype).eps``), a
-tensor passes if
+causes, whichever is larger: `gate_noise`), r the reference and u the step of the element type
+(``torch.finfo(dtype).eps``), a tensor passes if
 
     max |c|  <=  4 max |e|  +  FLOOR_MAX u max |r|          and          rms c  <=  2 rms e  +  FLOOR_RMS u rms r
 

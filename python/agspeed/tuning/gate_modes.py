@@ -4,8 +4,7 @@
 `DrawRecorder` watches an eager run in its own precision: it counts the bytes the run allocates and keeps the state of
 the random generators before every random operator. `Promoted` runs the same graph in float64: explicit casts to
 bfloat16 and float16 still round (a candidate that skips them computes something else), everything else keeps full
-precision, and random operators draw the very numbers the recorded run drew. `Noisy` adds rounding noise to a run. Modes
-belong to one run and one thread.
+precision, and random operators draw the very numbers the recorded run drew. Modes belong to one run and one thread.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from agspeed.tuning.gate_inputs import WIDER
 
-_RANDOM = torch.Tag.nondeterministic_seeded
+RANDOM = torch.Tag.nondeterministic_seeded
 _ROUNDING = (torch.float16, torch.bfloat16)
 _CASTS = (torch.ops.aten._to_copy.default,)
 
@@ -66,11 +65,11 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _RANDOM in func.tags:
+        if RANDOM in func.tags:
             dtypes = [_dtype_of(leaf) for leaf in tree_flatten((args, kwargs))[0]]
             self.draws.append((func, RandomState(self._devices), dtypes))
         result = func(*args, **kwargs)
-        if not _has_alias(func):
+        if not has_alias(func):
             for leaf in tree_flatten(result)[0]:
                 if isinstance(leaf, torch.Tensor):
                     self.promoted_bytes += leaf.numel() * WIDER.get(leaf.dtype, leaf.dtype).itemsize
@@ -86,7 +85,7 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if _RANDOM in func.tags:
+        if RANDOM in func.tags:
             return self._redraw(func, args, kwargs)
         if func is torch.ops.aten.view.dtype:
             raise NoReferenceError("the graph reinterprets the bits of floating point numbers")
@@ -94,7 +93,7 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs).to(torch.float64)
         args, kwargs = tree_map_only(torch.dtype, lambda dtype: WIDER.get(dtype, dtype), (args, kwargs))
         result = func(*args, **kwargs)
-        if _has_alias(func):
+        if has_alias(func):
             return result
         return tree_map_only(torch.Tensor, _widened, result)
 
@@ -116,31 +115,6 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 wide.copy_(thin)
                 return wide
         return tree_map_only(torch.Tensor, _widened, result)
-
-
-class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Changes every floating point result by one step of a precision, up or down at random.
-
-    How far the results of a run then move is how far any two correct implementations in that precision may differ.
-    """
-
-    def __init__(self, eps: float, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._eps = eps
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if _has_alias(func) or _RANDOM in func.tags:
-            return result
-        return tree_map_only(torch.Tensor, self.shaken, result)
-
-    def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            return tensor
-        with _disable_current_modes():
-            ones = torch.randint(0, 2, tensor.shape, generator=self._generator, dtype=torch.int8).to(tensor.device)
-            return tensor + tensor * ((ones * 2 - 1) * self._eps)
 
 
 @contextlib.contextmanager
@@ -173,7 +147,7 @@ def _dtype_of(leaf: Any) -> torch.dtype | None:
     return leaf.dtype if isinstance(leaf, torch.Tensor) else None
 
 
-def _has_alias(func: Any) -> bool:
+def has_alias(func: Any) -> bool:
     """True when a result shares memory with an argument: views and in-place operators."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
 
