@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/reference/backend.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 #include "backends/reference/scalar_op.h"
 
 namespace agspeed::backends::reference {
@@ -20,6 +24,8 @@ struct Launch {
 
   int64_t rank() const { return cluster.outerRank; }
   int64_t columns() const { return integers[rank()]; }
+  int64_t rows() const { return std::accumulate(integers, integers + rank(), int64_t{1}, std::multiplies<>()); }
+  int64_t blockRows() const { return integers[(rank() + 1) * (1 + static_cast<int64_t>(cluster.operands.size()))]; }
   int64_t outerStride(size_t operand, int64_t dim) const { return strides(operand)[dim]; }
   int64_t columnStride(size_t operand) const { return strides(operand)[rank()]; }
 
@@ -45,8 +51,13 @@ class RowInterpreter {
 
   void run() {
     for (size_t i = 0; i < values_.size(); ++i) evaluate(i);
-    for (const compiler::ClusterStore& store : launch_.cluster.stores) write(store);
+    for (const compiler::ClusterStore& store : launch_.cluster.stores) {
+      if (!launch_.cluster.operands[store.operand].isPerBlock) write(store);
+    }
   }
+
+  /// The values of a node, one per column. Requires: run().
+  const std::vector<Scalar>& valuesOf(int32_t node) const { return values_[node]; }
 
  private:
   void evaluate(size_t index) {
@@ -54,6 +65,10 @@ class RowInterpreter {
     std::vector<Scalar>& out = values_[index];
     if (infoOf(node.op).isReduction) {
       out = {reduce(node)};
+      return;
+    }
+    if (node.op == PointwiseOp::kSumRows) {
+      out = values_[node.inputs[0]];
       return;
     }
     int64_t count = node.isPerRow ? 1 : end_ - begin_;
@@ -103,6 +118,39 @@ class RowInterpreter {
   std::vector<std::vector<Scalar>> values_;
 };
 
+// Runs the rows of one block and stores their sums.
+void runBlock(const Launch& launch, int64_t block) {
+  std::vector<std::vector<Scalar>> sums(launch.cluster.nodes.size());
+  for (const compiler::ClusterStore& store : launch.cluster.stores) {
+    const ClusterNode& node = launch.cluster.nodes[store.node];
+    sums[store.node].assign(launch.columns(), reductionIdentity(PointwiseOp::kReduceSum, node.dtype));
+  }
+  int64_t end = std::min(launch.rows(), (block + 1) * launch.blockRows());
+  for (int64_t row = block * launch.blockRows(); row < end; ++row) {
+    RowInterpreter interpreter(launch, row, 0, launch.columns());
+    interpreter.run();
+    for (const compiler::ClusterStore& store : launch.cluster.stores) {
+      if (!launch.cluster.operands[store.operand].isPerBlock) continue;
+      std::vector<Scalar>& sum = sums[store.node];
+      const std::vector<Scalar>& values = interpreter.valuesOf(store.node);
+      DType dtype = launch.cluster.nodes[store.node].dtype;
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] = combineScalars(PointwiseOp::kReduceSum, dtype, sum[i], values[i]);
+      }
+    }
+  }
+  for (const compiler::ClusterStore& store : launch.cluster.stores) {
+    auto operand = static_cast<size_t>(store.operand);
+    if (!launch.cluster.operands[operand].isPerBlock) continue;
+    DType dtype = launch.cluster.nodes[store.node].dtype;
+    int64_t base = block * launch.outerStride(operand, 0);
+    for (size_t i = 0; i < sums[store.node].size(); ++i) {
+      Scalar sum = convertScalar(sums[store.node][i], isFloat(dtype) ? DType::kF64 : DType::kI64, dtype);
+      storeScalar(launch.pointers[operand], dtype, base + static_cast<int64_t>(i), sum);
+    }
+  }
+}
+
 class Library : public runtime::KernelLibrary {
  public:
   explicit Library(std::vector<Cluster> clusters) : clusters_(std::move(clusters)) {}
@@ -113,6 +161,10 @@ class Library : public runtime::KernelLibrary {
     Launch launch{clusters_[index], pointers, integers};
     if (launch.rank() == 0) {
       RowInterpreter(launch, 0, begin, end).run();
+      return;
+    }
+    if (launch.cluster.sumsRows()) {
+      for (int64_t block = begin; block < end; ++block) runBlock(launch, block);
       return;
     }
     for (int64_t row = begin; row < end; ++row) RowInterpreter(launch, row, 0, launch.columns()).run();

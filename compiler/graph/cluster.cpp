@@ -91,13 +91,14 @@ constexpr Row kPointwiseOps[] = {
     {{PointwiseOp::kReduceMax, "reduce_max", 1, true}, Typing::kArithmetic},
     {{PointwiseOp::kReduceMin, "reduce_min", 1, true}, Typing::kArithmetic},
     {{PointwiseOp::kReduceProd, "reduce_prod", 1, true}, Typing::kArithmetic},
+    {{PointwiseOp::kSumRows, "sum_rows", 1, false}, Typing::kArithmetic},
 };
 
 constexpr bool isIndexedByEnum() {
   for (size_t i = 0; i < std::size(kPointwiseOps); ++i) {
     if (static_cast<size_t>(kPointwiseOps[i].info.op) != i) return false;
   }
-  return std::size(kPointwiseOps) == static_cast<size_t>(PointwiseOp::kReduceProd) + 1;
+  return std::size(kPointwiseOps) == static_cast<size_t>(PointwiseOp::kSumRows) + 1;
 }
 static_assert(isIndexedByEnum(), "kPointwiseOps must list every PointwiseOp in the enum's order");
 
@@ -153,13 +154,19 @@ bool Cluster::hasReduction() const {
   return std::ranges::any_of(nodes, [](const ClusterNode& node) { return infoOf(node.op).isReduction; });
 }
 
+bool Cluster::sumsRows() const {
+  return std::ranges::any_of(nodes, [](const ClusterNode& node) { return node.op == PointwiseOp::kSumRows; });
+}
+
 std::string Cluster::toString() const {
   std::string text = "cluster rank " + std::to_string(outerRank) + "\n";
   for (size_t i = 0; i < operands.size(); ++i) {
     const ClusterOperand& operand = operands[i];
     text += "  operand " + std::to_string(i) + " " + std::string(agspeed::toString(operand.dtype)) +
             (operand.isOutput ? " out " : " in ") + std::string(compiler::toString(operand.columns)) +
-            (operand.isPerRow ? " row\n" : "\n");
+            (operand.isPerRow     ? " row\n"
+             : operand.isPerBlock ? " block\n"
+                                  : "\n");
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ClusterNode& node = nodes[i];
@@ -189,6 +196,7 @@ StatusOr<ClusterOperand> parseOperand(TextReader& in) {
   if (name == kColumnNames.end()) return in.fail("expected contiguous, broadcast or strided");
   operand.columns = static_cast<ClusterOperand::Columns>(name - kColumnNames.begin());
   operand.isPerRow = in.accept("row");
+  operand.isPerBlock = !operand.isPerRow && in.accept("block");
   return operand;
 }
 
@@ -263,10 +271,14 @@ Status verifyNode(const Cluster& cluster, size_t index) {
   bool usesElements = false;
   for (int32_t input : node.inputs) {
     if (input < 0 || static_cast<size_t>(input) >= index) return invalidArgument("uses a node that is not before it");
+    if (cluster.nodes[input].op == PointwiseOp::kSumRows) return invalidArgument("uses a sum over rows");
     inputs.push_back(cluster.nodes[input].dtype);
     usesElements |= !cluster.nodes[input].isPerRow;
   }
   AG_RETURN_IF_ERROR(checkTyping(node.op, node.dtype, inputs));
+  if (node.op == PointwiseOp::kSumRows && (node.isPerRow || !usesElements)) {
+    return invalidArgument("must be an element node that adds up an element node");
+  }
   if (infoOf(node.op).isReduction || node.op == PointwiseOp::kConstant) {
     return node.isPerRow ? Status() : invalidArgument("must be a row node");
   }
@@ -296,20 +308,30 @@ Status verifyStore(const Cluster& cluster, const ClusterStore& store) {
     return invalidArgument("store n" + std::to_string(store.node) + " -> " + std::to_string(store.operand) +
                            ": node and operand differ in dtype or shape");
   }
+  if (operand.isPerBlock != (node.op == PointwiseOp::kSumRows)) {
+    return invalidArgument("a store to operand " + std::to_string(store.operand) +
+                           ": sums over rows, and only they, go to block operands");
+  }
   return {};
+}
+
+Status verifyOperand(const ClusterOperand& operand) {
+  bool isBroadcast = operand.columns == ClusterOperand::Columns::kBroadcast;
+  if (isBroadcast != operand.isPerRow) return invalidArgument("must be per row exactly when it broadcasts its columns");
+  bool isPlainOutput = operand.isOutput && operand.columns == ClusterOperand::Columns::kContiguous;
+  return operand.isPerBlock && !isPlainOutput ? invalidArgument("is per block and must be a contiguous output")
+                                              : Status();
 }
 
 }  // namespace
 
 Status Cluster::verify() const {
   if (outerRank < 0) return invalidArgument("a cluster's rank must not be negative");
-  if (outerRank == 0 && hasReduction()) return invalidArgument("a cluster with a reduction needs an outer dimension");
+  if (outerRank == 0 && (hasReduction() || sumsRows())) {
+    return invalidArgument("a cluster with a reduction needs an outer dimension");
+  }
   for (size_t i = 0; i < operands.size(); ++i) {
-    bool isBroadcast = operands[i].columns == ClusterOperand::Columns::kBroadcast;
-    if (isBroadcast != operands[i].isPerRow) {
-      return invalidArgument("operand " + std::to_string(i) +
-                             " must be per row exactly when it broadcasts its columns");
-    }
+    AG_RETURN_IF_ERROR(verifyOperand(operands[i]).withContext("operand " + std::to_string(i)));
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (Status status = verifyNode(*this, i); !status) {

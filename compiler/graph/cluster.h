@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster: a fused group of element-wise operations and last-axis reductions that becomes one kernel. Pure data; the
-// seam between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
+// Cluster: a fused group of element-wise operations and reductions that becomes one kernel. Pure data; the seam
+// between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
 //
 // Iteration space: `rank` outer dimensions, then one innermost dimension ("columns"). A row is one point of the outer
 // dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and what
@@ -18,6 +18,11 @@
 // need. Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer
 // strides [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns. A
 // cluster with a reduction has rank > 0, so a slice always holds whole rows.
+//
+// Sums over rows: sum_rows adds an element node up over the rows of a block, column by column; its value is only
+// stored, to a "block" operand of [blocks, columns]. Such a cluster has one more integer at the end of the table, the
+// rows per block, and its extent counts blocks; a block operand's first outer stride is the step from block to block,
+// its other outer strides are 0. Blocks are as long as the table says, so the bits of a sum do not depend on threads.
 #pragma once
 
 #include <cstdint>
@@ -114,13 +119,15 @@ enum class PointwiseOp : uint8_t {
   kReduceMax,
   kReduceMin,
   kReduceProd,
+  // sum over the rows of a block
+  kSumRows,
 };
 
 struct OpInfo {
   PointwiseOp op;
   std::string_view name;  ///< "add", "reduce_sum", ...
   int arity;
-  bool isReduction;
+  bool isReduction;  ///< over the columns
 };
 
 const OpInfo& infoOf(PointwiseOp op);
@@ -137,6 +144,8 @@ struct ClusterOperand {
   Columns columns = Columns::kContiguous;
   /// True for an operand with one element per row (a stored row value, or a load that is broadcast over columns).
   bool isPerRow = false;
+  /// True for an output with one row per block: the place of a sum over rows.
+  bool isPerBlock = false;
 };
 
 struct ClusterNode {
@@ -161,6 +170,8 @@ struct Cluster {
   std::vector<ClusterStore> stores;
 
   bool hasReduction() const;
+  /// True when the extent counts blocks of rows.
+  bool sumsRows() const;
   /// Canonical text; equal kernels have equal text, so it is hashed for the object cache. parse() reads it back.
   std::string toString() const;
   static StatusOr<Cluster> parse(std::string_view text);

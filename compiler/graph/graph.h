@@ -10,8 +10,9 @@
 //   return %w
 //
 // Nodes stand in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions,
-// a call of an ATen operator, or (after fusion) the launch of a kernel, whose Cluster the graph owns. `origin` keeps
-// the FX node names a node came from, so plans and reports can go back to FX.
+// a sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or (after fusion) the launch of a
+// kernel, whose Cluster the graph owns. `origin` keeps the FX node names a node came from, so plans and reports can go
+// back to FX.
 //
 // Effects: a node that mutates, draws random numbers or is opaque is never dropped, duplicated or moved across another
 // such node or across a node that touches the same memory (see passes/graph/dependencies.h).
@@ -73,7 +74,10 @@ struct Node {
 
   PointwiseOp op = PointwiseOp::kCast;  ///< kPointwise, kReduce
   double constant = 0;                  ///< op == kConstant
-  int32_t numReducedDims = 0;           ///< kReduce: trailing dimensions of the input
+  int32_t numReducedDims = 0;           ///< kReduce: trailing dimensions of the input; leading ones for kSumRows
+  /// kReduce of kSumRows: the result has a first dimension of blocks of this many rows (the last one may be shorter).
+  /// 0: one block, and no such dimension.
+  SymExpr blockRows;
 
   std::string target;  ///< kCall: "aten.mm.default"
   std::vector<Argument> arguments;

@@ -91,11 +91,14 @@ class GraphReader {
       if (i > 0) AG_RETURN_IF_ERROR(in_.expect(","));
       AG_RETURN_IF_ERROR(readUse(node));
     }
-    if (!infoOf(node.op).isReduction) return {};
+    if (!infoOf(node.op).isReduction && node.op != PointwiseOp::kSumRows) return {};
     node.kind = NodeKind::kReduce;
     AG_RETURN_IF_ERROR(in_.expect("dims"));
     AG_ASSIGN_OR_RETURN(int64_t numDims, in_.readInteger());
     node.numReducedDims = static_cast<int32_t>(numDims);
+    if (in_.accept("block")) {
+      AG_ASSIGN_OR_RETURN(node.blockRows, readBracketed());
+    }
     return {};
   }
 

@@ -60,7 +60,8 @@ std::string printOperation(const Graph& graph, const Node& node) {
       return name + " " + inputs();
     }
     case NodeKind::kReduce:
-      return std::string(infoOf(node.op).name) + " " + inputs() + " dims " + std::to_string(node.numReducedDims);
+      return std::string(infoOf(node.op).name) + " " + inputs() + " dims " + std::to_string(node.numReducedDims) +
+             (isZero(node.blockRows) ? "" : " block [" + node.blockRows.toString() + "]");
     case NodeKind::kCall:
       return "call " + formatString(node.target) + "(" +
              join(node.arguments, [&](const Argument& a) { return printArgument(graph, node, a); }) + ")" +

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph::verify: the rules every pass may rely on and must keep.
+#include <algorithm>
 #include <set>
 
 #include "compiler/graph/graph.h"
@@ -75,7 +76,8 @@ class Verifier {
   }
 
   Status verifyPointwise(const Node& node) {
-    if (infoOf(node.op).isReduction || node.op == PointwiseOp::kLoad) return internalError("is not element-wise");
+    bool isReduction = infoOf(node.op).isReduction || node.op == PointwiseOp::kSumRows;
+    if (isReduction || node.op == PointwiseOp::kLoad) return internalError("is not element-wise");
     AG_RETURN_IF_ERROR(verifyDTypes(node));
     const Dims& result = graph_.typeOf(node.results[0]).sizes;
     for (ValueId input : node.inputs) {
@@ -91,8 +93,9 @@ class Verifier {
   }
 
   Status verifyReduce(const Node& node) {
-    if (!infoOf(node.op).isReduction) return internalError("is not a reduction");
     AG_RETURN_IF_ERROR(verifyDTypes(node));
+    if (node.op == PointwiseOp::kSumRows) return verifySumRows(node);
+    if (!infoOf(node.op).isReduction) return internalError("is not a reduction");
     const Dims& input = graph_.typeOf(node.inputs[0]).sizes;
     const Dims& result = graph_.typeOf(node.results[0]).sizes;
     size_t numKept = input.size() - static_cast<size_t>(node.numReducedDims);
@@ -104,6 +107,24 @@ class Verifier {
       }
     }
     return {};
+  }
+
+  // The result ends with the columns; before them stand dimensions of size 1, or the blocks.
+  Status verifySumRows(const Node& node) {
+    const Dims& input = graph_.typeOf(node.inputs[0]).sizes;
+    const Dims& result = graph_.typeOf(node.results[0]).sizes;
+    auto numRowDims = static_cast<size_t>(node.numReducedDims);
+    if (node.numReducedDims < 1 || numRowDims >= input.size())
+      return internalError("sums an impossible number of dims");
+    size_t numColumnDims = input.size() - numRowDims;
+    if (result.size() < numColumnDims) return internalError("has a result of another rank");
+    size_t numOther = result.size() - numColumnDims;
+    for (size_t i = 0; i < numColumnDims; ++i) {
+      if (!sameValue(input[numRowDims + i], result[numOther + i])) return internalError("has other columns");
+    }
+    if (!isZero(node.blockRows)) return numOther == 1 ? Status() : internalError("needs one dimension of blocks");
+    bool areOnes = std::all_of(result.begin(), result.begin() + static_cast<std::ptrdiff_t>(numOther), isOne);
+    return areOnes ? Status() : internalError("has more than one row");
   }
 
   Status verifyCall(const Node& node) {
@@ -130,7 +151,7 @@ class Verifier {
       return internalError("has another number of operands than its cluster");
     }
     size_t numStrides = static_cast<size_t>(cluster.outerRank) + 1;
-    if (node.integers.size() != numStrides * (1 + cluster.operands.size())) {
+    if (node.integers.size() != numStrides * (1 + cluster.operands.size()) + (cluster.sumsRows() ? 1 : 0)) {
       return internalError("has an integer table of the wrong length");
     }
     for (size_t i = 0; i < cluster.operands.size(); ++i) {

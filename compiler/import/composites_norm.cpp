@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of layer normalisation. The input's gradient is one kernel; the gradients of weight and bias sum over rows,
-// which is a column reduction, so an ATen sum finishes them over the kernel's products.
+// Builders of layer normalisation. The backward is one pass: the kernel that computes the input's gradient also adds up
+// the gradients of weight and bias, block by block of rows.
 #include <numeric>
 
 #include "compiler/import/expression.h"
@@ -51,18 +51,11 @@ class NormBuilder {
 
   Status result(const char* name, size_t index) { return op_.setResult(names_[name], index); }
 
-  // The sum over rows of a named value, as an ATen call, converted to the result's dtype.
+  // The sum over rows of a named value, converted to the result's dtype.
   Status sumOverRows(const char* name, size_t index) {
-    AG_ASSIGN_OR_RETURN(TensorType type, op_.resultType(index));
-    const TensorType source = op_.emitter().typeOf(names_[name].value);
-    size_t numRowsDims = source.rank() - numDims_;
-    if (numRowsDims == 0) return op_.setResult(names_[name], index);
-    std::vector<Argument> dims;
-    for (size_t i = 0; i < numRowsDims; ++i) dims.push_back(Argument::ofInteger(static_cast<int64_t>(i)));
-    ValueId sum = op_.emitter().call("aten.sum.dim_IntList", {names_[name].value},
-                                     {Argument::ofInput(0), Argument::ofList(std::move(dims))},
-                                     {contiguousType(source.dtype, type.sizes)})[0];
-    return op_.setResult(op_.emitter().use(sum), index);
+    size_t numRowDims = op_.emitter().typeOf(names_[name].value).rank() - numDims_;
+    if (numRowDims == 0) return op_.setResult(names_[name], index);
+    return op_.setResult(op_.emitter().sumRows(names_[name], numRowDims, 0), index);
   }
 
  private:

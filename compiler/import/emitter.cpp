@@ -74,6 +74,17 @@ std::optional<double> foldNumbers(PointwiseOp op, const std::vector<Operand>& in
   }
 }
 
+// Rows that are added up one by one; 0: all of them. About the square root of the number of rows, so that errors stay
+// small and blocks are many enough for threads.
+int64_t rowsPerBlock(int64_t rows, int64_t elements) {
+  constexpr int64_t kLongest = 64;
+  constexpr int64_t kSmall = 1 << 15;
+  if (rows <= kLongest && elements <= kSmall) return 0;
+  int64_t block = 8;
+  while (block < kLongest && block * block < rows) block *= 2;
+  return block < rows ? block : 0;
+}
+
 }  // namespace
 
 Operand Emitter::number(double value, DType dtype) const {
@@ -88,7 +99,8 @@ TensorType Emitter::typeFor(DType dtype, const Dims& sizes) const {
 
 ValueId Emitter::addNode(PointwiseOp op, std::vector<ValueId> inputs, TensorType type) {
   Node node;
-  node.kind = infoOf(op).isReduction ? NodeKind::kReduce : NodeKind::kPointwise;
+  bool isReduction = infoOf(op).isReduction || op == PointwiseOp::kSumRows;
+  node.kind = isReduction ? NodeKind::kReduce : NodeKind::kPointwise;
   node.op = op;
   node.inputs = std::move(inputs);
   node.origin = origin_;
@@ -135,13 +147,62 @@ StatusOr<Operand> Emitter::apply(PointwiseOp op, std::vector<Operand> inputs) {
   return use(addNode(*version, std::move(values), typeFor(givesBool ? DType::kBool : dtype, sizes)));
 }
 
+size_t Emitter::firstStepDims(const Dims& sizes, size_t numDims) const {
+  constexpr int64_t kShortest = 64;
+  constexpr int64_t kLongest = 32768;
+  auto sizeOfLast = [&](size_t n) {
+    return estimate(numElements(Dims(sizes.end() - static_cast<std::ptrdiff_t>(n), sizes.end())), graph_.hints);
+  };
+  int64_t whole = sizeOfLast(numDims);
+  for (size_t n = 1; n < numDims && whole > kLongest; ++n) {
+    int64_t row = sizeOfLast(n);
+    if (row >= kShortest && row <= kLongest && whole / row <= kLongest) return n;
+  }
+  return 0;
+}
+
 Operand Emitter::reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims) {
   Dims sizes = graph_.typeOf(a.value).sizes;
+  size_t first = op == PointwiseOp::kReduceSum && isFloat(a.dtype) ? firstStepDims(sizes, numDims) : 0;
+  if (first > 0) return reduce(op, reduce(op, a, first, keepDims), keepDims ? numDims : numDims - first, keepDims);
   for (size_t i = sizes.size() - numDims; i < sizes.size(); ++i) sizes[i] = 1;
   if (!keepDims) sizes.resize(sizes.size() - numDims);
   ValueId value = addNode(op, {a.value}, contiguousType(a.dtype, std::move(sizes)));
   graph_.nodes.back().numReducedDims = static_cast<int32_t>(numDims);
   return use(value);
+}
+
+Operand Emitter::sumRows(const Operand& a, size_t numDims, size_t numOnes) {
+  Operand sum = a;
+  while (true) {
+    const Dims sizes = graph_.typeOf(sum.value).sizes;
+    auto firstColumn = sizes.begin() + static_cast<std::ptrdiff_t>(numDims);
+    SymExpr rows = numElements(Dims(sizes.begin(), firstColumn));
+    int64_t elements = estimate(numElements(sizes), graph_.hints);
+    int64_t block = rowsPerBlock(estimate(rows, graph_.hints), elements);
+    Dims result = block > 0 ? Dims{floorDiv(rows + (block - 1), block)} : Dims(numOnes, SymExpr(1));
+    result.insert(result.end(), firstColumn, sizes.end());
+    sum = use(addNode(PointwiseOp::kSumRows, {sum.value}, contiguousType(a.dtype, std::move(result))));
+    graph_.nodes.back().numReducedDims = static_cast<int32_t>(numDims);
+    graph_.nodes.back().blockRows = block;
+    if (block == 0) return sum;
+    numDims = 1;
+  }
+}
+
+Operand Emitter::unsqueezeLast(const Operand& a, size_t numDims) {
+  TensorType type = graph_.typeOf(a.value);
+  std::vector<int32_t> viewDims;
+  for (size_t i = 0; i < type.rank(); ++i) viewDims.push_back(static_cast<int32_t>(i));
+  viewDims.resize(type.rank() + numDims, -1);
+  type.sizes.resize(viewDims.size(), 1);
+  type.strides.resize(viewDims.size(), 1);
+  std::vector<Argument> sizes;
+  for (const SymExpr& size : type.sizes) sizes.push_back(Argument::ofInteger(size));
+  ValueId view = call("aten.view.default", {a.value}, {Argument::ofInput(0), Argument::ofList(sizes)}, {type})[0];
+  graph_.nodes.back().effects.mayAlias = true;
+  graph_.nodes.back().viewDims = std::move(viewDims);
+  return use(view);
 }
 
 ValueId Emitter::materialize(const Operand& a, const TensorType& type, const std::string& name) {

@@ -42,8 +42,16 @@ class Emitter {
   /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such
   /// operation.
   StatusOr<Operand> apply(PointwiseOp op, std::vector<Operand> inputs);
-  /// Reduces the trailing dimensions. keepDims: leaves them as size 1.
+  /// Reduces the trailing dimensions. keepDims: leaves them as size 1. Long rows are summed in two steps, so that
+  /// threads share them and no chain of additions is long.
   Operand reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims);
+  /// How many of numDims trailing dimensions the first step of a long sum takes; 0: it is not cut in two.
+  size_t firstStepDims(const Dims& sizes, size_t numDims) const;
+  /// Sums the first dimensions, in blocks of rows whose sums are summed again. The result is numOnes dimensions of size
+  /// 1, then the dimensions that are left.
+  Operand sumRows(const Operand& a, size_t numDims, size_t numOnes);
+  /// A view with numDims more dimensions of size 1 at the end.
+  Operand unsqueezeLast(const Operand& a, size_t numDims);
   /// The operand as a value of exactly `type`, produced by this operator (never one of its inputs).
   ValueId materialize(const Operand& a, const TensorType& type, const std::string& name);
   /// An ATen call whose results have the given types; inputs are numbered by the arguments.

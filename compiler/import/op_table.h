@@ -59,5 +59,8 @@ Status buildSoftmaxBackward(OpImport& op);
 Status buildLogSoftmaxBackward(OpImport& op);
 Status buildLayerNorm(OpImport& op);  // composites_norm.cpp
 Status buildLayerNormBackward(OpImport& op);
+Status buildBatchNorm(OpImport& op);  // composites_batch_norm.cpp
+Status buildBatchNormBackward(OpImport& op);
+Status buildDropout(OpImport& op);  // composites_random.cpp
 
 }  // namespace agspeed::compiler

@@ -8,8 +8,8 @@
 //   softmax:  phase 0  loop: max(x)         phase 1  loop: sum(exp(x - max))        phase 2  loop: store exp(x - max) /
 //   sum
 //
-// All element stores are in the last phase. So an output may alias an input exactly: nothing is read after it is
-// written.
+// All element stores are in the last phase, and so are the additions to sums over rows. So an output may alias an input
+// exactly: nothing is read after it is written.
 #pragma once
 
 #include <vector>

@@ -33,19 +33,21 @@ class KernelEmitter {
   void emit() {
     if (cluster_.outerRank == 0) {
       emitRow({begin_, end_, schedule_.lanes});
+    } else if (cluster_.sumsRows()) {
+      emitBlocks();
     } else {
-      emitRows();
+      emitRows(begin_, end_);
     }
   }
 
  private:
   using Coordinates = std::vector<Val>;
 
-  // Outer coordinates of row `begin`, innermost last. Only here is a division: later rows count up.
-  Coordinates firstCoordinates() {
+  // Outer coordinates of a row, innermost last. Only here is a division: later rows count up.
+  Coordinates coordinatesOf(Val row) {
     int rank = cluster_.outerRank;
     Coordinates coordinates(rank);
-    Val rest = begin_;
+    Val rest = row;
     for (int dimension = rank - 1; dimension > 0; --dimension) {
       Val size = access_.outerSize(dimension);
       Val one = b_.like(size, 1);
@@ -73,10 +75,42 @@ class KernelEmitter {
     return coordinates;
   }
 
-  void emitRows() {
+  // The slice counts blocks: each clears its sums, then adds its rows to them.
+  void emitBlocks() {
+    Val numRows = access_.outerSize(0);
+    for (int dimension = 1; dimension < cluster_.outerRank; ++dimension) {
+      numRows = numRows * access_.outerSize(dimension);
+    }
+    scf::ForOp::create(b_.ops(), b_.loc(), begin_.value, end_.value, b_.like(begin_, 1).value, ValueRange{},
+                       [&](OpBuilder& ops, Location loc, Value index, ValueRange) {
+                         OpBuilder::InsertionGuard guard(b_.ops());
+                         b_.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
+                         Val block = b_.wrap(index);
+                         access_.enterBlock(block);
+                         clearSums();
+                         Val first = block * access_.blockRows();
+                         Val next = first + access_.blockRows();
+                         emitRows(first, select(lt(next, numRows), next, numRows));
+                         scf::YieldOp::create(b_.ops(), loc);
+                       });
+  }
+
+  void clearSums() {
+    ColumnRange columns{b_.like(begin_, 0), access_.numColumns(), schedule_.lanes};
+    emitColumnLoop(b_, columns, {}, [&](const ColumnVector& vector) {
+      for (const ClusterStore& store : schedule_.elementStores) {
+        if (!cluster_.operands[store.operand].isPerBlock) continue;
+        Type element = registerType(b_.ops().getContext(), cluster_.nodes[store.node].dtype);
+        access_.store(store.operand, vector, b_.constant(VectorType::get({vector.lanes}, element), 0));
+      }
+      return std::vector<Val>();
+    });
+  }
+
+  void emitRows(Val begin, Val end) {
     SmallVector<Value> initial;
-    for (Val coordinate : firstCoordinates()) initial.push_back(coordinate.value);
-    scf::ForOp::create(b_.ops(), b_.loc(), begin_.value, end_.value, b_.like(begin_, 1).value, initial,
+    for (Val coordinate : coordinatesOf(begin)) initial.push_back(coordinate.value);
+    scf::ForOp::create(b_.ops(), b_.loc(), begin.value, end.value, b_.like(begin, 1).value, initial,
                        [&](OpBuilder& ops, Location loc, Value, ValueRange carried) {
                          OpBuilder::InsertionGuard guard(b_.ops());
                          b_.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
@@ -150,7 +184,12 @@ class KernelEmitter {
   // All values first: a store may overwrite what a later value's load would read.
   void storeElements(const ColumnVector& columns) {
     std::vector<Val> values;
-    for (const ClusterStore& store : schedule_.elementStores) values.push_back(elementValue(store.node, columns));
+    for (const ClusterStore& store : schedule_.elementStores) {
+      const ClusterNode& node = cluster_.nodes[store.node];
+      bool isSum = node.op == PointwiseOp::kSumRows;
+      values.push_back(elementValue(isSum ? node.inputs[0] : store.node, columns));
+      if (isSum) values.back() = access_.load(store.operand, columns) + values.back();
+    }
     for (size_t i = 0; i < values.size(); ++i) {
       const ClusterStore& store = schedule_.elementStores[i];
       access_.store(store.operand, columns, castForStore(values[i], cluster_.nodes[store.node].dtype, store));

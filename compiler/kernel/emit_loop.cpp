@@ -32,7 +32,8 @@ class ColumnLoop {
     bool isBlocked = std::any_of(reductions_.begin(), reductions_.end(), [](const Reduction& r) {
       return r.op == PointwiseOp::kReduceSum && isFloat(r.dtype);
     });
-    Accumulators totals = isBlocked ? emitBlocks(fullEnd) : emitVectors(range_.begin, fullEnd, neutral());
+    Accumulators totals =
+        isBlocked ? emitBlocks(range_.begin, fullEnd, kBlockLevels) : emitVectors(range_.begin, fullEnd, neutral());
     totals = emitTail(fullEnd, totals);
     std::vector<Val> results;
     for (size_t i = 0; i < reductions_.size(); ++i) {
@@ -79,12 +80,15 @@ class ColumnLoop {
     return Accumulators(loop.getResults());
   }
 
-  Accumulators emitBlocks(Val fullEnd) {
-    int64_t step = static_cast<int64_t>(range_.lanes) * kBlockVectors;
-    auto loop = emitFor(range_.begin, fullEnd, step, neutral(), [&](Val blockBegin, ValueRange totals) {
+  // Full vectors in [begin, end), accumulated block by block; level 0 is one block.
+  Accumulators emitBlocks(Val begin, Val end, int level) {
+    if (level == 0) return emitVectors(begin, end, neutral());
+    int64_t step = range_.lanes;
+    for (int i = 0; i < level; ++i) step *= kBlockVectors;
+    auto loop = emitFor(begin, end, step, neutral(), [&](Val blockBegin, ValueRange totals) {
       Val next = blockBegin + b_.like(blockBegin, static_cast<double>(step));
-      Val blockEnd = select(lt(next, fullEnd), next, fullEnd);
-      Accumulators block = emitVectors(blockBegin, blockEnd, neutral());
+      Val blockEnd = select(lt(next, end), next, end);
+      Accumulators block = emitBlocks(blockBegin, blockEnd, level - 1);
       std::vector<Val> values;
       for (Value value : block) values.push_back(b_.wrap(value));
       return combineAll(totals, values);

@@ -3,9 +3,9 @@
 //
 // A loop runs over full vectors and then once, masked, over what is left. A reduction keeps one accumulator of `lanes`
 // elements: lane l holds the columns c with c % lanes == l, folded together at the end by halving (lane l with lane
-// l + n/2, ...). Floating-point sums are kept in two levels: after kBlockVectors vectors the accumulator is added to an
-// outer one, so that the error grows with the square root of the length at worst. The order depends on the number of
-// columns alone, so neither slicing nor threads change a bit.
+// l + n/2, ...). Floating-point sums are kept in three levels: after kBlockVectors vectors the accumulator is added to
+// an outer one, and that after as many blocks to a third, so that chains of additions stay short. The order depends on
+// the number of columns alone, so neither slicing nor threads change a bit.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@
 namespace agspeed::compiler {
 
 constexpr int kBlockVectors = 64;
+constexpr int kBlockLevels = 2;
 
 /// The value that leaves a reduction unchanged, in the given scalar or vector type.
 passes::Val neutralElement(passes::ValueBuilder& builder, PointwiseOp reduction, mlir::Type type, DType dtype);

@@ -28,6 +28,7 @@ OperandAccess::OperandAccess(ValueBuilder& builder, const Cluster& cluster, Valu
     columnStrides_.push_back(isStrided ? integerAt(integers, next) : Val());
     ++next;
   }
+  if (cluster.sumsRows()) blockRows_ = integerAt(integers, next);
   rows_ = bases_;
 }
 
@@ -46,9 +47,18 @@ unsigned OperandAccess::alignmentOf(int operand) const {
   return static_cast<unsigned>(sizeInBytes(cluster_.operands[operand].dtype));
 }
 
+void OperandAccess::enterBlock(Val block) {
+  for (size_t operand = 0; operand < bases_.size(); ++operand) {
+    if (!cluster_.operands[operand].isPerBlock) continue;
+    Val offset = block * outerStrides_[operand][0];
+    rows_[operand] = LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), elementOf(operand),
+                                         bases_[operand], ValueRange{offset.value});
+  }
+}
+
 void OperandAccess::enterRow(const std::vector<Val>& coordinates) {
   for (size_t operand = 0; operand < bases_.size(); ++operand) {
-    if (coordinates.empty()) continue;
+    if (coordinates.empty() || cluster_.operands[operand].isPerBlock) continue;
     Val offset = coordinates[0] * outerStrides_[operand][0];
     for (size_t dimension = 1; dimension < coordinates.size(); ++dimension) {
       offset = offset + coordinates[dimension] * outerStrides_[operand][dimension];

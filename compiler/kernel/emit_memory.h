@@ -24,7 +24,11 @@ class OperandAccess {
 
   passes::Val outerSize(int dimension) const { return outerSizes_[dimension]; }
   passes::Val numColumns() const { return numColumns_; }
-  /// Computes each operand's address of the row with these outer coordinates; later accesses are in that row.
+  /// Rows per block. Requires: the cluster sums rows.
+  passes::Val blockRows() const { return blockRows_; }
+  /// Computes the block operands' addresses; later accesses to them are in that block.
+  void enterBlock(passes::Val block);
+  /// Computes the other operands' addresses of the row with these outer coordinates; later accesses are in that row.
   void enterRow(const std::vector<passes::Val>& coordinates);
 
   /// A vector of the operand's columns in register form. Masked-off lanes are zero.
@@ -44,6 +48,7 @@ class OperandAccess {
   const Cluster& cluster_;
   std::vector<passes::Val> outerSizes_;
   passes::Val numColumns_;
+  passes::Val blockRows_;
   std::vector<mlir::Value> bases_;                      ///< per operand: its pointer
   std::vector<mlir::Value> rows_;                       ///< per operand: address of the current row
   std::vector<std::vector<passes::Val>> outerStrides_;  ///< per operand

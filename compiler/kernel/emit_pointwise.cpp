@@ -216,6 +216,7 @@ bool hasCode(const Cluster& cluster, const ClusterNode& node) {
     bool isExtreme = node.op == Op::kReduceMax || node.op == Op::kReduceMin;
     return node.dtype != DType::kBool || isExtreme;
   }
+  if (node.op == Op::kSumRows) return node.dtype != DType::kBool;
   if (node.op == Op::kLoad || node.op == Op::kConstant || node.op == Op::kCast) return true;
   const Row* row = rowOf(node.op);
   return row && (row->domains & domainOf(operationDType(cluster, node)));

@@ -31,7 +31,8 @@ struct Operand {
   ValueId value = compiler::kNoValue;
   Dims strides;
   bool isOutput = false;
-  bool isRow = false;  // an output with one element per row
+  bool isRow = false;    // an output with one element per row
+  bool isBlock = false;  // an output with one row per block
   int32_t loadNode = -1;
 };
 
@@ -101,6 +102,10 @@ class KernelBuilder {
     for (int32_t index : unit_.nodes) {
       ValueId value = graph_.nodes[index].results[0];
       if (!isNeeded_[value]) continue;
+      if (graph_.nodes[index].op == PointwiseOp::kSumRows) {
+        addBlockOutput(value);
+        continue;
+      }
       Operand output{
           .value = value, .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()), .isOutput = true};
       output.isRow = graph_.nodes[index].kind == NodeKind::kReduce ||
@@ -110,13 +115,23 @@ class KernelBuilder {
     }
   }
 
+  // Stays in place from row to row; its columns are the result's last dimensions.
+  void addBlockOutput(ValueId value) {
+    const Dims& strides = graph_.typeOf(value).strides;
+    Dims overSpace(unit_.space.rank(), SymExpr(0));
+    for (size_t i = 1; i <= unit_.space.numColumnDims; ++i) *(overSpace.end() - i) = *(strides.end() - i);
+    spaceStrides_.push_back(overSpace);
+    operands_.push_back({.value = value, .strides = std::move(overSpace), .isOutput = true, .isBlock = true});
+  }
+
   // --- loops ---
 
   // Dimensions of the space in loop order. Without fixed columns, the first output's memory order is the best guess.
   std::vector<size_t> loopOrder() const {
     std::vector<size_t> order(unit_.space.rank());
     std::iota(order.begin(), order.end(), 0);
-    auto output = std::ranges::find_if(operands_, [](const Operand& o) { return o.isOutput && !o.isRow; });
+    auto output =
+        std::ranges::find_if(operands_, [](const Operand& o) { return o.isOutput && !o.isRow && !o.isBlock; });
     if (unit_.space.numColumnDims > 0 || output == operands_.end()) return order;
     auto stride = [&](size_t d) { return compiler::estimate(output->strides[d], graph_.hints); };
     std::ranges::stable_sort(order, [&](size_t a, size_t b) { return stride(a) > stride(b); });
@@ -172,6 +187,7 @@ class KernelBuilder {
       if (operand.strides.size() == result.outer.size()) operand.strides.push_back(0);
       bool isSingle = isOne(result.columns) && operand.isOutput && !operand.isRow;
       if (isSingle) operand.strides.back() = 1;
+      if (operand.isBlock) operand.strides.front() = result.columns;
     }
     return result;
   }
@@ -183,6 +199,7 @@ class KernelBuilder {
       declared.dtype = graph_.typeOf(operand.value).dtype;
       declared.isOutput = operand.isOutput;
       declared.isPerRow = operand.isOutput ? operand.isRow : isZero(stride);
+      declared.isPerBlock = operand.isBlock;
       declared.columns = declared.isPerRow ? ClusterOperand::Columns::kBroadcast
                          : isOne(stride)   ? ClusterOperand::Columns::kContiguous
                                            : ClusterOperand::Columns::kStrided;
@@ -234,7 +251,7 @@ class KernelBuilder {
     }
     bool isReduce = node.kind == NodeKind::kReduce;
     if (isReduce && emitted.isPerRow) emitted.inputs[0] = spread(emitted.inputs[0]);
-    emitted.isPerRow |= isReduce;
+    emitted.isPerRow = node.op != PointwiseOp::kSumRows && (emitted.isPerRow || isReduce);
     nodeOf_[node.results[0]] = add(std::move(emitted));
   }
 
@@ -270,6 +287,18 @@ class KernelBuilder {
     int64_t grain = std::max(kMinGrainElements, kGrainWork / static_cast<int64_t>(result_.cluster.nodes.size()));
     launch.extent = loops.outer.empty() ? loops.columns : compiler::numElements(loops.outer);
     launch.grain = loops.outer.empty() ? SymExpr(grain) : max(1, floorDiv(grain, max(1, loops.columns)));
+    if (result_.cluster.sumsRows()) describeBlocks();
+  }
+
+  // The launch counts blocks instead of rows.
+  void describeBlocks() {
+    auto isSum = [&](int32_t index) { return graph_.nodes[index].op == PointwiseOp::kSumRows; };
+    const SymExpr& declared = graph_.nodes[*std::ranges::find_if(unit_.nodes, isSum)].blockRows;
+    Node& launch = result_.launch;
+    SymExpr rows = isZero(declared) ? launch.extent : declared;
+    launch.integers.push_back(rows);
+    launch.extent = isZero(declared) ? SymExpr(1) : floorDiv(launch.extent + rows - 1, rows);
+    launch.grain = max(1, floorDiv(launch.grain, max(1, rows)));
   }
 
   const AccessResolver& resolver_;

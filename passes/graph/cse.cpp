@@ -40,6 +40,7 @@ std::string keyOf(const Graph& graph, const Node& node) {
   std::string key = std::to_string(static_cast<int>(node.kind)) + "|" + node.target + "|";
   if (node.kind != NodeKind::kCall) {
     key += std::to_string(static_cast<int>(node.op)) + "|" + std::to_string(node.numReducedDims) + "|";
+    key += node.blockRows.toString() + "|";
     key.append(reinterpret_cast<const char*>(&node.constant), sizeof(double));
   }
   for (ValueId input : node.inputs) key += "%" + std::to_string(input);

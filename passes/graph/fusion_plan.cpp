@@ -29,6 +29,8 @@ bool isFusible(const Node& node) { return node.kind == NodeKind::kPointwise || n
 
 bool isConstant(const Node& node) { return node.kind == NodeKind::kPointwise && node.op == PointwiseOp::kConstant; }
 
+bool sumsRows(const Node& node) { return node.kind == NodeKind::kReduce && node.op == PointwiseOp::kSumRows; }
+
 class Planner {
  public:
   Planner(const AccessResolver& resolver, const FusionLimits& limits)
@@ -99,7 +101,8 @@ class Planner {
       if (unit.plan.isKernel) {
         bool isReduce = node.kind == NodeKind::kReduce;
         unit.plan.space.sizes = graph_.typeOf(isReduce ? node.inputs[0] : node.results[0]).sizes;
-        unit.plan.space.numColumnDims = isReduce ? static_cast<size_t>(node.numReducedDims) : 0;
+        auto numDims = static_cast<size_t>(node.numReducedDims);
+        unit.plan.space.numColumnDims = !isReduce ? 0 : sumsRows(node) ? unit.plan.space.rank() - numDims : numDims;
       }
       unitOf_[i] = static_cast<int32_t>(units_.size());
       units_.push_back(std::move(unit));
@@ -197,9 +200,13 @@ class Planner {
     for (ValueId input : node.inputs) {
       Access access = resolver_.resolve(input, sizes, space.rank());
       if (isInlined(access.root)) continue;
-      bool isInside = members.contains(resolver_.producerOf(access.root));
+      int32_t producer = resolver_.producerOf(access.root);
+      bool isInside = members.contains(producer);
+      // A sum over rows is complete when its kernel is.
+      if (isInside && sumsRows(graph_.nodes[producer])) return false;
       if (isInside ? !readsInPlace(access, space) : !hasUniformColumns(access.strides, space)) return false;
     }
+    if (sumsRows(node)) return true;
     const compiler::TensorType& result = graph_.typeOf(node.results[0]);
     return hasUniformColumns(stridesInSpace(result, space.rank()), space);
   }
@@ -222,6 +229,18 @@ class Planner {
     return std::ranges::any_of(users_[result], [&](int32_t user) { return isLive_[user] && !members.contains(user); });
   }
 
+  // The sums over rows of one kernel share its blocks.
+  bool haveSameBlocks(const std::vector<int32_t>& nodes) const {
+    const Node* first = nullptr;
+    for (int32_t index : nodes) {
+      const Node& node = graph_.nodes[index];
+      if (!sumsRows(node)) continue;
+      if (first && !compiler::sameValue(first->blockRows, node.blockRows)) return false;
+      first = &node;
+    }
+    return true;
+  }
+
   bool tryMerge(int32_t a, int32_t b) {
     const FusionUnit& x = units_[a].plan;
     const FusionUnit& y = units_[b].plan;
@@ -231,7 +250,7 @@ class Planner {
     std::vector<int32_t> nodes;
     std::ranges::merge(x.nodes, y.nodes, std::back_inserter(nodes));
     std::set<int32_t> members(nodes.begin(), nodes.end());
-    if (countOperands(nodes, members) > limits_.maxOperands) return false;
+    if (!haveSameBlocks(nodes) || countOperands(nodes, members) > limits_.maxOperands) return false;
     for (int32_t node : nodes) {
       if (!fitsNode(node, *space, members)) return false;
     }

@@ -153,6 +153,45 @@ TEST_P(Conformance, ReducesRowsAndBroadcastsThem) {
   }
 }
 
+TEST_P(Conformance, SumsRowsInBlocksBesideRowWork) {
+  std::mt19937 random(12);
+  // Per row: x minus its mean is stored, and added up over the rows of each block, as is x itself.
+  Cluster cluster = parse(R"(cluster rank 2
+    operand 0 f32 in contiguous
+    operand 1 f32 in broadcast row
+    operand 2 f32 out contiguous
+    operand 3 f32 out contiguous block
+    operand 4 f32 out contiguous block
+    n0 = load 0 : f32
+    n1 = load 1 : f32 row
+    n2 = reduce_sum n0 : f32 row
+    n3 = mul n1, n2 : f32 row
+    n4 = sub n0, n3 : f32
+    n5 = sum_rows n4 : f32
+    n6 = sum_rows n0 : f32
+    store n4 -> 2
+    store n5 -> 3
+    store n6 -> 4
+    end)");
+  constexpr int64_t kRows = 3 * 5;
+  for (int64_t columns : {1, 16, 39}) {
+    for (int64_t blockRows : {1, 4, 15, 20}) {
+      SCOPED_TRACE("columns " + std::to_string(columns) + ", rows per block " + std::to_string(blockRows));
+      int64_t c = columns;
+      int64_t blocks = (kRows + blockRows - 1) / blockRows;
+      Launch launch{cluster, {3, 5, c, 5 * c, c, 1, 5, 1, 0, 5 * c, c, 1, c, 0, 1, c, 0, 1, blockRows}, {}};
+      launch.buffers = {randomFloats(size_t(kRows * c), random, -1, 1), randomFloats(kRows, random),
+                        randomFloats(size_t(kRows * c), random), randomFloats(size_t(blocks * c), random),
+                        randomFloats(size_t(blocks * c), random)};
+      if (blocks == 1) {
+        expectSameAsReference(launch, {{0, 1}}, 1e-5);
+      } else {
+        expectSameAsReference(launch, {{0, 1}, {1, blocks}}, 1e-5);
+      }
+    }
+  }
+}
+
 TEST_P(Conformance, WalksOuterDimensionsStridesAndBroadcasts) {
   std::mt19937 random(13);
   Cluster add = parse(R"(cluster rank 2

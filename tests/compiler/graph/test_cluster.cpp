@@ -31,7 +31,7 @@ TEST(Cluster, PrintsWhatItParsed) {
 }
 
 TEST(Cluster, EveryOperationIsFoundByItsName) {
-  for (int i = 0; i <= static_cast<int>(PointwiseOp::kReduceProd); ++i) {
+  for (int i = 0; i <= static_cast<int>(PointwiseOp::kSumRows); ++i) {
     auto op = static_cast<PointwiseOp>(i);
     StatusOr<PointwiseOp> found = pointwiseOpFromString(infoOf(op).name);
     ASSERT_TRUE(found.isOk()) << infoOf(op).name;
@@ -69,6 +69,10 @@ constexpr const char* kStoreShape = R"(cluster rank 1 operand 0 f32 in contiguou
 constexpr const char* kHalf = R"(cluster rank 1 operand 0 bf16 in contiguous operand 1 bf16 out contiguous
   n0 = load 0 : bf16 n1 = exp n0 : bf16 store n1 -> 1 end)";
 constexpr const char* kOrder = R"(cluster rank 0 operand 0 f32 out contiguous n0 = exp n1 : f32 store n0 -> 0 end)";
+constexpr const char* kSumUsed = R"(cluster rank 1 operand 0 f32 in contiguous operand 1 f32 out contiguous
+  n0 = load 0 : f32 n1 = sum_rows n0 : f32 n2 = exp n1 : f32 store n2 -> 1 end)";
+constexpr const char* kSumPlace = R"(cluster rank 1 operand 0 f32 in contiguous operand 1 f32 out contiguous
+  n0 = load 0 : f32 n1 = sum_rows n0 : f32 store n1 -> 1 end)";
 constexpr const char* kNoStore = "cluster rank 0 operand 0 f32 in contiguous n0 = load 0 : f32 end";
 
 INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
@@ -77,6 +81,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
                                            Broken{"store_shape", kStoreShape, "differ in dtype or shape"},
                                            Broken{"half", kHalf, "does not compute in bf16"},
                                            Broken{"order", kOrder, "not before it"},
+                                           Broken{"sum_used", kSumUsed, "uses a sum over rows"},
+                                           Broken{"sum_place", kSumPlace, "go to block operands"},
                                            Broken{"no_store", kNoStore, "must store something"}),
                          [](const auto& info) { return std::string(info.param.name); });
 

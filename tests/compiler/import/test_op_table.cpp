@@ -59,8 +59,8 @@ class TypicalCall {
   }
 
   bool isTensor(const std::string& name) const {
-    static const std::set<std::string> kAlways = {"x",   "a",      "grad", "y",    "start",
-                                                  "end", "buffer", "mean", "rstd", "bias"};
+    static const std::set<std::string> kAlways = {"x",      "a",    "grad", "y",    "start",        "end",
+                                                  "buffer", "mean", "rstd", "bias", "running_mean", "running_var"};
     bool isScalarOverload = target_.ends_with("Scalar") || target_.ends_with("Scalar_mode") ||
                             target_.ends_with("ScalarOther") || target_.ends_with("Tensor_Scalar");
     if (target_ == "aten.pow.Scalar" || target_ == "aten.where.ScalarSelf") return name == "b";
@@ -72,7 +72,10 @@ class TypicalCall {
     return kAlways.contains(name);
   }
 
+  bool isBatchNorm() const { return target_.find("batch_norm") != std::string::npos; }
+
   Json sizeOf(const std::string& name) const {
+    if (isBatchNorm()) return name == "x" || name == "grad" ? Json{2, 8, 4, 4} : Json::array({8});
     if (name == "mean" || name == "rstd") return {4, 1};
     bool isAffine = startsWithAny(target_, {"aten.native_layer_norm"}) && (name == "weight" || name == "bias");
     return isAffine ? Json{8} : Json{4, 8};
@@ -91,6 +94,7 @@ class TypicalCall {
       return nullptr;
     }
     if (name == "eps") return 1e-5;
+    if (name == "p") return 0.5;
     return 2;
   }
 
@@ -110,6 +114,13 @@ class TypicalCall {
     if (target_ == "aten.native_layer_norm_backward.default") {
       return {{"tuple", {full, tensorType("f32", {8}), tensorType("f32", {8})}}};
     }
+    if (isBatchNorm()) {
+      Json types = {tensorType("f32", {2, 8, 4, 4})};
+      size_t numResults = target_.find("backward") == std::string::npos ? 5 : 3;
+      while (types.size() < numResults) types.push_back(tensorType("f32", {8}));
+      return {{"tuple", types}};
+    }
+    if (target_ == "aten.native_dropout.default") return {{"tuple", {full, tensorType("bool", {4, 8})}}};
     if (startsWithAny(target_, {"aten.log_sigmoid_forward", "aten._prelu_kernel_backward"}))
       return {{"tuple", {full, full}}};
     if (target_.starts_with("aten.var_mean")) return {{"tuple", {tensorType("f32", {4}), tensorType("f32", {4})}}};

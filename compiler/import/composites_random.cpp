@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builder of dropout. The mask stays a call of ATen's bernoulli, which draws the numbers that eager draws, in its
+// order; masking and scaling become nodes that fuse with their neighbours.
+#include "compiler/import/op_table.h"
+
+namespace agspeed::compiler {
+
+Status buildDropout(OpImport& op) {
+  AG_ASSIGN_OR_RETURN(TensorType maskType, op.resultType(1));
+  AG_ASSIGN_OR_RETURN(double probability, op.number("p"));
+  if (!op.isTensor("x") || !op.flag("train")) return unsupported("dropout outside training");
+  if (probability <= 0 || probability >= 1) return unsupported("dropout that keeps all or nothing");
+  const TensorType type = op.typeOf("x");
+  if (type.dtype != DType::kF32 && type.dtype != DType::kF64) return unsupported("dropout of another precision");
+  if (!isContiguous(type) || !isContiguous(maskType)) return unsupported("the order of the draws follows the strides");
+  Emitter& emitter = op.emitter();
+  std::vector<Argument> sizes;
+  for (const SymExpr& size : type.sizes) sizes.push_back(Argument::ofInteger(size));
+  Argument dtype = Argument::ofDType(DType::kBool);
+  dtype.name = "dtype";
+  ValueId like = emitter.call("aten.empty.memory_format", {}, {Argument::ofList(sizes), dtype}, {maskType})[0];
+  ValueId drawn = emitter.call("aten.bernoulli.p", {like}, {Argument::ofInput(0), Argument::ofFloat(1 - probability)},
+                               {maskType})[0];
+  emitter.graph().nodes.back().effects.isRandom = true;
+  AG_ASSIGN_OR_RETURN(Operand kept, emitter.apply(PointwiseOp::kMul, {emitter.use(op.tensor("x")),
+                                                                      emitter.cast(emitter.use(drawn), type.dtype)}));
+  Operand scale = emitter.number(1 / (1 - probability), type.dtype);
+  AG_ASSIGN_OR_RETURN(Operand scaled, emitter.apply(PointwiseOp::kMul, {kept, scale}));
+  AG_RETURN_IF_ERROR(op.setResult(scaled, 0));
+  op.setResultValue(drawn, 1);
+  return {};
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of training that the compiler takes apart: values, gradients and random numbers against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from agspeed.backends import CompileOptions, candidate
+
+
+def _step(model: nn.Module, x: Tensor, backend: Any) -> list[Tensor]:
+    """Output, gradients and buffers after one forward and backward, seeded."""
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    run: Callable[[Tensor], Tensor] = torch.compile(model, backend=backend, dynamic=False) if backend else model
+    x = x.clone().requires_grad_()
+    y = run(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    (y * weights.sin()).sum().backward()
+    assert x.grad is not None
+    return [y.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None), *model.buffers()]
+
+
+def _native(seen: list[Any]) -> Callable[[Any, list[Any]], Any]:
+    def backend(gm: Any, inputs: list[Any]) -> Any:
+        runner = candidate("native").compile(gm, inputs, CompileOptions(num_threads=torch.get_num_threads()))
+        seen.append(runner)
+        return runner
+
+    return backend
+
+
+def _compare(make: Callable[[], nn.Module], x: Tensor) -> None:
+    """Native errors against float64 stay within a small factor of eager's, or of the rounding of float32."""
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+
+    def fresh(dtype: torch.dtype) -> nn.Module:
+        torch.manual_seed(1)
+        return make().to(dtype)
+
+    seen: list[Any] = []
+    native = _step(fresh(torch.float32), x, _native(seen))
+    eager = _step(fresh(torch.float32), x, None)
+    exact = _step(fresh(torch.float64), x.double(), None)
+    assert seen
+    for index, (got, wanted, reference) in enumerate(zip(native, eager, exact, strict=True)):
+        scale = reference.double().square().mean().sqrt().clamp_min(1e-6)
+        error, yardstick = ((t.double() - reference).square().mean().sqrt() / scale for t in (got, wanted))
+        assert error <= max(3 * yardstick, 5e-7), f"result {index} of shape {tuple(got.shape)}: {error} {yardstick}"
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40)])
+def test_batch_norm_with_relu(shape: tuple[int, ...]) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(shape[1]) if len(shape) == 4 else nn.BatchNorm1d(shape[1])
+            nn.init.normal_(self.norm.weight)
+            nn.init.normal_(self.norm.bias)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.relu(self.norm(x * 2 + 5))
+
+    _compare(Block, torch.randn(shape))
+
+
+@pytest.mark.parametrize("shape", [(6, 32), (300, 48), (5, 90, 130), (1, 7)])
+def test_layer_norm_and_bias_gradients(shape: tuple[int, ...]) -> None:
+    width = shape[-1]
+
+    def make() -> nn.Module:
+        head = nn.Linear(24, width)
+        return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 24), nn.GELU(), head, nn.LayerNorm(width))
+
+    _compare(make, torch.randn(shape))
+
+
+def test_long_sums_stay_accurate() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain, self.slope = nn.Parameter(torch.ones(3, 1, 1)), nn.Parameter(torch.ones(3, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gain * torch.tanh(x * self.slope)
+
+    _compare(Scale, torch.rand(3, 600, 900))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dropout_draws_what_eager_draws(threads: int) -> None:
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        model = nn.Sequential(nn.Dropout(0.3), nn.Tanh(), nn.Dropout(0.1))
+        seen: list[Any] = []
+        x = torch.randn(37, 53)
+        native, eager = _step(model, x, _native(seen)), _step(model, x, None)
+    finally:
+        torch.set_num_threads(before)
+    assert seen
+    for got, wanted in zip(native, eager, strict=True):
+        assert torch.equal(got == 0, wanted == 0)
+        torch.testing.assert_close(got, wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_sums_are_the_same_for_every_number_of_threads() -> None:
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            torch.manual_seed(2)
+            model = nn.Sequential(nn.LayerNorm(256), nn.Tanh())
+            results.append(_step(model, functional.pad(torch.randn(2000, 200), (0, 56)), _native([])))
+        finally:
+            torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
