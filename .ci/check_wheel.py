@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MEGABYTES = 60
 MAY_NEED = re.compile(
-    r"lib(c10|torch|torch_cpu|torch_python|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
+    r"lib(c10|torch|torch_cpu|torch_python|gomp|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
 )
 
 COMPILE_AND_RUN = """
