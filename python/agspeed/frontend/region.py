@@ -29,6 +29,7 @@ from agspeed.frontend.effects import Before, Effects, observe
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.runtime import native
+from agspeed.tuning.gate_sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 
 GRAPH_EAGER = "graph-eager"
@@ -67,6 +68,7 @@ class Region:
         self.where = graph_location(self.gm)
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
+        self.other_sizes = other_sizes(self.example_inputs)
         self.num_operators = sum(node.op in ("call_function", "call_method") for node in self.gm.graph.nodes)
         self.key = self._content_key()
         self._is_observed = False

@@ -6,15 +6,19 @@ from __future__ import annotations
 import copy
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import fx
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.backends.ambient import AmbientModes
+from agspeed.backends.base import Runner
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.tuning import gate
+from agspeed.tuning.gate_sizes import InputSizes, SizedRunner, resized
 from agspeed.tuning.outcome import Outcome
 
 
@@ -25,11 +29,13 @@ class BuildableRegion(Protocol):
     example_inputs: list[Any]
     modes: AmbientModes
     sample: list[Any] | None
+    other_sizes: list[InputSizes]
     where: str
 
 
 def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcome:
-    """Compiles `name` for `region` and checks it against eager on the region's captured inputs. Never raises.
+    """Compiles `name` for `region` and checks it against eager on the region's captured inputs, and at the region's
+    other sizes. Never raises.
 
     Returns: an Outcome in state "ready" with a runner, or "skipped", "failed" or "rejected" with the reason.
     """
@@ -56,23 +62,74 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
 
 def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) -> None:
     """Sets `outcome` to "rejected" unless the gate accepts its runner."""
-    if region.sample is None:
-        outcome.state, outcome.reason = "rejected", "no inputs were captured to check it with"
+    sample, runner = region.sample, outcome.runner
+    if sample is None or runner is None:
+        outcome.state, outcome.reason, outcome.runner = "rejected", "no inputs were captured to check it with", None
         return
-    assert outcome.runner is not None
-    policy = gate.Policy(numerics=options.numerics, memory_budget_bytes=_memory_budget())
     try:
-        with region.modes.restored():
-            verdict = gate.check(outcome.runner, region.gm, region.sample, policy)
+        verdict = _check(runner, region.gm, region.modes, sample, options)
+        outcome.gate_seconds, outcome.gate = verdict.seconds, verdict.to_dict()
+        _reject_unless(verdict.accepted, outcome, verdict.reason)
+        if verdict.accepted and options.numerics != "off":
+            _gate_other_sizes(outcome, runner, region, sample, options)
     except (Exception, SystemExit) as error:
         logger.debug("the region at %s cannot be checked", region.where, exc_info=True)
-        outcome.state, outcome.runner = "rejected", None
-        outcome.reason = f"checking it failed with {type(error).__name__}: {_first_line(error)}"
+        _reject_unless(False, outcome, f"checking it failed with {type(error).__name__}: {_first_line(error)}")
+
+
+def _gate_other_sizes(
+    outcome: Outcome, runner: Runner, region: BuildableRegion, sample: list[Any], options: CompileOptions
+) -> None:
+    """Repeats the check at the region's other sizes, and confines the runner to sizes that passed.
+
+    Sizes that eager cannot run, or that need more memory than there is, are left out.
+    """
+    positions = [i for i, value in enumerate(region.example_inputs) if isinstance(value, torch.SymInt)]
+    if not positions:
         return
-    outcome.gate_seconds = verdict.seconds
-    outcome.gate = verdict.to_dict()
-    if not verdict.accepted:
-        outcome.state, outcome.reason, outcome.runner = "rejected", verdict.reason, None
+    checked = [{position: int(sample[position]) for position in positions}]
+    for sizes in region.other_sizes:
+        try:
+            inputs = resized(sample, sizes)
+        except (RuntimeError, ValueError):
+            logger.debug("no inputs of sizes %s can be made for the region at %s", sizes, region.where, exc_info=True)
+            continue
+        verdict = _check(runner, region.gm, region.modes, inputs, options)
+        outcome.gate_seconds += verdict.seconds
+        now = {position: int(inputs[position]) for position in positions}
+        if verdict.outcome == "rejected":
+            outcome.gate = verdict.to_dict()
+            shown = ", ".join(map(str, now.values())), ", ".join(map(str, checked[0].values()))
+            _reject_unless(False, outcome, f"{verdict.reason}, at size {shown[0]} (captured: {shown[1]})")
+            return
+        if verdict.accepted:
+            checked.append(now)
+
+    gm, modes = region.gm, region.modes
+
+    def check_now(candidate: Runner, inputs: Sequence[Any]) -> bool | None:
+        return _check(candidate, gm, modes, inputs, options).accepted if _may_check_here() else None
+
+    outcome.runner = SizedRunner(runner, gm, checked, check_now)
+
+
+def _check(
+    runner: Runner, gm: fx.GraphModule, modes: AmbientModes, inputs: Sequence[Any], options: CompileOptions
+) -> gate.Verdict:
+    policy = gate.Policy(numerics=options.numerics, memory_budget_bytes=_memory_budget())
+    with modes.restored():
+        return gate.check(runner, gm, inputs, policy)
+
+
+def _may_check_here() -> bool:
+    """False where the check's own forward and backward would be seen: under saved-tensor hooks, or in a backward."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is None and torch._C._current_graph_task_id() == -1
+
+
+def _reject_unless(accepted: bool, outcome: Outcome, reason: str) -> None:
+    if not accepted:
+        outcome.state, outcome.reason, outcome.runner = "rejected", reason, None
 
 
 def _memory_budget() -> int | None:

@@ -20,6 +20,7 @@ from torch import fx
 from agspeed.backends.ambient import AmbientModes
 from agspeed.runtime import graph_spec, graph_spec_read
 from agspeed.tuning.build import BuildableRegion
+from agspeed.tuning.gate_sizes import InputSizes
 
 
 @dataclass
@@ -30,6 +31,7 @@ class RebuiltRegion:
     example_inputs: list[Any]
     modes: AmbientModes
     sample: list[Any] | None
+    other_sizes: list[InputSizes]
     where: str
 
 
@@ -38,6 +40,7 @@ def write_region(region: BuildableRegion, folder: Path) -> None:
     spec = graph_spec.export(region.gm)
     folder.mkdir(parents=True, exist_ok=True)
     header = {"graph": json.loads(spec.to_json()), "modes": _modes_to_json(region.modes), "where": region.where}
+    header["other_sizes"] = region.other_sizes
     is_parameter = [isinstance(value, torch.nn.Parameter) for value in region.sample or []]
     with torch.no_grad():
         sample = [value.detach() if isinstance(value, torch.Tensor) else value for value in region.sample or []]
@@ -65,7 +68,7 @@ def read_region(folder: Path) -> RebuiltRegion:
         flags = zip(sample, tensors["is_parameter"], tensors["requires_grad"], strict=True)
         sample = [_as_it_was(value, is_parameter, needs_grad) for value, is_parameter, needs_grad in flags]
     modes = _modes_from_json(header["modes"])
-    return RebuiltRegion(gm, graph_spec_read.example_inputs(gm), modes, sample, header["where"])
+    return RebuiltRegion(gm, graph_spec_read.example_inputs(gm), modes, sample, header["other_sizes"], header["where"])
 
 
 def _as_it_was(value: Any, is_parameter: bool, needs_grad: bool) -> Any:
