@@ -58,23 +58,30 @@ class _RegionSignatureRequired(TypedDict):
     replay: Callable[..., Sequence[Any]] | None
 
 class RegionSignature(_RegionSignatureRequired, total=False):
-    """Documented in python/csrc/region.h."""
+    """Documented in python/csrc/region_signature.h."""
 
     mutated_inputs: list[int]
+    mutated_by_code: list[int]
     outputs_as_inputs: dict[int, int]
+    output_views: dict[int, int]
     tangents: list[int]
+    tangent_layouts: list[list[int]]
     num_saved_tensors: int
     num_saved_symints: int
+    draws_random_numbers: bool
 
 class RegionStats(TypedDict):
     calls: int
     fallbacks: int
     last_fallback: str | None
 
-class Region:
-    """Entries "forward" and "backward" of an Executable as one differentiable function."""
+_Direction = Callable[[list[Any]], Sequence[Any]]
 
-    def __init__(self, executable: Executable, signature: RegionSignature) -> None: ...
+class Region:
+    """One differentiable function of the entries "forward" and "backward" of an Executable, or of two callables that
+    take one list of arguments each."""
+
+    def __init__(self, code: Executable | tuple[_Direction, _Direction | None], signature: RegionSignature) -> None: ...
     def __call__(self, *args: torch.Tensor | int) -> tuple[torch.Tensor | int | None, ...]: ...
     def stats(self) -> RegionStats: ...
 

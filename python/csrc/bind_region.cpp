@@ -4,13 +4,13 @@
 //
 // Garbage collection sees the callables only while no autograd node shares the Region: a graph that is alive keeps
 // them.
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <cstddef>
 
 #include "python/csrc/bind_executable.h"
 #include "python/csrc/bindings.h"
+#include "python/csrc/program_code.h"
+#include "python/csrc/python_arguments.h"
+#include "python/csrc/python_code.h"
 #include "python/csrc/region.h"
 #include "python/csrc/status_to_python.h"
 
@@ -46,16 +46,10 @@ const char* convertArguments(PyObject* const* args, size_t count, std::vector<Ar
   return PyErr_Occurred() != nullptr ? "an integer input is too large" : nullptr;
 }
 
-PyObject* wrapOutput(Argument& output) {
-  if (auto* tensor = std::get_if<at::Tensor>(&output)) return THPVariable_Wrap(std::move(*tensor));
-  if (const auto* integer = std::get_if<int64_t>(&output)) return PyLong_FromLongLong(*integer);
-  return Py_NewRef(Py_None);
-}
-
 PyObject* wrapOutputs(std::vector<Argument>& outputs) {
   auto tuple = py::reinterpret_steal<py::object>(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    PyObject* item = wrapOutput(outputs[i]);
+    PyObject* item = wrapArgument(std::move(outputs[i]));
     if (item == nullptr) return nullptr;
     PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), item);
   }
@@ -93,17 +87,25 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
   END_HANDLE_TH_ERRORS
 }
 
+// Of an Executable, or of a pair (forward, backward) of callables.
+std::unique_ptr<const RegionCode> codeOf(PyObject* code) {
+  if (PyTuple_CheckExact(code) != 0 && PyTuple_GET_SIZE(code) == 2) {
+    return unwrap(PythonCode::create(PyTuple_GET_ITEM(code, 0), PyTuple_GET_ITEM(code, 1)));
+  }
+  return unwrap(ProgramCode::create(atenExecutableOf(code)));
+}
+
 PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"executable", "signature", nullptr};
-  PyObject* executable = nullptr;
+  static const char* names[] = {"code", "signature", nullptr};
+  PyObject* code = nullptr;
   PyObject* signature = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Region", const_cast<char**>(names), &executable, &PyDict_Type,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Region", const_cast<char**>(names), &code, &PyDict_Type,
                                    &signature)) {
     return nullptr;
   }
   std::shared_ptr<Region> region =
-      unwrap(Region::create(atenExecutableOf(executable), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
+      unwrap(Region::create(codeOf(code), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   cast(self)->vectorcall = &call;
@@ -119,6 +121,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   if (region != nullptr && region.use_count() == 1) {
     Py_VISIT(region->signature().fallback);
     Py_VISIT(region->signature().replay);
+    return region->code().traverse(visit, arg);
   }
   return 0;
 }
@@ -156,7 +159,7 @@ PyMemberDef kMembers[] = {
 PyMethodDef kMethods[] = {{"stats", &stats, METH_NOARGS, "Counts of calls and fallbacks, and the last reason."},
                           {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(executable, signature): see python/csrc/region.h.")},
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(code, signature): see python/csrc/region.h.")},
                         {Py_tp_new, reinterpret_cast<void*>(&newRegion)},
                         {Py_tp_dealloc, reinterpret_cast<void*>(&dealloc)},
                         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},

@@ -4,10 +4,14 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "python/csrc/random_state.h"
 #include "python/csrc/region_node.h"
 
 namespace agspeed::python {
@@ -15,18 +19,10 @@ namespace {
 
 using Argument = Region::Argument;
 
-// What a plain CPU tensor may carry; anything else (Python, functorch, sparse, conjugate, ...) is not plain.
-constexpr c10::DispatchKeySet kPlainKeys = c10::DispatchKeySet(c10::DispatchKey::CPU) |
-                                           c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                           c10::autocast_dispatch_keyset;
-
-bool isPlain(const at::Tensor& tensor) {
-  return tensor.defined() && (tensor.key_set().raw_repr() & ~kPlainKeys.raw_repr()) == 0;
-}
-
-// Same dense layout on both sides: a mutation is then a block copy.
+// Same dense layout in host memory on both sides: a mutation is then a block copy.
 bool sameDenseLayout(const at::Tensor& a, const at::Tensor& b) {
-  return a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && a.is_non_overlapping_and_dense();
+  return a.is_cpu() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
+         a.is_non_overlapping_and_dense();
 }
 
 void applyMutation(const at::Tensor& input, const at::Tensor& value) {
@@ -39,6 +35,29 @@ void applyMutation(const at::Tensor& input, const at::Tensor& value) {
   input.unsafeGetTensorImpl()->bump_version();
 }
 
+const c10::StorageImpl* storageOf(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// A copy with the same strides.
+at::Tensor snapshot(const at::Tensor& tensor) {
+  at::AutoGradMode noHistory(false);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+}
+
+bool isAmong(const at::Tensor& tensor, const std::vector<Argument>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
+    const auto* other = std::get_if<at::Tensor>(&argument);
+    return other != nullptr && other->is_same(tensor);
+  });
+}
+
+// The same memory and version counter.
+at::Tensor withoutHistory(const at::Tensor& tensor) {
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      torch::autograd::impl::version_counter(tensor), /*allow_tensor_metadata_change=*/true));
+}
+
 void releaseCallables(const RegionSignature& signature) {
   if (signature.fallback == nullptr && signature.replay == nullptr) return;
   if (Py_IsInitialized() == 0) return;
@@ -49,23 +68,17 @@ void releaseCallables(const RegionSignature& signature) {
 
 }  // namespace
 
-Region::Region(std::shared_ptr<const runtime::aten::AtenExecutable> executable, RegionSignature signature)
-    : executable_(std::move(executable)),
-      signature_(std::move(signature)),
-      forward_(executable_->entry("forward")),
-      backward_(executable_->entry("backward")) {}
+Region::Region(std::unique_ptr<const RegionCode> code, RegionSignature signature)
+    : code_(std::move(code)), signature_(std::move(signature)), refusedKeys_(~code_->acceptedKeys().raw_repr()) {}
 
 Region::~Region() { releaseCallables(signature_); }
 
-StatusOr<std::shared_ptr<Region>> Region::create(std::shared_ptr<const runtime::aten::AtenExecutable> executable,
-                                                 RegionSignature signature) {
-  std::shared_ptr<Region> region(new Region(std::move(executable), std::move(signature)));
-  if (region->forward_ == nullptr) return invalidArgument("a Region needs an entry \"forward\"");
-  const std::string& name = region->signature_.name;
-  AG_RETURN_IF_ERROR(region->checkCounts().withContext("region " + name));
-  AG_RETURN_IF_ERROR(region->checkMutations().withContext("region " + name));
-  AG_RETURN_IF_ERROR(region->checkAliases().withContext("region " + name));
-  region->findVersionSources();
+StatusOr<std::shared_ptr<Region>> Region::create(std::unique_ptr<const RegionCode> code, RegionSignature signature) {
+  std::shared_ptr<Region> region(new Region(std::move(code), std::move(signature)));
+  const std::string context = "region " + region->signature_.name;
+  AG_RETURN_IF_ERROR(checkSignature(region->signature_).withContext(context));
+  AG_RETURN_IF_ERROR(region->code_->check(region->signature_).withContext(context));
+  region->savedViews_ = region->code_->savedViews(region->signature_);
   return region;
 }
 
@@ -82,7 +95,8 @@ const char* Region::refusal(const std::vector<Argument>& inputs) const {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto* tensor = std::get_if<at::Tensor>(&inputs[i]);
     if (tensor == nullptr) continue;
-    if (!isPlain(*tensor)) return "an input is not a plain CPU tensor";
+    if (!tensor->defined() || (tensor->key_set().raw_repr() & refusedKeys_) != 0)
+      return "an input is not a plain tensor";
     if (!gradMode) continue;
     const bool required = tensor->requires_grad();
     if (required && !signature_.requiresGrad[i]) return "an input requires grad that did not when traced";
@@ -103,40 +117,58 @@ bool Region::needsNode(const std::vector<Argument>& inputs) const {
   return false;
 }
 
-// An operator may return an input itself although its schema promises a new tensor (dropout when not training). The
-// caller must not find its own tensor changed, so such an output is copied.
-void Region::protectInputs(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
-  for (size_t i = 0; i < signature_.numOutputs; ++i) {
-    auto* output = std::get_if<at::Tensor>(&results[signature_.firstOutput() + i]);
-    if (output == nullptr || signature_.outputsAsInputs[i] != -1 || output->use_count() == 1) continue;
-    for (const Argument& input : inputs) {
-      const auto* tensor = std::get_if<at::Tensor>(&input);
-      if (tensor == nullptr || !tensor->is_same(*output)) continue;
-      at::AutoGradMode noHistory(false);
-      *output = output->clone();
-      break;
-    }
+// The caller may change an output in place: it must not be an input (an operator may return its input although its
+// schema promises a new tensor: dropout when not training). Nor must results be views to autograd: a direction makes
+// them without history. They go on sharing memory and version counter with what they view.
+void Region::separateResults(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
+  at::AutoGradMode noHistory(false);
+  for (size_t k = signature_.firstOutput(); k < signature_.firstSavedSymint(); ++k) {
+    auto* result = std::get_if<at::Tensor>(&results[k]);
+    const bool isOutput = k < signature_.firstSavedTensor();
+    if (result == nullptr || (isOutput && signature_.isMadeFromInput(k - signature_.firstOutput()))) continue;
+    if (isOutput && result->use_count() > 1 && isAmong(*result, inputs)) *result = result->clone();
+    if (result->is_view()) *result = withoutHistory(*result);
   }
 }
 
-void Region::findVersionSources() {
+// The backward direction wants what mutated inputs were: saved tensors in their memory are copied before they change.
+void Region::snapshotMutated(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
+  std::vector<const c10::StorageImpl*> storages;
+  for (int32_t index : signature_.mutatedInputs) storages.push_back(storageOf(std::get<at::Tensor>(inputs[index])));
+  std::sort(storages.begin(), storages.end());
   for (size_t k = signature_.firstSavedTensor(); k < signature_.firstSavedSymint(); ++k) {
-    const int32_t input = forward_->inputAliasedByOutput(k);
-    if (input != -1) {
-      if (input != forward_->inputOfOutput(k)) versionSources_.push_back({k, input, 0});
-      continue;
-    }
-    for (size_t output = signature_.firstOutput(); output < signature_.firstSavedTensor(); ++output) {
-      if (!forward_->shareMemory(k, output) || forward_->sameValue(k, output)) continue;
-      versionSources_.push_back({k, -1, output});
-      break;
-    }
+    auto* saved = std::get_if<at::Tensor>(&results[k]);
+    if (saved == nullptr || !std::binary_search(storages.begin(), storages.end(), storageOf(*saved))) continue;
+    *saved = snapshot(*saved);
+  }
+}
+
+void Region::applyMutations(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
+  if (!signature_.mutatedInputs.empty()) snapshotMutated(inputs, results);
+  for (size_t k = 0; k < signature_.mutatedInputs.size(); ++k) {
+    applyMutation(std::get<at::Tensor>(inputs[signature_.mutatedInputs[k]]), std::get<at::Tensor>(results[k]));
+  }
+  for (int32_t index : signature_.mutatedByCode) {
+    const at::Tensor& input = std::get<at::Tensor>(inputs[index]);
+    if (!input.is_inference()) input.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+// Under the caller's grad mode: these outputs have the history of the inputs they come from.
+void Region::returnInputs(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
+  for (size_t i = 0; i < signature_.numOutputs; ++i) {
+    Argument& output = results[signature_.firstOutput() + i];
+    if (signature_.outputsAsInputs[i] != -1) output = inputs[signature_.outputsAsInputs[i]];
+    if (signature_.outputViews[i] == -1) continue;
+    const at::Tensor& view = std::get<at::Tensor>(output);
+    const at::Tensor& input = std::get<at::Tensor>(inputs[signature_.outputViews[i]]);
+    output = input.as_strided_symint(view.sym_sizes(), view.sym_strides(), view.sym_storage_offset());
   }
 }
 
 // A saved view must notice when what it views is modified: they share the version counter.
 void Region::shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const {
-  for (const VersionSource& view : versionSources_) {
+  for (const SavedView& view : savedViews_) {
     const auto* saved = std::get_if<at::Tensor>(&results[view.saved]);
     const auto* source = std::get_if<at::Tensor>(view.input != -1 ? &inputs[view.input] : &results[view.output]);
     if (saved == nullptr || source == nullptr || saved->is_inference() || source->is_inference()) continue;
@@ -145,15 +177,33 @@ void Region::shareVersions(const std::vector<Argument>& inputs, const std::vecto
   }
 }
 
-StatusOr<std::vector<Argument>> Region::forward(std::vector<Argument> inputs) const {
-  AG_ASSIGN_OR_RETURN(std::vector<Argument> results, runtime::aten::AtenExecutable::run(*forward_, inputs));
-  protectInputs(inputs, results);
-  for (size_t k = 0; k < signature_.mutatedInputs.size(); ++k) {
-    applyMutation(std::get<at::Tensor>(inputs[signature_.mutatedInputs[k]]), std::get<at::Tensor>(results[k]));
+// A failed forward rewinds the random stream: whoever computes the outputs instead draws the same numbers.
+StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& inputs,
+                                                   const at::Tensor& randomState) const {
+  const auto rewind = [&] {
+    if (randomState.defined()) setRandomState(randomState);
+  };
+  try {
+    StatusOr<std::vector<Argument>> results = code_->forward(inputs);
+    if (!results) rewind();
+    return results;
+  } catch (...) {
+    rewind();
+    throw;
   }
+}
+
+StatusOr<std::vector<Argument>> Region::forward(std::vector<Argument> inputs) const {
+  const at::Tensor state = signature_.drawsRandomNumbers ? randomState() : at::Tensor();
+  AG_ASSIGN_OR_RETURN(std::vector<Argument> results, runForward(inputs, state));
+  TORCH_CHECK(results.size() == signature_.numForwardOutputs(), "the forward direction of region ", signature_.name,
+              " returned ", results.size(), " results instead of ", signature_.numForwardOutputs());
+  separateResults(inputs, results);
+  applyMutations(inputs, results);
+  returnInputs(inputs, results);
   if (needsNode(inputs)) {
     shareVersions(inputs, results);
-    RegionNode::record(shared_from_this(), inputs, results);
+    RegionNode::record(shared_from_this(), inputs, results, state);
   }
   results.erase(results.begin() + static_cast<ptrdiff_t>(signature_.firstSavedTensor()), results.end());
   results.erase(results.begin(), results.begin() + static_cast<ptrdiff_t>(signature_.firstOutput()));

@@ -3,13 +3,15 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
+
+#include "python/csrc/python_arguments.h"
+#include "python/csrc/random_state.h"
 
 namespace agspeed::python {
 namespace {
@@ -29,11 +31,13 @@ bool needsReplay(const variable_list& tangents) {
          !std::all_of(tangents.begin(), tangents.end(), isPlain);
 }
 
-// Hands a pending Python error to the engine.
-[[noreturn]] void throwPythonError() {
-  python_error error;
-  error.persist();
-  throw python_error(std::move(error));
+// A gradient in the memory layout that the backward direction was traced with: `dims` from the outermost to the
+// innermost.
+at::Tensor layOut(const at::Tensor& gradient, const std::vector<int64_t>& dims) {
+  if (std::is_sorted(dims.begin(), dims.end())) return gradient.contiguous();
+  std::vector<int64_t> inverse(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) inverse[dims[i]] = static_cast<int64_t>(i);
+  return gradient.permute(dims).contiguous().permute(inverse);
 }
 
 const at::Tensor* tensorOf(const Region::Argument& argument) { return std::get_if<at::Tensor>(&argument); }
@@ -41,7 +45,7 @@ const at::Tensor* tensorOf(const Region::Argument& argument) { return std::get_i
 }  // namespace
 
 void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
-                        std::vector<Argument>& results) {
+                        std::vector<Argument>& results, const at::Tensor& randomState) {
   const RegionSignature& signature = region->signature();
   std::shared_ptr<RegionNode> node(new RegionNode(std::move(region)), torch::autograd::deleteNode);
   torch::autograd::edge_list edges;
@@ -64,15 +68,14 @@ void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<
     node->symints_.push_back(std::get<int64_t>(results[k]));
   }
   if (signature.replay == nullptr) return;
+  node->randomState_ = randomState;
   node->kept_.reserve(inputs.size());
-  node->integers_.reserve(inputs.size());
   for (const Argument& input : inputs) node->keepInput(input);
 }
 
 void RegionNode::keepInput(const Argument& input) {
   KeptInput kept;
-  const auto* integer = std::get_if<int64_t>(&input);
-  integers_.push_back(integer != nullptr ? *integer : 0);
+  if (const auto* integer = std::get_if<int64_t>(&input)) kept.integer = *integer;
   if (const at::Tensor* tensor = tensorOf(input)) {
     if (tensor->is_leaf()) {
       kept.leaf = *tensor;
@@ -114,13 +117,18 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   inputs.reserve(symints_.size() + saved_.size() + tangents.size());
   for (at::Tensor& tensor : unpackSaved()) inputs.emplace_back(std::move(tensor));
   const size_t firstTangent = inputs.size();
+  const std::vector<std::vector<int64_t>>& layouts = region_->signature().tangentLayouts;
   for (size_t i = 0; i < tangents.size(); ++i) {
-    inputs.emplace_back(tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like());
+    at::Tensor tangent = tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like();
+    inputs.emplace_back(layouts.empty() ? std::move(tangent) : layOut(tangent, layouts[i]));
   }
   tangents.clear();
-  auto results = runtime::aten::AtenExecutable::run(region_->backwardEntry(), inputs, firstTangent);
+  auto results = region_->code().backward(std::move(inputs), firstTangent);
   TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
               ")");
+  TORCH_CHECK(results->size() == region_->signature().requiresGrad.size(), "the backward direction of region ",
+              region_->signature().name, " returned ", results->size(), " gradients instead of ",
+              region_->signature().requiresGrad.size());
   variable_list gradients(differentiated_.size());
   for (size_t i = 0; i < differentiated_.size(); ++i) {
     if (auto* gradient = std::get_if<at::Tensor>(&(*results)[differentiated_[i]])) gradients[i] = std::move(*gradient);
@@ -128,17 +136,22 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   return gradients;
 }
 
-// The user outputs, computed by Python on these inputs.
-variable_list RegionNode::callReplay(const variable_list& inputs) const {
-  pybind11::gil_scoped_acquire gil;
-  const auto arguments =
-      pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
+pybind11::tuple RegionNode::replayArguments(const variable_list& inputs) const {
+  auto arguments = pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool scalar = region_->forwardEntry().isScalarInput(i);
-    PyObject* value = scalar ? PyLong_FromLongLong(integers_[i]) : THPVariable_Wrap(inputs[i]);
+    const std::optional<int64_t>& integer = kept_[i].integer;
+    PyObject* value = wrapArgument(integer ? Argument(*integer) : Argument(inputs[i]));
     if (value == nullptr) throwPythonError();
     PyTuple_SET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i), value);
   }
+  return arguments;
+}
+
+// The user outputs, computed by Python on these inputs with the random numbers of the forward.
+variable_list RegionNode::callReplay(const variable_list& inputs) const {
+  const RandomStateScope sameNumbers(randomState_);
+  pybind11::gil_scoped_acquire gil;
+  const pybind11::tuple arguments = replayArguments(inputs);
   const auto result =
       pybind11::reinterpret_steal<pybind11::object>(PyObject_CallObject(region_->signature().replay, arguments.ptr()));
   if (!result) throwPythonError();
@@ -185,6 +198,7 @@ void RegionNode::release_variables() {
   std::lock_guard lock(mutex_);
   for (SavedVariable& saved : saved_) saved.reset_data();
   kept_.clear();
+  randomState_.reset();
   released_ = true;
 }
 

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a signature dict, and checking it against the entries it describes.
-#include "python/csrc/region.h"
+// Reading a signature dict, and checking it against itself.
+#include "python/csrc/region_signature.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
 #include "python/csrc/status_to_python.h"
 
 namespace agspeed::python {
@@ -34,11 +40,12 @@ PyObject* callable(const py::dict& dict, const char* key) {
   return py::object(object).release().ptr();
 }
 
-std::vector<int32_t> readOutputsAsInputs(const py::dict& dict, size_t numOutputs) {
+// By user output: the input that `key` names for it, or -1.
+std::vector<int32_t> inputsByOutput(const py::dict& dict, const char* key, size_t numOutputs) {
   std::vector<int32_t> inputs(numOutputs, -1);
-  for (const auto& [output, input] : optional<std::map<size_t, int32_t>>(dict, "outputs_as_inputs", {})) {
+  for (const auto& [output, input] : optional<std::map<size_t, int32_t>>(dict, key, {})) {
     if (output >= numOutputs) {
-      raise(invalidArgument("\"outputs_as_inputs\" names output " + std::to_string(output) + " of " +
+      raise(invalidArgument(std::string("\"") + key + "\" names output " + std::to_string(output) + " of " +
                             std::to_string(numOutputs)));
     }
     inputs[output] = input;
@@ -54,10 +61,14 @@ RegionSignature parseSignature(const py::dict& dict) {
   signature.requiresGrad = required<std::vector<bool>>(dict, "requires_grad");
   signature.numOutputs = required<size_t>(dict, "num_outputs");
   signature.mutatedInputs = optional<std::vector<int32_t>>(dict, "mutated_inputs", {});
-  signature.outputsAsInputs = readOutputsAsInputs(dict, signature.numOutputs);
+  signature.mutatedByCode = optional<std::vector<int32_t>>(dict, "mutated_by_code", {});
+  signature.outputsAsInputs = inputsByOutput(dict, "outputs_as_inputs", signature.numOutputs);
+  signature.outputViews = inputsByOutput(dict, "output_views", signature.numOutputs);
   signature.tangents = optional<std::vector<int32_t>>(dict, "tangents", {});
+  signature.tangentLayouts = optional<std::vector<std::vector<int64_t>>>(dict, "tangent_layouts", {});
   signature.numSavedTensors = optional<size_t>(dict, "num_saved_tensors", 0);
   signature.numSavedSymints = optional<size_t>(dict, "num_saved_symints", 0);
+  signature.drawsRandomNumbers = optional<bool>(dict, "draws_random_numbers", false);
   signature.fallback = callable(dict, "fallback");
   signature.replay = callable(dict, "replay");
   return signature;
@@ -65,68 +76,56 @@ RegionSignature parseSignature(const py::dict& dict) {
 
 namespace {
 
-Status contradiction(const std::string& what, size_t said, size_t found) {
-  return invalidArgument("the signature says " + std::to_string(said) + " " + what + ", the entries have " +
-                         std::to_string(found));
+bool inRange(int32_t index, size_t count) { return index >= 0 && static_cast<size_t>(index) < count; }
+
+bool contains(const std::vector<int32_t>& indices, int32_t index) {
+  return std::find(indices.begin(), indices.end(), index) != indices.end();
 }
 
-bool inRange(int32_t index, size_t count) { return index >= 0 && static_cast<size_t>(index) < count; }
+// Every number lies below `count`; -1 means none where `optional`.
+Status checkRange(const char* key, const std::vector<int32_t>& indices, size_t count, bool optional) {
+  for (int32_t index : indices) {
+    if ((optional && index == -1) || inRange(index, count)) continue;
+    return invalidArgument(std::string(key) + " names number " + std::to_string(index) + " of " +
+                           std::to_string(count));
+  }
+  return {};
+}
+
+// Each layout names each dimension once.
+Status checkLayouts(const RegionSignature& signature) {
+  const auto& layouts = signature.tangentLayouts;
+  if (!layouts.empty() && layouts.size() != signature.tangents.size()) {
+    return invalidArgument("tangent_layouts has " + std::to_string(layouts.size()) + " items for " +
+                           std::to_string(signature.tangents.size()) + " tangents");
+  }
+  for (std::vector<int64_t> dims : layouts) {
+    std::sort(dims.begin(), dims.end());
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i] != static_cast<int64_t>(i)) return invalidArgument("a layout must name each dimension once");
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
-Status Region::checkCounts() const {
-  const runtime::Program& forward = forward_->program();
-  const size_t numInputs = forward.inputs.size();
-  if (signature_.requiresGrad.size() != numInputs) {
-    return contradiction("inputs", signature_.requiresGrad.size(), numInputs);
+Status checkSignature(const RegionSignature& signature) {
+  const size_t numInputs = signature.requiresGrad.size();
+  AG_RETURN_IF_ERROR(checkRange("tangents", signature.tangents, signature.numOutputs, false));
+  AG_RETURN_IF_ERROR(checkRange("mutated_inputs", signature.mutatedInputs, numInputs, false));
+  AG_RETURN_IF_ERROR(checkRange("mutated_by_code", signature.mutatedByCode, numInputs, false));
+  AG_RETURN_IF_ERROR(checkRange("outputs_as_inputs", signature.outputsAsInputs, numInputs, true));
+  AG_RETURN_IF_ERROR(checkRange("output_views", signature.outputViews, numInputs, true));
+  AG_RETURN_IF_ERROR(checkLayouts(signature));
+  for (int32_t tangent : signature.tangents) {
+    if (!signature.isMadeFromInput(tangent)) continue;
+    return invalidArgument("output " + std::to_string(tangent) + " has a tangent but comes from an input");
   }
-  if (signature_.numForwardOutputs() != forward.outputs.size()) {
-    return contradiction("forward outputs", signature_.numForwardOutputs(), forward.outputs.size());
-  }
-  for (int32_t tangent : signature_.tangents) {
-    if (!inRange(tangent, signature_.numOutputs)) return invalidArgument("a tangent names no user output");
-  }
-  if (signature_.tangents.empty()) return {};
-  if (backward_ == nullptr) return invalidArgument("the signature has tangents but there is no backward entry");
-  const runtime::Program& backward = backward_->program();
-  const size_t backwardInputs = signature_.numSavedSymints + signature_.numSavedTensors + signature_.tangents.size();
-  if (backwardInputs != backward.inputs.size()) {
-    return contradiction("backward inputs", backwardInputs, backward.inputs.size());
-  }
-  if (backward.outputs.size() != numInputs) return contradiction("gradients", numInputs, backward.outputs.size());
-  return {};
-}
-
-Status Region::checkMutations() const {
-  for (int32_t input : signature_.mutatedInputs) {
-    if (!inRange(input, signature_.requiresGrad.size()) || forward_->isScalarInput(input)) {
-      return invalidArgument("mutated_inputs names input " + std::to_string(input) + ", which is no tensor");
-    }
+  for (int32_t input : signature.mutatedInputs) {
     const std::string which = "input " + std::to_string(input) + " is mutated and ";
-    if (signature_.requiresGrad[input]) return unsupported(which + "requires grad");
-    for (size_t k = signature_.firstOutput(); k < signature_.numForwardOutputs(); ++k) {
-      if (forward_->inputAliasedByOutput(k) == input) return unsupported(which + "returned or saved");
-    }
-  }
-  return {};
-}
-
-Status Region::checkAliases() const {
-  const size_t first = signature_.firstOutput();
-  for (size_t i = 0; i < signature_.numOutputs; ++i) {
-    const std::string which = "output " + std::to_string(i);
-    const int32_t declared = signature_.outputsAsInputs[i];
-    if (declared != -1) {
-      if (declared != forward_->inputOfOutput(first + i))
-        return invalidArgument(which + " is not the input it is said to be");
-      continue;
-    }
-    if (forward_->inputAliasedByOutput(first + i) != -1) return unsupported(which + " is a view of an input");
-    for (size_t k = 0; k < i; ++k) {
-      if (forward_->shareMemory(first + i, first + k)) {
-        return unsupported(which + " shares memory with output " + std::to_string(k));
-      }
-    }
+    if (signature.requiresGrad[input]) return unsupported(which + "requires grad");
+    if (contains(signature.outputViews, input)) return unsupported(which + "an output is a view of it");
   }
   return {};
 }

@@ -14,7 +14,7 @@ from torch._functorch.partitioners import default_partition
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
-from agspeed.backends.region_function import make_runner
+from agspeed.backends.region import make_runner
 
 
 class Aot(Candidate):

@@ -4,6 +4,7 @@
 Differences from ``torch.compile``'s default, each scoped to the compile:
 - ``fallback_random``: dropout draws the numbers eager would draw, so results can be compared and reproduced;
 - the number of threads is written into the code's key (Inductor's own cache ignores it);
+- the generated code is called without Inductor's wrapper where that does nothing;
 - nothing is donated and both directions are compiled at once, see `agspeed.backends.joint`.
 """
 
@@ -20,7 +21,7 @@ from torch import fx
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import Recorder, aot_settings, finish
-from agspeed.backends.region_function import make_runner
+from agspeed.backends.region import make_runner
 
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
@@ -47,6 +48,8 @@ class Inductor(Candidate):
 
         with aot_settings(example_inputs), config.patch({**self.config(options), **_layout(gm)}):
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
+        for half in recorder.halves.values():
+            half.run = _without_wrapper(half.run)
         runner = make_runner(finish(recorder, from_aot, example_inputs), gm)
         return with_digest(runner, sources)
 
@@ -85,6 +88,12 @@ def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:
 
     run.code_digest = hashlib.sha256("\n".join(code).encode()).hexdigest()  # type: ignore[attr-defined]
     return run
+
+
+def _without_wrapper(compiled: Any) -> Any:
+    """The generated code's entry. What Inductor wraps around it serves GPUs only: autotuning, metrics, CUDA graphs."""
+    on_cpu = getattr(compiled, "device_types", None) == {"cpu"}
+    return compiled.current_callable if on_cpu else compiled
 
 
 def _role(keywords: dict[str, Any]) -> str:

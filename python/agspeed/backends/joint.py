@@ -3,8 +3,7 @@
 
 AOTAutograd's own runtime wrappers cost tens of microseconds a call and cannot be differentiated twice. This module
 lets it do what it is good at (functionalise, trace the joint graph, partition it), records what the compilers produce
-for the two halves, and hands them with a `RegionSignature` to our own autograd node
-(`agspeed.backends.region_function`).
+for the two halves, and hands them with a `RegionSignature` to our own autograd node (`agspeed.backends.region`).
 
 Graphs whose signature our node cannot express raise `UnsupportedError` with the reason; the region then stays eager.
 Graphs without a backward (captured under ``no_grad``) keep AOTAutograd's callable: it needs no autograd node.
@@ -29,6 +28,7 @@ BoxedRunner = Callable[[list[Any]], Sequence[Any]]
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedRunner]
 
 _NO_ALIAS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+_EXPRESSIBLE = (*_NO_ALIAS, OutputType.is_input, OutputType.alias_of_input)
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class RegionSignature:
     num_inputs: int
     mutated_inputs: tuple[int, ...]
     """Input that each leading forward output must be copied into."""
+    mutated_by_code: tuple[int, ...]
+    """Inputs that the compiled forward changes by itself."""
+    outputs_as_inputs: dict[int, int]
+    """User outputs that are an input, after mutations."""
+    output_views: dict[int, int]
+    """User outputs that are a view of an input."""
     output_requires_grad: tuple[bool, ...]
     """One flag per user output; True outputs have a tangent in the backward graph, in order."""
     num_saved_tensors: int
@@ -70,6 +76,12 @@ class Joint:
     backward: Half | None
     signature: RegionSignature | None
     inference: Callable[..., Sequence[Any]] | None
+
+    def tangents(self) -> Sequence[Any]:
+        """The example gradients of the differentiable outputs. Requires both halves."""
+        assert self.backward is not None and self.signature is not None
+        examples = self.backward.example_inputs
+        return examples[len(examples) - sum(self.signature.output_requires_grad) :]
 
 
 class Recorder:
@@ -135,7 +147,8 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
     num_leading = len(mutated) + len(meta.output_info)
     num_saved = _num_outputs(forward.graph) - num_leading - num_integers
     requires_grad = tuple(
-        bool(info.requires_grad and issubclass(info.raw_type, torch.Tensor)) for info in meta.output_info
+        bool(info.requires_grad and info.output_type in _NO_ALIAS and issubclass(info.raw_type, torch.Tensor))
+        for info in meta.output_info
     )
     num_tangents = len(backward.example_inputs) - num_integers - num_saved
     if num_tangents != sum(requires_grad):
@@ -146,6 +159,9 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
     return RegionSignature(
         num_inputs=len(inputs),
         mutated_inputs=mutated,
+        mutated_by_code=tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
+        outputs_as_inputs=_outputs_of_type(meta, OutputType.is_input),
+        output_views=_output_views(meta, forward, inputs),
         output_requires_grad=requires_grad,
         num_saved_tensors=num_saved,
         num_saved_integers=num_integers,
@@ -156,8 +172,8 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
 def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> None:
     if len(forward.example_inputs) != len(inputs):
         raise UnsupportedError("two inputs of the region are the same tensor or share storage")
-    if meta.num_intermediate_bases or any(info.output_type not in _NO_ALIAS for info in meta.output_info):
-        raise UnsupportedError("an output of the region aliases an input or another output")
+    if meta.num_intermediate_bases or any(info.output_type not in _EXPRESSIBLE for info in meta.output_info):
+        raise UnsupportedError("an output of the region aliases another output")
     for index, info in enumerate(meta.input_info):
         if info.mutates_metadata or info.mutates_storage_metadata:
             raise UnsupportedError(f"input {index} of the region changes its shape or storage in place")
@@ -167,6 +183,29 @@ def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, in
         raise UnsupportedError("the region has ordered side effects")
     if any(_is_subclass(value) for value in inputs):
         raise UnsupportedError("an input of the region is a tensor subclass")
+
+
+def _outputs_of_type(meta: ViewAndMutationMeta, kind: OutputType) -> dict[int, int]:
+    """User outputs of this kind and the inputs they come from."""
+    return {
+        index: info.base_idx
+        for index, info in enumerate(meta.output_info)
+        if info.output_type is kind and info.base_idx is not None
+    }
+
+
+def _output_views(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> dict[int, int]:
+    views = _outputs_of_type(meta, OutputType.alias_of_input)
+    (results,) = forward.graph.graph.output_node().args
+    for output, base in views.items():
+        view = results[len(meta.mutated_inp_runtime_indices) + output].meta["val"]  # type: ignore[index, union-attr]
+        if meta.input_info[base].mutates_data:
+            raise UnsupportedError(f"output {output} of the region is a view of input {base}, which changes in place")
+        if view.dtype != inputs[base].dtype or view.is_conj() or view.is_neg():
+            raise UnsupportedError(f"output {output} of the region views input {base} as another type")
+        if inputs[base].requires_grad and not meta.output_info[output].requires_grad:
+            raise UnsupportedError(f"output {output} of the region is a detached view of input {base}")
+    return views
 
 
 def _is_subclass(value: object) -> bool:

@@ -2,8 +2,8 @@
 """`native`: our own compiler. Fused vectorised kernels for element-wise chains and reductions, ATen else.
 
 AOTAutograd traces and partitions the graph; both halves travel as GraphSpec to the C++ compiler, which returns one
-Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Graphs that draw random
-numbers use the Python node, which replays them with the forward's random state when a double backward asks for it.
+Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Random operators run as ATen
+instructions in eager's order and draw from torch's default generator, so their numbers are eager's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, Half, Joint, Recorder, RegionSignature, aot_settings, finish
-from agspeed.backends.region_function import draws_random_numbers, make_runner
+from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.region import make_region, make_runner
 from agspeed.errors import UnsupportedError
 from agspeed.runtime import graph_spec, native
 
@@ -67,13 +67,11 @@ class Native(Candidate):
                 decompositions=_decompositions(),
             )
         joint = finish(recorder, from_aot, example_inputs)
-        if joint.forward is None or joint.backward is None or joint.signature is None:
+        if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
         executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options)
-        if draws_random_numbers(joint.forward.graph):
-            return make_runner(_with_entries(joint, executable), gm)
-        return _region(executable, joint.signature, gm)
+        return _NativeRunner(make_region(executable, joint, gm), executable)
 
     def fingerprint(self) -> dict[str, str]:
         module = native.load()
@@ -119,34 +117,3 @@ def _boxed(executable: Any, entry: str) -> BoxedRunner:
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
-
-
-def _with_entries(joint: Joint, executable: Any) -> Joint:
-    assert joint.forward is not None and joint.backward is not None
-    forward = Half(joint.forward.graph, joint.forward.example_inputs, _boxed(executable, "forward"))
-    backward = Half(joint.backward.graph, joint.backward.example_inputs, _boxed(executable, "backward"))
-    return Joint(forward, backward, joint.signature, None)
-
-
-def _region(executable: Any, signature: RegionSignature, gm: fx.GraphModule) -> Runner:
-    def replay(*inputs: Any) -> Sequence[Any]:
-        mutated = signature.mutated_inputs
-        return gm(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])  # type: ignore[no-any-return]
-
-    module = native.load()
-    assert module is not None
-    region = module.Region(
-        executable,
-        {
-            "name": "native region",
-            "requires_grad": list(signature.input_requires_grad),
-            "num_outputs": signature.num_outputs,
-            "mutated_inputs": list(signature.mutated_inputs),
-            "tangents": [index for index, needed in enumerate(signature.output_requires_grad) if needed],
-            "num_saved_tensors": signature.num_saved_tensors,
-            "num_saved_symints": signature.num_saved_integers,
-            "fallback": gm.forward,
-            "replay": replay,
-        },
-    )
-    return _NativeRunner(region, executable)

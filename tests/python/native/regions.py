@@ -61,13 +61,18 @@ def _is_symint(node: Any) -> bool:
 
 
 def make_region(
-    fn: Function, inputs: Sequence[torch.Tensor], *, mutated: Sequence[int] = (), dynamic: bool = False, **changes: Any
+    fn: Function,
+    inputs: Sequence[torch.Tensor],
+    *,
+    mutated: Sequence[int] = (),
+    dynamic: bool = False,
+    code: str = "program",
+    **changes: Any,
 ) -> Any:
-    """A `_native.Region` of `fn`; `changes` override keys of its signature."""
+    """A `_native.Region` of `fn`, run by a "program" or by "python"; `changes` override keys of its signature."""
     traced = trace(fn, inputs, dynamic)
     module = native.load()
     assert module is not None, native.why_missing()
-    specs = {name: graph_spec.export(graph, lift_constants=False).to_json() for name, graph in traced.graphs.items()}
     (returned,) = traced.graphs["forward"].graph.output_node().args
     saved = returned[len(mutated) + traced.num_outputs :]
     symints = sum(map(_is_symint, saved))
@@ -82,4 +87,15 @@ def make_region(
         "fallback": fn,
         "replay": fn,
     }
+    if code == "python":
+        directions = tuple(map(make_boxed_func, (traced.graphs["forward"], traced.graphs["backward"])))
+        return module.Region(directions, signature | changes)
+    specs = {name: graph_spec.export(graph, lift_constants=False).to_json() for name, graph in traced.graphs.items()}
     return module.Region(module.compile(specs, {}), signature | changes)
+
+
+def native_region(code: Any, **signature: Any) -> Any:
+    """A `_native.Region` of two callables with one output."""
+    module = native.load()
+    assert module is not None, native.why_missing()
+    return module.Region(code, {"name": "test", "num_outputs": 1, "fallback": None, "replay": None} | signature)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from agspeed.errors import UnsupportedError, UserError
-from tests.python.native.regions import make_region
+from tests.python.native.regions import make_region, native_region
 
 
 def mlp(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor]:
@@ -28,8 +28,14 @@ def mlp_inputs(rows: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0)
     return [torch.randn(shape, dtype=dtype, generator=generator).requires_grad_() for shape in shapes]
 
 
+@pytest.fixture(scope="module", params=["program", "python"])
+def region(request: pytest.FixtureRequest) -> Any:
+    """Runs mlp on inputs of the sizes of mlp_inputs(). Python code does not check sizes."""
+    return make_region(mlp, mlp_inputs(), code=request.param)
+
+
 @pytest.fixture(scope="module")
-def region() -> Any:
+def program_region() -> Any:
     return make_region(mlp, mlp_inputs())
 
 
@@ -152,17 +158,17 @@ def test_partly_frozen_inputs_take_the_fallback(region: Any) -> None:
     ],
     ids=["dtype", "size", "strides"],
 )
-def test_inputs_that_do_not_fit_take_the_fallback(region: Any, change: Any, reason: str) -> None:
+def test_inputs_that_do_not_fit_take_the_fallback(program_region: Any, change: Any, reason: str) -> None:
     inputs = mlp_inputs()
     inputs[0] = change(inputs[0])
-    calls = region.stats()["fallbacks"]
+    calls = program_region.stats()["fallbacks"]
     if inputs[0].dtype == torch.float32:
         with pytest.raises(RuntimeError, match="dtype"):  # the user's own error, from the eager code
-            region(*inputs)
+            program_region(*inputs)
     else:
-        torch.testing.assert_close(region(*inputs), mlp(*inputs))
-    assert region.stats()["fallbacks"] == calls + 1
-    assert re.search(reason, region.stats()["last_fallback"])
+        torch.testing.assert_close(program_region(*inputs), mlp(*inputs))
+    assert program_region.stats()["fallbacks"] == calls + 1
+    assert re.search(reason, program_region.stats()["last_fallback"])
 
 
 def test_subclasses_and_modes_take_the_fallback(region: Any) -> None:
@@ -395,12 +401,93 @@ def test_no_python_of_ours_runs_in_either_direction(region: Any) -> None:
         ({"requires_grad": [True]}, UserError, "1 inputs, the entries have 4"),
         ({"requires_grad": "yes"}, UserError, "wrong type"),
         ({"fallback": 3}, UserError, "callable or None"),
-        ({"mutated_inputs": [9]}, UserError, "forward outputs"),
+        ({"mutated_inputs": [9]}, UserError, "number 9 of 4"),
+        ({"tangents": [1]}, UserError, "tangents names number 1 of 1"),
+        ({"tangent_layouts": [[0, 0]]}, UserError, "each dimension once"),
+        ({"outputs_as_inputs": {0: 0}}, UserError, "has a tangent but comes from an input"),
     ],
 )
 def test_contradicting_signatures_are_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make_region(mlp, mlp_inputs(), **changes)
+
+
+def test_python_code_gets_tangents_in_the_layout_it_was_traced_with() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def backward(args: list[Any]) -> list[Any]:
+        seen.append(args[-1].stride())
+        return [args[-1] * 2]
+
+    region = native_region(
+        (lambda args: [args[0] * 2], backward), requires_grad=[True], tangents=[0], tangent_layouts=[[1, 0]]
+    )
+    x = torch.randn(3, 4, requires_grad=True)
+    for gradient in (torch.ones(3, 4), torch.ones(4, 3).t(), torch.ones(()).expand(3, 4)):
+        (ours,) = torch.autograd.grad(region(x)[0], x, gradient)
+        assert torch.equal(ours, gradient * 2)
+    assert seen == [(1, 3)] * 3
+
+
+def test_errors_of_python_code_reach_the_caller_and_rewind_the_random_stream() -> None:
+    def forward(args: list[Any]) -> list[Any]:
+        torch.rand(3)
+        raise OverflowError("too much")
+
+    region = native_region((forward, None), requires_grad=[False], draws_random_numbers=True)
+    state = torch.get_rng_state()
+    with pytest.raises(OverflowError, match="too much"):
+        region(torch.ones(2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+    def backward(args: list[Any]) -> list[Any]:
+        raise OverflowError("too much behind")
+
+    region = native_region((lambda args: [args[0] * 2], backward), requires_grad=[True], tangents=[0])
+    with pytest.raises(OverflowError, match="too much behind"):
+        region(torch.ones(2, requires_grad=True))[0].sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [(["text"], TypeError, "returned a str as result 0"), ([], RuntimeError, "returned 0 results instead of 1")],
+)
+def test_wrong_results_of_python_code_are_named(result: list[Any], error: type[Exception], message: str) -> None:
+    region = native_region((lambda args: result, None), requires_grad=[False])
+    with pytest.raises(error, match=message):
+        region(torch.ones(2))
+
+
+def test_callables_are_collected() -> None:
+    class Forward:
+        def __call__(self, args: list[Any]) -> list[Any]:
+            return [args[0] * 2]
+
+    forward = Forward()
+    region = native_region((forward, None), requires_grad=[False])
+    forward.region = region  # type: ignore[attr-defined]  # a cycle that only the garbage collector can break
+    watched = weakref.ref(forward)
+    del forward, region
+    gc.collect()
+    assert watched() is None
+
+
+def test_random_numbers_are_replayed_for_double_backward() -> None:
+    def noisy(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.sin(x) * torch.rand_like(x),)
+
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    for code in ("program", "python"):
+        region = make_region(noisy, [x], code=code, draws_random_numbers=True)
+        results = []
+        for fn in (region, noisy):
+            torch.manual_seed(11)
+            (out,) = fn(x)
+            (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            second = torch.autograd.grad(gradient.sum(), x)[0]
+            results.append([out, gradient, second, torch.rand(3)])
+        torch.testing.assert_close(results[0], results[1])
+        assert region.stats()["fallbacks"] == 0
 
 
 def test_without_fallback_the_reason_is_raised() -> None:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a `Joint` as one differentiable function, behind the C++ autograd node (`agspeed._native.Region`).
+
+Stock AOTAutograd refuses double backward only after the forward ran, drops hooks of saved tensors it donates and
+costs several wrappers a call. The C++ node checks whether a graph of the gradients is wanted; if so the captured graph
+is replayed eagerly on the saved inputs (with the random state of the forward) and differentiated by autograd itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from agspeed.backends.base import Runner
+from agspeed.backends.joint import Joint
+from agspeed.errors import UnsupportedError
+from agspeed.runtime import native
+
+if TYPE_CHECKING:
+    from agspeed import _native
+
+_RANDOM_TAG = torch.Tag.nondeterministic_seeded
+
+
+def make_runner(joint: Joint, gm: fx.GraphModule) -> Runner:
+    """A differentiable callable over the flat arguments of `gm`, made of both compiled halves.
+
+    Args:
+        joint: both compiled halves (or only AOTAutograd's callable, which is returned as it is).
+        gm: the captured graph, replayed eagerly when a double backward is asked for. Not changed.
+    """
+    if joint.inference is not None:
+        return joint.inference
+    assert joint.forward is not None and joint.backward is not None
+    layouts = [_dims_by_stride(tangent) for tangent in joint.tangents()]
+    return make_region((joint.forward.run, joint.backward.run), joint, gm, tangent_layouts=layouts)
+
+
+def make_region(code: Any, joint: Joint, gm: fx.GraphModule, *, tangent_layouts: Sequence[list[int]] = ()) -> Runner:
+    """A `_native.Region`.
+
+    Args:
+        code: an Executable with both entries, or a pair of boxed callables.
+        joint: its signature, and the forward graph that tells whether random numbers are drawn.
+        gm: what falls back to eager and is replayed. Not changed.
+        tangent_layouts: as in python/csrc/region_signature.h.
+    """
+    module = native.load()
+    if module is None:
+        raise UnsupportedError(native.why_missing())
+    assert joint.forward is not None and joint.signature is not None
+    signature = joint.signature
+    mutated = {*signature.mutated_inputs, *signature.mutated_by_code}
+
+    def replay(*inputs: Any) -> Sequence[Any]:
+        return gm(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])  # type: ignore[no-any-return]
+
+    described: _native.RegionSignature = {
+        "name": "compiled region",
+        "requires_grad": list(signature.input_requires_grad),
+        "num_outputs": signature.num_outputs,
+        "mutated_inputs": list(signature.mutated_inputs),
+        "mutated_by_code": list(signature.mutated_by_code),
+        "outputs_as_inputs": dict(signature.outputs_as_inputs),
+        "output_views": dict(signature.output_views),
+        "tangents": [index for index, needed in enumerate(signature.output_requires_grad) if needed],
+        "tangent_layouts": list(tangent_layouts),
+        "num_saved_tensors": signature.num_saved_tensors,
+        "num_saved_symints": signature.num_saved_integers,
+        "draws_random_numbers": _draws_random_numbers(joint.forward.graph),
+        "fallback": gm.forward,
+        "replay": replay,
+    }
+    region: Runner = module.Region(code, described)
+    return region
+
+
+def _draws_random_numbers(graph: fx.GraphModule) -> bool:
+    """True when an ATen graph contains an operator that draws from a generator."""
+    return any(_RANDOM_TAG in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+
+
+def _dims_by_stride(tensor: Any) -> list[int]:
+    """The dimensions from the outermost in memory to the innermost; e.g. channels-last NCHW gives [0, 2, 3, 1]."""
+    strides = [_hint(stride) for stride in tensor.stride()]
+    return sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
+
+
+def _hint(size: Any) -> int:
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/csrc/program_code.h"
+
+#include <string>
+#include <utility>
+
+namespace agspeed::python {
+namespace {
+
+using runtime::aten::AtenExecutable;
+
+Status contradiction(const std::string& what, size_t said, size_t found) {
+  return invalidArgument("the signature says " + std::to_string(said) + " " + what + ", the entries have " +
+                         std::to_string(found));
+}
+
+}  // namespace
+
+ProgramCode::ProgramCode(std::shared_ptr<const AtenExecutable> executable)
+    : executable_(std::move(executable)),
+      forward_(executable_->entry("forward")),
+      backward_(executable_->entry("backward")) {}
+
+StatusOr<std::unique_ptr<const RegionCode>> ProgramCode::create(std::shared_ptr<const AtenExecutable> executable) {
+  if (executable->entry("forward") == nullptr) return invalidArgument("a Region needs an entry \"forward\"");
+  return std::unique_ptr<const RegionCode>(new ProgramCode(std::move(executable)));
+}
+
+Status ProgramCode::check(const RegionSignature& signature) const {
+  AG_RETURN_IF_ERROR(checkCounts(signature));
+  for (int32_t input : signature.mutatedInputs) {
+    if (forward_->isScalarInput(input)) {
+      return invalidArgument("mutated_inputs names input " + std::to_string(input) + ", which is no tensor");
+    }
+  }
+  return checkAliases(signature);
+}
+
+Status ProgramCode::checkCounts(const RegionSignature& signature) const {
+  const runtime::Program& forward = forward_->program();
+  const size_t numInputs = forward.inputs.size();
+  if (signature.requiresGrad.size() != numInputs) {
+    return contradiction("inputs", signature.requiresGrad.size(), numInputs);
+  }
+  if (signature.numForwardOutputs() != forward.outputs.size()) {
+    return contradiction("forward outputs", signature.numForwardOutputs(), forward.outputs.size());
+  }
+  if (signature.tangents.empty()) return {};
+  if (backward_ == nullptr) return invalidArgument("the signature has tangents but there is no backward entry");
+  const runtime::Program& backward = backward_->program();
+  if (signature.numBackwardInputs() != backward.inputs.size()) {
+    return contradiction("backward inputs", signature.numBackwardInputs(), backward.inputs.size());
+  }
+  if (backward.outputs.size() != numInputs) return contradiction("gradients", numInputs, backward.outputs.size());
+  return {};
+}
+
+Status ProgramCode::checkAliases(const RegionSignature& signature) const {
+  const size_t first = signature.firstOutput();
+  for (size_t i = 0; i < signature.numOutputs; ++i) {
+    const std::string which = "output " + std::to_string(i);
+    if (signature.outputViews[i] != -1 && forward_->inputAliasedByOutput(first + i) != signature.outputViews[i]) {
+      return unsupported(which + " is not computed as a view of the input it is said to view");
+    }
+    if (signature.isMadeFromInput(i)) continue;
+    if (forward_->inputAliasedByOutput(first + i) != -1) return unsupported(which + " is a view of an input");
+    for (size_t k = 0; k < i; ++k) {
+      if (!signature.isMadeFromInput(k) && forward_->shareMemory(first + i, first + k)) {
+        return unsupported(which + " shares memory with output " + std::to_string(k));
+      }
+    }
+  }
+  return {};
+}
+
+// Plain CPU tensors; anything else (Python, functorch, sparse, conjugate, ...) is not what Programs were compiled for.
+c10::DispatchKeySet ProgramCode::acceptedKeys() const {
+  return c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+         c10::autocast_dispatch_keyset;
+}
+
+std::vector<SavedView> ProgramCode::savedViews(const RegionSignature& signature) const {
+  std::vector<SavedView> views;
+  for (size_t k = signature.firstSavedTensor(); k < signature.firstSavedSymint(); ++k) {
+    const int32_t input = forward_->inputAliasedByOutput(k);
+    if (input != -1) {
+      if (input != forward_->inputOfOutput(k)) views.push_back({k, input, 0});
+      continue;
+    }
+    for (size_t output = signature.firstOutput(); output < signature.firstSavedTensor(); ++output) {
+      if (!forward_->shareMemory(k, output) || forward_->sameValue(k, output)) continue;
+      views.push_back({k, -1, output});
+      break;
+    }
+  }
+  return views;
+}
+
+StatusOr<std::vector<RegionCode::Argument>> ProgramCode::forward(std::vector<Argument> inputs) const {
+  return AtenExecutable::run(*forward_, inputs);
+}
+
+StatusOr<std::vector<RegionCode::Argument>> ProgramCode::backward(std::vector<Argument> inputs,
+                                                                  size_t firstTangent) const {
+  return AtenExecutable::run(*backward_, inputs, firstTangent);
+}
+
+}  // namespace agspeed::python

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// RegionCode: what computes the two directions of a Region. Pure functions of tensors: the Region around it applies
+// mutations, makes history and knows about autograd.
+//
+// Implementations: ProgramCode (entries of our Executable, no Python inside) and PythonCode (two callables that
+// AOTAutograd or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and autocast
+// excluded while a direction runs.
+#pragma once
+
+#include <Python.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "python/csrc/region_signature.h"
+#include "runtime/aten/aten_executable.h"
+
+namespace agspeed::python {
+
+/// A saved tensor that is a view of an input or of a user output.
+struct SavedView {
+  size_t saved = 0;    ///< forward output
+  int32_t input = -1;  ///< the input it views, or -1:
+  size_t output = 0;   ///< the forward output it views
+};
+
+class RegionCode {
+ public:
+  using Argument = runtime::aten::Argument;
+  virtual ~RegionCode() = default;
+
+  /// Errors: kInvalidArgument when the signature contradicts the code; kUnsupported for aliases that it does not name.
+  virtual Status check(const RegionSignature& signature) const = 0;
+  /// Tensors with other dispatch keys than these take the fallback.
+  virtual c10::DispatchKeySet acceptedKeys() const = 0;
+  /// Saved views that do not share the version counter of what they view. Requires: check passed.
+  virtual std::vector<SavedView> savedViews(const RegionSignature& signature) const = 0;
+  /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. PythonCode throws python_error.
+  virtual StatusOr<std::vector<Argument>> forward(std::vector<Argument> inputs) const = 0;
+  /// Inputs from `firstTangent` on may have any strides. Errors: as forward.
+  virtual StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const = 0;
+  /// Shows Python's garbage collector the objects held.
+  virtual int traverse(visitproc visit, void* arg) const = 0;
+};
+
+}  // namespace agspeed::python
