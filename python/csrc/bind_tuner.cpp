@@ -50,6 +50,7 @@ void visitFields(TunerConfig& config, Visit visit) {
   visit("min_run_seconds", config.minRunSeconds);
   visit("pinned_arm", config.pinnedArm);
   visit("retune_after_steps", config.retuneAfterSteps);
+  visit("search_fraction", config.searchFraction);
   visit("target_half_width", config.targetHalfWidth);
   visit("warmup_steps", config.warmupSteps);
 }
@@ -122,6 +123,7 @@ void bindTunerClass(py::module_& module) {
       .def(py::init(create), py::arg("config"))
       .def("capture_finished", &Tuner::captureFinished, py::arg("foreground_seconds"))
       .def("capture_failed", &Tuner::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
+      .def("started", &Tuner::started, py::arg("foreground_seconds"))
       .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
       .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
            py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)

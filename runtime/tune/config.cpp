@@ -33,6 +33,7 @@ Status checkRanges(const TunerConfig& c) {
   const double infinity = std::numeric_limits<double>::infinity();
   const Range ranges[] = {
       {"captureSeconds", c.captureSeconds, 0, infinity},
+      {"searchFraction", c.searchFraction, 0, 1},
       {"budgetFraction", c.budgetFraction, 0, 1},
       {"budgetSeconds", c.budgetSeconds, 0, infinity},
       {"fastStartSeconds", c.fastStartSeconds, 0, infinity},

@@ -40,9 +40,11 @@ struct TunerConfig {
   std::vector<ArmSpec> arms;  ///< without eager; order = order of compiling, and of choice in deterministic mode
   std::string pinnedArm;      ///< deterministic mode: the only arm considered; empty = first that passes
 
-  // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, budgetFraction * seconds trained so far) in auto mode.
+  // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, fraction * seconds trained so far) in auto mode, where
+  // the fraction is searchFraction until the first decision and budgetFraction for whatever is tried afterwards.
   double captureSeconds = 1.0;  ///< expected foreground cost of the capture, before anything is known
-  double budgetFraction = 0.25;
+  double searchFraction = 0.25;
+  double budgetFraction = 0.10;
   double budgetSeconds = std::numeric_limits<double>::infinity();
   double fastStartSeconds = 1.0;
 

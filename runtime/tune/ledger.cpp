@@ -16,8 +16,14 @@ Ledger::Ledger(const TunerConfig& config)
     : isUnlimited_(config.mode == Mode::kMax || config.mode == Mode::kDeterministic),
       // Fast start pays its quick capture and its quick compiles before anything is earned.
       grantSeconds_(config.mode == Mode::kFastStart ? 2 * config.fastStartSeconds : 0),
-      fraction_(config.budgetFraction),
+      fraction_(config.searchFraction),
+      budgetFraction_(config.budgetFraction),
       capSeconds_(config.budgetSeconds) {}
+
+void Ledger::addStartUp(double seconds) {
+  addForeground(seconds);
+  if (grantSeconds_ > 0) grantSeconds_ += seconds;
+}
 
 void Ledger::addTrained(double seconds, int64_t numSteps) {
   trainedSeconds_ += seconds;

@@ -4,6 +4,8 @@
 //   slow-down = foreground seconds + inflation of steps while compiling + steps of arms on trial slower than eager
 //   allowance = min(cap, grant + 0.97 * fraction * seconds trained)   (only the cap in max and deterministic mode)
 //
+// The fraction is the larger one, searchFraction, until something is decided: with less, eager runs so long before the
+// first capture that a large gain is missed; with more, a model that eager suits best pays too much for finding out.
 // Savings are never credited: the allowance stays a share of the time trained, so the regret against the best arm known
 // stays below 1 + fraction even after a good early decision. Not thread-safe; owned by the Tuner.
 #pragma once
@@ -21,6 +23,10 @@ class Ledger {
  public:
   explicit Ledger(const TunerConfig& config);
 
+  /// Time spent before the first step. A grant grows by it: it is meant for what comes after.
+  void addStartUp(double seconds);
+  /// Something is decided: from now on only the smaller fraction may be spent.
+  void endSearch() { fraction_ = budgetFraction_; }
   void addTrained(double seconds, int64_t numSteps);
   void addForeground(double seconds) { foregroundSeconds_ += seconds; }
   void addBackground(double seconds) { backgroundSeconds_ += seconds; }
@@ -57,6 +63,7 @@ class Ledger {
   bool isUnlimited_;
   double grantSeconds_;
   double fraction_;
+  double budgetFraction_;
   double capSeconds_;
   int64_t numSteps_ = 0;
   double trainedSeconds_ = 0;

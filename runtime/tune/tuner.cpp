@@ -252,6 +252,7 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   cached_.reset();
   trial_.reset();
   phase_ = Phase::kSettled;
+  ledger_.endSearch();
   guard_.start(isFromDatabase);
   if (arm == kEager && numRetunes_ > 0) scheduleRetune();
   log("decide", arms_[arm].spec.name, reason);

@@ -69,6 +69,8 @@ class Tuner {
   static StatusOr<std::unique_ptr<Tuner>> create(TunerConfig config, std::unique_ptr<Agreement> agreement = nullptr);
 
   // Events ------------------------------------------------------------------------------------------------------------
+  /// What the driver took before the first step: loading itself, looking up earlier decisions.
+  void started(double foregroundSeconds) { ledger_.addStartUp(foregroundSeconds); }
   void captureFinished(double foregroundSeconds);
   void captureFailed(const std::string& reason, double foregroundSeconds);
   /// A better estimate of the capture's foreground cost, e.g. from the database or from an earlier model.

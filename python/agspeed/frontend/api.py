@@ -15,6 +15,7 @@ from agspeed import config
 from agspeed.backends import candidate_names
 from agspeed.errors import UserError
 from agspeed.frontend import session as sessions
+from agspeed.frontend import startup
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
 from agspeed.log import logger, set_level, warn_once
@@ -166,7 +167,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     if next(inner.parameters(), None) is None:
         logger.info("%s has no parameters: there is nothing to train, it stays eager", type(inner).__name__)
         return module
-    sessions.Session(ModuleTarget(inner), settings)
+    sessions.Session(ModuleTarget(inner), settings, startup.claim())
     return module
 
 
@@ -174,7 +175,7 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
     if settings.disable or settings.mode == "off" or session_of(function) is not None:
         return function
     target = FunctionTarget(function)
-    sessions.Session(target, settings)
+    sessions.Session(target, settings, startup.claim())
     return target.wrapper
 
 
@@ -205,3 +206,6 @@ def _is_torch_compiled(module: nn.Module) -> bool:
 def _describe(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+startup.loaded()

@@ -25,6 +25,9 @@ class History:
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     recent: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
     recent_plan: str = "eager"
+    start_up_seconds: float = 0.0
+    """Before the first step: loading agspeed, setting up the session, looking up earlier decisions."""
+    capture_seconds: float = 0.0
     foreground_seconds: float = 0.0
     phase: str = "eager"
 

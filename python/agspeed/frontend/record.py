@@ -177,6 +177,10 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
     ledger = tuner.get("ledger")
     if not ledger:
         return
+    history = session.history
+    for phase, seconds in (("other", history.start_up_seconds), ("capture", history.capture_seconds)):
+        if seconds:
+            cost["entries"].append(parts.cost_entry(phase, foreground_s=seconds))
     for region in session.regions:
         for outcome in region.outcomes.values():
             name = outcome.candidate

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,7 +49,9 @@ _pauses = 0
 class Session:
     """See the module's text. Created by ``optimize`` on the thread that trains."""
 
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(self, target: Target, settings: Settings, loading_seconds: float = 0.0) -> None:
+        """loading_seconds: what it took to get here, if this process had not loaded agspeed before."""
+        begun = time.perf_counter()
         self.target = target
         self.settings = settings
         self.owner = os.getpid()
@@ -74,6 +77,7 @@ class Session:
         _live.add(self)
         self.clock.start()
         self._install(self._managed_call)
+        self.history.start_up_seconds = loading_seconds + time.perf_counter() - begun
 
     @property
     def current_reason(self) -> str:
@@ -147,6 +151,11 @@ class Session:
         """Waits for compiles in the background, each group of them for at most `timeout_s`."""
         self.controller.wait(timeout_s)
         self._late.wait(timeout_s)
+
+    def num_modules(self) -> int:
+        """How large the target is, roughly; 0 for functions."""
+        owner = getattr(self.target.eager, "__self__", None)
+        return sum(1 for _ in owner.modules()) if isinstance(owner, torch.nn.Module) else 0
 
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""

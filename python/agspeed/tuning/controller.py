@@ -18,6 +18,7 @@ from agspeed.errors import AgspeedError
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
 from agspeed.runtime import native
+from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.compiles import Compiles
 from agspeed.tuning.memory import METER
 from agspeed.tuning.outcome import Outcome
@@ -34,6 +35,8 @@ _ACTIVITIES = {"compile": "compiling", "wait": "waiting for", "load": "checking"
 class Journal(Protocol):
     """Where a controller notes what it does."""
 
+    start_up_seconds: float
+    capture_seconds: float
     foreground_seconds: float
 
     def enter_phase(self, name: str) -> None: ...
@@ -54,6 +57,7 @@ class Steerable(Protocol):
     def settle(self, plan: str, reason: str) -> None: ...
     def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
     def database_key(self) -> dict[str, Any]: ...
+    def num_modules(self) -> int: ...
 
 
 class Controller:
@@ -83,8 +87,12 @@ class Controller:
         if self._module is None:
             self._session.settle(EAGER, native.why_missing())
             return
+        started = time.perf_counter()
         METER.acquire(self)
         self._adopt_earlier_decision()
+        history = self._session.history
+        history.start_up_seconds += time.perf_counter() - started
+        self._tuner.started(history.start_up_seconds)
         self._advance()
 
     def after_step(self, seconds: float, shape: str) -> None:
@@ -140,6 +148,7 @@ class Controller:
         if self._is_capturing:
             self._is_capturing = False
             session.run_plan(self._tuner.current)
+            session.history.capture_seconds = seconds
             if session.regions:
                 self._tuner.capture_finished(seconds)
             else:
@@ -303,7 +312,10 @@ class Controller:
         self._database = self._module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
         if self._database.warning:
             warn_once(("database", str(settings.cache_dir)), self._database.warning)
-        record = self._database.find(self._session.database_key(), int(time.time()))
+        key = self._session.database_key()
+        record = self._database.find(key, int(time.time()))
+        rows = self._database.list() if settings.mode in ("auto", "fast-start") and record is None else []
+        self._tuner.expect_capture(expected_seconds(key["graph"], self._session.num_modules(), rows))
         arm = record.get("arm") if record else None
         if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
@@ -318,6 +330,7 @@ class Controller:
         record = self._tuner.decision_record()
         if self._database is None or record is None or not self._database.is_usable:
             return
+        record["capture_seconds"] = self._session.history.capture_seconds
         try:
             self._database.store(self._session.database_key(), record, int(time.time()))
         except (AgspeedError, RuntimeError, ValueError) as error:

@@ -46,6 +46,8 @@ print(json.dumps({
     "status": agspeed.status(model),
     "selected": [region.selected for region in session.regions],
     "step": tuner["decision"] and tuner["decision"]["step"],
+    "start_up": session.history.start_up_seconds,
+    "ledger": tuner["ledger"],
     "trials": [entry for entry in tuner["timeline"] if entry["what"] == "trial"],
     "equal": all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters())),
 }))
@@ -71,6 +73,7 @@ def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = _run("max", cache_dir, 1200)
     assert (first["decision"]["chosen"], first["decision"]["source"]) == ("aot", "measured"), first
     assert first["trials"] and first["equal"], first
+    assert 0 < first["start_up"] < first["ledger"]["foreground_seconds"], "loading agspeed is a cost of tuning"
     return cache_dir
 
 

@@ -8,7 +8,7 @@ namespace {
 
 TEST(Ledger, EarnsAShareOfTheTimeTrained) {
   TunerConfig config;
-  config.budgetFraction = 0.10;
+  config.searchFraction = 0.10;
   Ledger ledger(config);
   EXPECT_FALSE(ledger.canAfford(0.001));
   ledger.addTrained(100, 1000);
@@ -34,6 +34,32 @@ TEST(Ledger, NoiseBelowZeroIsNoIncome) {
   Ledger ledger(TunerConfig{});
   ledger.addInflation(-3);
   EXPECT_DOUBLE_EQ(ledger.slowdownSeconds(), 0);
+}
+
+TEST(Ledger, EarnsLessOnceSomethingIsDecided) {
+  TunerConfig config;
+  config.searchFraction = 0.25;
+  config.budgetFraction = 0.10;
+  Ledger ledger(config);
+  ledger.addTrained(100, 1000);
+  EXPECT_TRUE(ledger.canAfford(24));
+  ledger.endSearch();
+  EXPECT_FALSE(ledger.canAfford(10));
+  EXPECT_TRUE(ledger.canAfford(9.6));
+}
+
+TEST(Ledger, StartUpCountsButLeavesTheGrantWhole) {
+  TunerConfig config;
+  Ledger automatic(config);
+  automatic.addStartUp(3);
+  EXPECT_DOUBLE_EQ(automatic.slowdownSeconds(), 3);
+  EXPECT_FALSE(automatic.canAfford(0.01));
+  config.mode = Mode::kFastStart;
+  Ledger fastStart(config);
+  const double granted = fastStart.leftSeconds();
+  fastStart.addStartUp(3);
+  EXPECT_DOUBLE_EQ(fastStart.slowdownSeconds(), 3);
+  EXPECT_DOUBLE_EQ(fastStart.leftSeconds(), granted);
 }
 
 TEST(Ledger, CapHoldsInEveryMode) {

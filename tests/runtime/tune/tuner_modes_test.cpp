@@ -18,7 +18,7 @@ using testing::World;
 std::unique_ptr<Tuner> makeTuner(Mode mode, std::vector<ArmSpec> arms) {
   TunerConfig config;
   config.mode = mode;
-  config.budgetFraction = 0.10;
+  config.searchFraction = 0.10;
   config.arms = std::move(arms);
   return Tuner::create(config).value();
 }
