@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 GRAPH_EAGER = "graph-eager"
-_MAX_PER_ROUND = 6
+_MAX_PER_ROUND = 4
+_MIN_SHARE = 0.05
+"""Regions with a smaller share of the operators cannot change the step's time by what measuring can tell."""
 _MAX_RATIO = 1.1
 """Where eager was decided on, the best plan serves as a start if its steps take at most that much longer."""
 
@@ -61,7 +63,9 @@ def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[A
     ranked = sorted((name for name in measured if len(candidates_of(name)) == 1), key=lambda name: measured[name])
     known = {arm["name"] for arm in arms}
     by_region = []
-    for region in sorted(regions, key=lambda region: -region.num_operators):
+    least = _MIN_SHARE * sum(region.num_operators for region in regions)
+    large = [region for region in regions if region.num_operators >= least]
+    for region in sorted(large, key=lambda region: -region.num_operators):
         others = _alternatives(region, candidate_of(start, region.index), ranked)
         by_region.append([plan for other in others if (plan := with_swap(start, region.index, other)) not in known])
     return _in_turns(by_region)[:_MAX_PER_ROUND]

@@ -40,6 +40,13 @@ def test_largest_regions_are_swapped_first() -> None:
     assert plans == ["a+r1:b", "a+r0:b", "a+r1:graph-eager", "a+r0:graph-eager"]
 
 
+def test_tiny_regions_are_left_alone_and_rounds_are_short() -> None:
+    sizes = [2, 100, 90, 80]
+    regions = [_Region(index, ["a", "b"], num_operators=size) for index, size in enumerate(sizes)]
+    plans = refinements("a", _arms(a=0.8, b=0.9), regions)
+    assert plans == ["a+r1:b", "a+r2:b", "a+r3:b", "a+r1:graph-eager"]
+
+
 def test_region_that_falls_back_gets_another_candidate() -> None:
     regions = [_Region(0, ["a", "b"]), _Region(1, ["b"], rejected=["a"])]
     plans = refinements("a", _arms(a=0.8, b=0.9), regions)
