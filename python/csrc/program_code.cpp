@@ -96,7 +96,7 @@ std::vector<SavedView> ProgramCode::savedViews(const RegionSignature& signature)
   return views;
 }
 
-StatusOr<std::vector<RegionCode::Argument>> ProgramCode::forward(std::vector<Argument> inputs) const {
+StatusOr<std::vector<RegionCode::Argument>> ProgramCode::forward(const std::vector<Argument>& inputs) const {
   return AtenExecutable::run(*forward_, inputs);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProgramCode: the entries "forward" and "backward" of an Executable as RegionCode. No Python, no GIL.
 //
-// Sizes, strides and dtypes are guarded by the forward entry's own input declarations. The backward entry is absent when
-// the signature has no tangents.
+// Sizes, strides and dtypes are guarded by the forward entry's own input declarations. The backward entry is absent
+// when the signature has no tangents.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class ProgramCode final : public RegionCode {
   Status check(const RegionSignature& signature) const override;
   c10::DispatchKeySet acceptedKeys() const override;
   std::vector<SavedView> savedViews(const RegionSignature& signature) const override;
-  StatusOr<std::vector<Argument>> forward(std::vector<Argument> inputs) const override;
+  StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
   int traverse(visitproc, void*) const override { return 0; }
 

@@ -86,8 +86,8 @@ c10::DispatchKeySet PythonCode::acceptedKeys() const {
   return c10::DispatchKeySet(c10::DispatchKeySet::FULL) - c10::python_ks - c10::functorch_transforms_ks;
 }
 
-StatusOr<std::vector<Argument>> PythonCode::forward(std::vector<Argument> inputs) const {
-  return run(forward_, std::move(inputs));
+StatusOr<std::vector<Argument>> PythonCode::forward(const std::vector<Argument>& inputs) const {
+  return run(forward_, inputs);
 }
 
 StatusOr<std::vector<Argument>> PythonCode::backward(std::vector<Argument> inputs, size_t) const {

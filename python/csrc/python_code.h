@@ -14,15 +14,15 @@ namespace agspeed::python {
 
 class PythonCode final : public RegionCode {
  public:
-  /// Takes new references to `forward` and `backward`; None for no backward. GIL required. Errors: kInvalidArgument when
-  /// one is not callable.
+  /// Takes new references to `forward` and `backward`; None for no backward. GIL required. Errors: kInvalidArgument
+  /// when one is not callable.
   static StatusOr<std::unique_ptr<const RegionCode>> create(PyObject* forward, PyObject* backward);
   ~PythonCode() override;
 
   Status check(const RegionSignature& signature) const override;
   c10::DispatchKeySet acceptedKeys() const override;
   std::vector<SavedView> savedViews(const RegionSignature&) const override { return {}; }
-  StatusOr<std::vector<Argument>> forward(std::vector<Argument> inputs) const override;
+  StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
   int traverse(visitproc visit, void* arg) const override;
 

@@ -3,8 +3,8 @@
 // mutations, makes history and knows about autograd.
 //
 // Implementations: ProgramCode (entries of our Executable, no Python inside) and PythonCode (two callables that
-// AOTAutograd or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and autocast
-// excluded while a direction runs.
+// AOTAutograd or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and
+// autocast excluded while a direction runs.
 #pragma once
 
 #include <Python.h>
@@ -37,7 +37,7 @@ class RegionCode {
   /// Saved views that do not share the version counter of what they view. Requires: check passed.
   virtual std::vector<SavedView> savedViews(const RegionSignature& signature) const = 0;
   /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. PythonCode throws python_error.
-  virtual StatusOr<std::vector<Argument>> forward(std::vector<Argument> inputs) const = 0;
+  virtual StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const = 0;
   /// Inputs from `firstTangent` on may have any strides. Errors: as forward.
   virtual StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const = 0;
   /// Shows Python's garbage collector the objects held.

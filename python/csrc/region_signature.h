@@ -22,8 +22,8 @@
 //   draws_random_numbers  bool        the forward direction draws from torch's default generator; False by default
 //   fallback              callable    (*inputs) -> sequence of user outputs, computed eagerly, mutations included; or
 //                                     None
-//   replay                callable    (*inputs) -> sequence of user outputs, differentiable, WITHOUT mutations; or None.
-//                                     Used for create_graph=True and for batched or subclass tangents.
+//   replay                callable    (*inputs) -> sequence of user outputs, differentiable, WITHOUT mutations; or
+//                                     None. Used for create_graph=True and for batched or subclass tangents.
 // User outputs that are not in `tangents` have no history from the Region.
 //
 // Threading: a plain value; the callables are references that the Region owns and releases under the GIL.
