@@ -45,10 +45,11 @@ class BatchNormBuilder {
     return {};
   }
 
-  // name: [C], the sum of an [N, C] expression over the batch.
+  // name: [C], the sum of an [N, C] expression over the batch; in f64, as ATen's, since planes may cancel.
   Status defineOverBatch(const char* name, std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand planes, emitExpression(expression, names_, type_.dtype, op_.emitter()));
-    names_[name] = op_.emitter().sumRows(planes, 1, 0);
+    Operand sum = op_.emitter().sumRows(op_.emitter().convert(planes, DType::kF64), 1, 0);
+    names_[name] = op_.emitter().convert(sum, type_.dtype);
     return {};
   }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builders of softmax and log-softmax over the last dimension, forward and backward, with ATen's formulas.
+#include <limits>
+
 #include "compiler/import/expression.h"
 #include "compiler/import/op_table.h"
 #include "compiler/import/trailing_dims.h"
@@ -40,6 +42,15 @@ Status emitSteps(OpImport& op, std::map<std::string, Operand, std::less<>> names
 Status buildSoftmax(OpImport& op) {
   AG_ASSIGN_OR_RETURN(auto rows, loadRows(op, {"x"}));
   return emitSteps(op, rows, {{"max", "x"}, {"e", "exp(x - max)"}, {"sum", "e"}, {"y", "e / sum"}});
+}
+
+// A row of -inf alone gives zeros.
+Status buildSafeSoftmax(OpImport& op) {
+  if (!op.isNone("dtype")) return unsupported("a softmax of another dtype");
+  AG_ASSIGN_OR_RETURN(auto rows, loadRows(op, {"x"}));
+  rows["lowest"] = op.emitter().number(-std::numeric_limits<double>::infinity(), rows["x"].dtype);
+  return emitSteps(op, rows,
+                   {{"max", "x"}, {"e", "exp(x - max)"}, {"sum", "e"}, {"y", "where(max == lowest, 0, e / sum)"}});
 }
 
 Status buildLogSoftmax(OpImport& op) {

@@ -125,6 +125,11 @@ Operand Emitter::cast(const Operand& a, DType dtype) {
   return use(addNode(PointwiseOp::kCast, {a.value}, std::move(type)));
 }
 
+Operand Emitter::convert(const Operand& a, DType dtype) {
+  if (a.dtype == dtype) return a;
+  return use(addNode(PointwiseOp::kCast, {a.value}, contiguousType(dtype, graph_.typeOf(a.value).sizes)));
+}
+
 StatusOr<Operand> Emitter::apply(PointwiseOp op, std::vector<Operand> inputs) {
   if (op == PointwiseOp::kWhere && inputs[0].isNumber) return inputs[0].number != 0 ? inputs[1] : inputs[2];
   const DType dtype = inputs.back().dtype;

@@ -39,6 +39,8 @@ class Emitter {
   Operand use(ValueId value) const { return {.value = value, .dtype = graph_.typeOf(value).dtype}; }
   /// Converts; a cast of a tensor takes the layout's sizes when it broadcasts to them, so that it fuses with its users.
   Operand cast(const Operand& a, DType dtype);
+  /// Converts at the operand's own sizes. Requires: a is a value.
+  Operand convert(const Operand& a, DType dtype);
   /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such
   /// operation.
   StatusOr<Operand> apply(PointwiseOp op, std::vector<Operand> inputs);

@@ -54,6 +54,7 @@ Status buildAll(OpImport& op);
 Status buildVar(OpImport& op);
 Status buildVarMean(OpImport& op);
 Status buildSoftmax(OpImport& op);  // composites_softmax.cpp
+Status buildSafeSoftmax(OpImport& op);
 Status buildLogSoftmax(OpImport& op);
 Status buildSoftmaxBackward(OpImport& op);
 Status buildLogSoftmaxBackward(OpImport& op);

@@ -40,7 +40,7 @@ bool isRowNode(const Cluster& cluster, const ClusterNode& node, const std::vecto
 }
 
 int numLanes(const Cluster& cluster) {
-  auto isWide = [](const auto& part) { return sizeInBytes(part.dtype) == 8; };
+  auto isWide = [](const auto& part) { return !part.isPerRow && sizeInBytes(part.dtype) == 8; };
   bool anyWide = std::any_of(cluster.operands.begin(), cluster.operands.end(), isWide) ||
                  std::any_of(cluster.nodes.begin(), cluster.nodes.end(), isWide);
   return anyWide ? 8 : 16;

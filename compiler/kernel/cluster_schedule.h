@@ -25,7 +25,7 @@ struct ClusterSchedule {
   std::vector<std::vector<int>> reductions;  ///< per phase: the reduction nodes that its loop computes
   std::vector<ClusterStore> elementStores;   ///< done by the last phase's loop
   std::vector<ClusterStore> rowStores;       ///< done after the last loop
-  int lanes = 16;                            ///< elements per vector: 8 when anything is 8 bytes wide, else 16
+  int lanes = 16;                            ///< elements per vector: 8 when elements are 8 bytes wide, else 16
 
   int numPhases() const { return static_cast<int>(reductions.size()); }
 };

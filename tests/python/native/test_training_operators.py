@@ -22,7 +22,7 @@ def _step(model: nn.Module, x: Tensor, backend: Any) -> list[Tensor]:
     x = x.clone().requires_grad_()
     y = run(x)
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
-    (y * weights.sin()).sum().backward()
+    (y * (1 + weights.sin())).sum().backward()
     assert x.grad is not None
     return [y.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None), *model.buffers()]
 
@@ -53,7 +53,12 @@ def _compare(make: Callable[[], nn.Module], x: Tensor) -> None:
     for index, (got, wanted, reference) in enumerate(zip(native, eager, exact, strict=True)):
         scale = reference.double().square().mean().sqrt().clamp_min(1e-6)
         error, yardstick = ((t.double() - reference).square().mean().sqrt() / scale for t in (got, wanted))
-        assert error <= max(3 * yardstick, 5e-7), f"result {index} of shape {tuple(got.shape)}: {error} {yardstick}"
+        assert error <= max(4 * yardstick, 1e-6), f"result {index} of shape {tuple(got.shape)}: {error} {yardstick}"
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(11)
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40)])
@@ -92,6 +97,17 @@ def test_long_sums_stay_accurate() -> None:
             return self.gain * torch.tanh(x * self.slope)
 
     _compare(Scale, torch.rand(3, 600, 900))
+
+
+def test_softmax_of_masked_rows_is_zero() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            scores = x.masked_fill(x.detach().abs() > 0.5, float("-inf"))
+            return torch.ops.aten._safe_softmax(scores, -1)
+
+    x = torch.rand(6, 40)
+    x[2] = 0.75
+    _compare(Attention, x)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
