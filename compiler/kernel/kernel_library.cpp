@@ -12,7 +12,7 @@ namespace agspeed::compiler {
 namespace {
 
 /// Raise when the code generated for some cluster changes: objects of other versions are not found in the cache.
-constexpr const char* kGeneratorVersion = "2";
+constexpr const char* kGeneratorVersion = "3";
 
 std::string cacheKey(const std::string& clusterText, const KernelOptions& options) {
   std::string key = "generator " + std::string(kGeneratorVersion) + "\nllvm " LLVM_VERSION_STRING "\nhost " +
