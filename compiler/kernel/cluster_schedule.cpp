@@ -32,6 +32,7 @@ Status checkShape(const Cluster& cluster) {
 
 bool isRowNode(const Cluster& cluster, const ClusterNode& node, const std::vector<bool>& isRow) {
   if (infoOf(node.op).isReduction) return true;
+  if (node.op == PointwiseOp::kSumRows) return false;
   if (node.op == PointwiseOp::kLoad) {
     const ClusterOperand& operand = cluster.operands[node.operand];
     return operand.isPerRow || operand.columns == ClusterOperand::Columns::kBroadcast;

@@ -250,8 +250,9 @@ class KernelBuilder {
       emitted.isPerRow &= result_.cluster.nodes[emitted.inputs.back()].isPerRow;
     }
     bool isReduce = node.kind == NodeKind::kReduce;
-    if (isReduce && emitted.isPerRow) emitted.inputs[0] = spread(emitted.inputs[0]);
-    emitted.isPerRow = node.op != PointwiseOp::kSumRows && (emitted.isPerRow || isReduce);
+    bool isSum = node.op == PointwiseOp::kSumRows;
+    if ((isReduce || isSum) && emitted.isPerRow) emitted.inputs[0] = spread(emitted.inputs[0]);
+    emitted.isPerRow = !isSum && (emitted.isPerRow || isReduce);
     nodeOf_[node.results[0]] = add(std::move(emitted));
   }
 

@@ -61,7 +61,7 @@ def _seeded() -> None:
     torch.manual_seed(11)
 
 
-@pytest.mark.parametrize("shape", [(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40)])
+@pytest.mark.parametrize("shape", [(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40), (3, 1, 40), (5, 1, 9, 7)])
 def test_batch_norm_with_relu(shape: tuple[int, ...]) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
