@@ -89,6 +89,12 @@ Dims broadcastDims(const Dims& a, const Dims& b) {
   return result;
 }
 
+bool broadcastsTo(const Dims& from, const Dims& to) {
+  if (from.size() > to.size()) return false;
+  auto fits = [](const SymExpr& size, const SymExpr& wanted) { return isOne(size) || sameValue(size, wanted); };
+  return std::equal(from.begin(), from.end(), to.end() - static_cast<std::ptrdiff_t>(from.size()), fits);
+}
+
 std::string TensorType::toString() const {
   std::string text = std::string(agspeed::toString(dtype)) + "[" + joinDims(sizes) + "]";
   return sameDims(strides, contiguousStrides(sizes)) ? text : text + "{" + joinDims(strides) + "}";

@@ -41,6 +41,8 @@ bool isContiguous(const TensorType& type);
 bool isContiguousFrom(const TensorType& type, size_t begin);
 /// ATen's broadcast of two shapes. Requires: they are compatible.
 Dims broadcastDims(const Dims& a, const Dims& b);
+/// True when a tensor of sizes `from` is known to broadcast to sizes `to`. Sizes that only a guard makes equal are not.
+bool broadcastsTo(const Dims& from, const Dims& to);
 
 /// Value with the given hints for symbols; a symbol without one counts as 64. For heuristics only.
 int64_t estimate(const SymExpr& expr, std::span<const int64_t> hints);

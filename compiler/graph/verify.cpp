@@ -83,10 +83,8 @@ class Verifier {
     for (ValueId input : node.inputs) {
       const Dims& sizes = graph_.typeOf(input).sizes;
       if (sizes.size() > result.size()) return internalError("an input has more dimensions than the result");
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        if (!isOne(sizes[i]) && !sameValue(sizes[i], result[result.size() - sizes.size() + i])) {
-          return internalError("%" + graph_.values[input].name + " does not broadcast to the result");
-        }
+      if (!broadcastsTo(sizes, result)) {
+        return internalError("%" + graph_.values[input].name + " does not broadcast to the result");
       }
     }
     return {};

@@ -120,8 +120,7 @@ Operand Emitter::cast(const Operand& a, DType dtype) {
   if (a.dtype == dtype) return a;
   if (a.isNumber) return number(a.number, dtype);
   const Dims& own = graph_.typeOf(a.value).sizes;
-  bool broadcasts = own.size() <= layout_.rank() && sameDims(broadcastDims(own, layout_.sizes), layout_.sizes);
-  TensorType type = typeFor(dtype, broadcasts ? layout_.sizes : own);
+  TensorType type = typeFor(dtype, broadcastsTo(own, layout_.sizes) ? layout_.sizes : own);
   return use(addNode(PointwiseOp::kCast, {a.value}, std::move(type)));
 }
 
@@ -147,6 +146,9 @@ StatusOr<Operand> Emitter::apply(PointwiseOp op, std::vector<Operand> inputs) {
   for (const Operand& input : inputs) {
     values.push_back(place(input));
     sizes = broadcastDims(sizes, graph_.typeOf(values.back()).sizes);
+  }
+  for (ValueId value : values) {
+    if (!broadcastsTo(graph_.typeOf(value).sizes, sizes)) return unsupported("only a guard makes the sizes equal");
   }
   bool givesBool = isComparison(op) || op == PointwiseOp::kIsNan || op == PointwiseOp::kIsInf;
   return use(addNode(*version, std::move(values), typeFor(givesBool ? DType::kBool : dtype, sizes)));

@@ -202,6 +202,9 @@ StatusOr<TensorType> OpImport::resultType(size_t index) const {
 
 Status OpImport::setResult(const Operand& operand, size_t index) {
   AG_ASSIGN_OR_RETURN(TensorType type, resultType(index));
+  if (!operand.isNumber && !broadcastsTo(emitter_.typeOf(operand.value).sizes, type.sizes)) {
+    return unsupported("only a guard makes the result's size equal");
+  }
   std::string name = node_.name;
   if (node_.type.kind == SpecType::Kind::kTuple) name += ".r" + std::to_string(index);
   results_.at(index) = emitter_.materialize(operand, type, name);
