@@ -66,6 +66,7 @@ class RegionSignature(_RegionSignatureRequired, total=False):
     output_views: dict[int, int]
     tangents: list[int]
     tangent_layouts: list[list[int]]
+    gradient_sources: list[list[int]]
     num_saved_tensors: int
     num_saved_symints: int
     draws_random_numbers: bool

@@ -31,6 +31,18 @@ bool needsReplay(const variable_list& tangents) {
          !std::all_of(tangents.begin(), tangents.end(), isPlain);
 }
 
+// By input: false where eager leaves the gradient undefined, because nothing that it is computed from is defined. An
+// optimizer skips such a parameter; a gradient of zeros would make it decay.
+std::vector<bool> reachedInputs(const RegionSignature& signature, const variable_list& tangents) {
+  std::vector<bool> isReached(signature.requiresGrad.size(), true);
+  for (size_t i = 0; i < signature.gradientSources.size(); ++i) {
+    const std::vector<int32_t>& sources = signature.gradientSources[i];
+    auto isDefined = [&](int32_t tangent) { return tangents[tangent].defined(); };
+    isReached[i] = sources.empty() || std::any_of(sources.begin(), sources.end(), isDefined);
+  }
+  return isReached;
+}
+
 // A gradient in the memory layout that the backward direction was traced with: `dims` from the outermost to the
 // innermost.
 at::Tensor layOut(const at::Tensor& gradient, const std::vector<int64_t>& dims) {
@@ -113,6 +125,7 @@ std::vector<at::Tensor> RegionNode::unpackSaved() {
 }
 
 variable_list RegionNode::runBackward(variable_list&& tangents) {
+  const std::vector<bool> isReached = reachedInputs(region_->signature(), tangents);
   std::vector<Argument> inputs(symints_.begin(), symints_.end());
   inputs.reserve(symints_.size() + saved_.size() + tangents.size());
   for (at::Tensor& tensor : unpackSaved()) inputs.emplace_back(std::move(tensor));
@@ -131,6 +144,7 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
               region_->signature().requiresGrad.size());
   variable_list gradients(differentiated_.size());
   for (size_t i = 0; i < differentiated_.size(); ++i) {
+    if (!isReached[differentiated_[i]]) continue;
     if (auto* gradient = std::get_if<at::Tensor>(&(*results)[differentiated_[i]])) gradients[i] = std::move(*gradient);
   }
   return gradients;

@@ -66,6 +66,7 @@ RegionSignature parseSignature(const py::dict& dict) {
   signature.outputViews = inputsByOutput(dict, "output_views", signature.numOutputs);
   signature.tangents = optional<std::vector<int32_t>>(dict, "tangents", {});
   signature.tangentLayouts = optional<std::vector<std::vector<int64_t>>>(dict, "tangent_layouts", {});
+  signature.gradientSources = optional<std::vector<std::vector<int32_t>>>(dict, "gradient_sources", {});
   signature.numSavedTensors = optional<size_t>(dict, "num_saved_tensors", 0);
   signature.numSavedSymints = optional<size_t>(dict, "num_saved_symints", 0);
   signature.drawsRandomNumbers = optional<bool>(dict, "draws_random_numbers", false);
@@ -108,6 +109,18 @@ Status checkLayouts(const RegionSignature& signature) {
   return {};
 }
 
+Status checkSources(const RegionSignature& signature) {
+  const auto& sources = signature.gradientSources;
+  if (!sources.empty() && sources.size() != signature.requiresGrad.size()) {
+    return invalidArgument("gradient_sources has " + std::to_string(sources.size()) + " items for " +
+                           std::to_string(signature.requiresGrad.size()) + " inputs");
+  }
+  for (const std::vector<int32_t>& tangents : sources) {
+    AG_RETURN_IF_ERROR(checkRange("gradient_sources", tangents, signature.tangents.size(), false));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status checkSignature(const RegionSignature& signature) {
@@ -118,6 +131,7 @@ Status checkSignature(const RegionSignature& signature) {
   AG_RETURN_IF_ERROR(checkRange("outputs_as_inputs", signature.outputsAsInputs, numInputs, true));
   AG_RETURN_IF_ERROR(checkRange("output_views", signature.outputViews, numInputs, true));
   AG_RETURN_IF_ERROR(checkLayouts(signature));
+  AG_RETURN_IF_ERROR(checkSources(signature));
   for (int32_t tangent : signature.tangents) {
     if (!signature.isMadeFromInput(tangent)) continue;
     return invalidArgument("output " + std::to_string(tangent) + " has a tangent but comes from an input");

@@ -17,6 +17,8 @@
 //   tangents              list[int]   the user output of each tangent, in backward's order; [] without backward
 //   tangent_layouts       list[list[int]]  by tangent: its dimensions from the outermost in memory to the innermost, as
 //                                     traced. Read by PythonCode; [] by default: any layout will do
+//   gradient_sources      list[list[int]]  by forward input: the tangents that its gradient is computed from; where all
+//                                     of them are undefined, the gradient is, as in eager; [] by default: never
 //   num_saved_tensors     int         0 by default
 //   num_saved_symints     int         0 by default
 //   draws_random_numbers  bool        the forward direction draws from torch's default generator; False by default
@@ -49,6 +51,7 @@ struct RegionSignature {
   std::vector<int32_t> outputViews;      ///< by user output; -1: no view of an input
   std::vector<int32_t> tangents;
   std::vector<std::vector<int64_t>> tangentLayouts;
+  std::vector<std::vector<int32_t>> gradientSources;
   size_t numSavedTensors = 0;
   size_t numSavedSymints = 0;
   bool drawsRandomNumbers = false;

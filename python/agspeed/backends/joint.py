@@ -53,6 +53,8 @@ class RegionSignature:
     num_saved_tensors: int
     num_saved_integers: int
     input_requires_grad: tuple[bool, ...]
+    gradient_sources: tuple[tuple[int, ...], ...]
+    """By input: the tangents that its gradient is computed from."""
 
     @property
     def num_outputs(self) -> int:
@@ -166,7 +168,19 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
         num_saved_tensors=num_saved,
         num_saved_integers=num_integers,
         input_requires_grad=tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
+        gradient_sources=_gradient_sources(backward.graph, num_tangents),
     )
+
+
+def _gradient_sources(backward: fx.GraphModule, num_tangents: int) -> tuple[tuple[int, ...], ...]:
+    placeholders = backward.graph.find_nodes(op="placeholder")
+    number = {node: index for index, node in enumerate(placeholders[len(placeholders) - num_tangents :])}
+    sources: dict[fx.Node, set[int]] = {}
+    for node in backward.graph.nodes:
+        own = {number[node]} if node in number else set()
+        sources[node] = own.union(*(sources[source] for source in node.all_input_nodes))
+    (gradients,) = backward.graph.output_node().args
+    return tuple(tuple(sorted(sources[g])) if isinstance(g, fx.Node) else () for g in gradients)  # type: ignore[union-attr]
 
 
 def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> None:

@@ -68,6 +68,7 @@ def make_region(code: Any, joint: Joint, gm: fx.GraphModule, *, tangent_layouts:
         "output_views": dict(signature.output_views),
         "tangents": [index for index, needed in enumerate(signature.output_requires_grad) if needed],
         "tangent_layouts": list(tangent_layouts),
+        "gradient_sources": [list(tangents) for tangents in signature.gradient_sources],
         "num_saved_tensors": signature.num_saved_tensors,
         "num_saved_symints": signature.num_saved_integers,
         "draws_random_numbers": _draws_random_numbers(joint.forward.graph),

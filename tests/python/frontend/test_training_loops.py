@@ -284,6 +284,29 @@ def checkpoint_around_the_model(wrap: Wrap) -> list[Any]:
     return state(model)
 
 
+def heads_trained_in_turn(wrap: Wrap) -> list[Any]:
+    """The head that a step leaves out gets no gradient: a gradient of zeros would let its weights decay."""
+
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.first, self.second = mlp(), nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            features = torch.tanh(self.body(x))
+            return self.first(features), self.second(features)
+
+    model = wrap(TwoHeads())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    missing = []
+    for step, batch in enumerate(batches(6)):
+        optimizer.zero_grad()
+        as_loss(model(batch)[step % 2]).backward()
+        missing.append([name for name, parameter in model.named_parameters() if parameter.grad is None])
+        optimizer.step()
+    return [*missing, *state(model)]
+
+
 COMPILED = [
     plain,
     batchnorm_and_dropout,
@@ -303,6 +326,7 @@ COMPILED = [
     lbfgs,
     no_optimizer_at_all,
     checkpoint_around_the_model,
+    heads_trained_in_turn,
 ]
 
 

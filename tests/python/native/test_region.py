@@ -279,6 +279,22 @@ def test_undefined_and_expanded_tangents() -> None:
     torch.testing.assert_close(grad, -2 * torch.sin(x))
 
 
+def test_inputs_of_unused_outputs_alone_get_no_gradient() -> None:
+    """As in eager, so that an optimizer skips them; a gradient of zeros would let a weight decay."""
+
+    def heads(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.sin(x * v), torch.cos(x * w)
+
+    x, v, w = (torch.randn(3, 4, requires_grad=True) for _ in range(3))
+    region = make_region(heads, [x, v, w], gradient_sources=[[0, 1], [0], [1]])
+    used, unused = region(x, v, w)
+    gradients = torch.autograd.grad(used.sum(), [x, v, w], retain_graph=True, allow_unused=True)
+    expected = torch.autograd.grad(heads(x, v, w)[0].sum(), [x, v])
+    torch.testing.assert_close(gradients[:2], expected)
+    assert gradients[2] is None
+    assert torch.autograd.grad(unused.sum(), v, allow_unused=True) == (None,)
+
+
 def test_dynamic_sizes() -> None:
     inputs = mlp_inputs()
     region = make_region(mlp, inputs, dynamic=True)
