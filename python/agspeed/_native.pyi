@@ -69,6 +69,7 @@ class RegionSignature(_RegionSignatureRequired, total=False):
     gradient_sources: list[list[int]]
     num_saved_tensors: int
     num_saved_symints: int
+    overwritten_saved: list[int]
     draws_random_numbers: bool
 
 class RegionStats(TypedDict):

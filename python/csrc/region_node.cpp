@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -116,11 +117,23 @@ variable_list RegionNode::apply(variable_list&& tangents) {
   return needsReplay(tangents) ? replay(std::move(tangents)) : runBackward(std::move(tangents));
 }
 
-std::vector<at::Tensor> RegionNode::unpackSaved() {
+// The saved tensors for one run of the backward direction. In its last run (the graph is not retained) the node lets go
+// of them, so that the code may free each after its last use. In any other, and where hooks may know the tensor, the
+// code gets copies of those that it overwrites.
+std::vector<at::Tensor> RegionNode::takeSaved() {
+  const bool isLastRun = !torch::autograd::get_current_graph_task_keep_graph();
   const std::shared_ptr<Node> self = getptr();
   std::vector<at::Tensor> tensors;
   tensors.reserve(saved_.size());
   for (const SavedVariable& saved : saved_) tensors.push_back(saved.unpack(self));
+  for (int32_t index : region_->signature().overwrittenSaved) {
+    at::Tensor& tensor = tensors[index];
+    if (isLastRun && !saved_[index].has_hooks()) continue;
+    tensor = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+  }
+  if (isLastRun) {
+    for (SavedVariable& saved : saved_) saved.reset_data();
+  }
   return tensors;
 }
 
@@ -128,7 +141,7 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   const std::vector<bool> isReached = reachedInputs(region_->signature(), tangents);
   std::vector<Argument> inputs(symints_.begin(), symints_.end());
   inputs.reserve(symints_.size() + saved_.size() + tangents.size());
-  for (at::Tensor& tensor : unpackSaved()) inputs.emplace_back(std::move(tensor));
+  for (at::Tensor& tensor : takeSaved()) inputs.emplace_back(std::move(tensor));
   const size_t firstTangent = inputs.size();
   const std::vector<std::vector<int64_t>>& layouts = region_->signature().tangentLayouts;
   for (size_t i = 0; i < tangents.size(); ++i) {

@@ -58,7 +58,7 @@ class RegionNode final : public torch::autograd::Node {
 
   void keepInput(const Argument& input);
   at::Tensor unpackInput(const KeptInput& input) const;
-  std::vector<at::Tensor> unpackSaved();
+  std::vector<at::Tensor> takeSaved();
   Tensors runBackward(Tensors&& tangents);
   Tensors replay(Tensors&& tangents);
   Tensors callReplay(const Tensors& inputs) const;

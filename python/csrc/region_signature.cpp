@@ -69,6 +69,7 @@ RegionSignature parseSignature(const py::dict& dict) {
   signature.gradientSources = optional<std::vector<std::vector<int32_t>>>(dict, "gradient_sources", {});
   signature.numSavedTensors = optional<size_t>(dict, "num_saved_tensors", 0);
   signature.numSavedSymints = optional<size_t>(dict, "num_saved_symints", 0);
+  signature.overwrittenSaved = optional<std::vector<int32_t>>(dict, "overwritten_saved", {});
   signature.drawsRandomNumbers = optional<bool>(dict, "draws_random_numbers", false);
   signature.fallback = callable(dict, "fallback");
   signature.replay = callable(dict, "replay");
@@ -130,6 +131,7 @@ Status checkSignature(const RegionSignature& signature) {
   AG_RETURN_IF_ERROR(checkRange("mutated_by_code", signature.mutatedByCode, numInputs, false));
   AG_RETURN_IF_ERROR(checkRange("outputs_as_inputs", signature.outputsAsInputs, numInputs, true));
   AG_RETURN_IF_ERROR(checkRange("output_views", signature.outputViews, numInputs, true));
+  AG_RETURN_IF_ERROR(checkRange("overwritten_saved", signature.overwrittenSaved, signature.numSavedTensors, false));
   AG_RETURN_IF_ERROR(checkLayouts(signature));
   AG_RETURN_IF_ERROR(checkSources(signature));
   for (int32_t tangent : signature.tangents) {

@@ -21,6 +21,7 @@
 //                                     of them are undefined, the gradient is, as in eager; [] by default: never
 //   num_saved_tensors     int         0 by default
 //   num_saved_symints     int         0 by default
+//   overwritten_saved     list[int]   saved tensors in whose memory the backward direction may write; [] by default
 //   draws_random_numbers  bool        the forward direction draws from torch's default generator; False by default
 //   fallback              callable    (*inputs) -> sequence of user outputs, computed eagerly, mutations included; or
 //                                     None
@@ -54,6 +55,7 @@ struct RegionSignature {
   std::vector<std::vector<int32_t>> gradientSources;
   size_t numSavedTensors = 0;
   size_t numSavedSymints = 0;
+  std::vector<int32_t> overwrittenSaved;
   bool drawsRandomNumbers = false;
   PyObject* fallback = nullptr;  ///< owned by the Region; nullptr: none
   PyObject* replay = nullptr;

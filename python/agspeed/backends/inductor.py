@@ -5,7 +5,7 @@ Differences from ``torch.compile``'s default, each scoped to the compile:
 - ``fallback_random``: dropout draws the numbers eager would draw, so results can be compared and reproduced;
 - the number of threads is written into the code's key (Inductor's own cache ignores it);
 - the generated code is called without Inductor's wrapper where that does nothing;
-- nothing is donated and both directions are compiled at once, see `agspeed.backends.joint`.
+- both directions are compiled at once, see `agspeed.backends.joint`.
 """
 
 from __future__ import annotations

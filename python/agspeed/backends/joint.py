@@ -51,6 +51,8 @@ class RegionSignature:
     output_requires_grad: tuple[bool, ...]
     """One flag per user output; True outputs have a tangent in the backward graph, in order."""
     num_saved_tensors: int
+    overwritten_saved: tuple[int, ...]
+    """Saved tensors that nothing else knows ("donated"): a backward compiled to do so may write into their memory."""
     num_saved_integers: int
     input_requires_grad: tuple[bool, ...]
     gradient_sources: tuple[tuple[int, ...], ...]
@@ -116,12 +118,12 @@ def fake_inputs(gm: fx.GraphModule) -> list[Any]:
 
 @contextlib.contextmanager
 def aot_settings(example_inputs: Sequence[Any]) -> Iterator[None]:
-    """AOTAutograd's configuration for our regions, scoped: both halves at once, nothing donated, no autograd cache."""
+    """AOTAutograd's configuration for our regions, scoped: both halves at once, no autograd cache."""
     fake_mode = torch._guards.detect_fake_mode(list(example_inputs))
     with (
         functorch_config.patch(
             force_non_lazy_backward_lowering=True,
-            donated_buffer=False,
+            donated_buffer=True,
             enable_autograd_cache=False,
         ),
         tracing(TracingContext(fake_mode)),
@@ -166,6 +168,7 @@ def _signature(meta: ViewAndMutationMeta, forward: Half, backward: Half, inputs:
         output_views=_output_views(meta, forward, inputs),
         output_requires_grad=requires_grad,
         num_saved_tensors=num_saved,
+        overwritten_saved=tuple(index - num_integers for index in meta.bw_donated_idxs or ()),
         num_saved_integers=num_integers,
         input_requires_grad=tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
         gradient_sources=_gradient_sources(backward.graph, num_tangents),

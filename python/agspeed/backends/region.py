@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a `Joint` as one differentiable function, behind the C++ autograd node (`agspeed._native.Region`).
 
-Stock AOTAutograd refuses double backward only after the forward ran, drops hooks of saved tensors it donates and
-costs several wrappers a call. The C++ node checks whether a graph of the gradients is wanted; if so the captured graph
-is replayed eagerly on the saved inputs (with the random state of the forward) and differentiated by autograd itself.
+Stock AOTAutograd refuses double backward only after the forward ran, refuses to keep a graph whose saved tensors it
+donates and costs several wrappers a call. The C++ node copies what the code would overwrite, and checks whether a graph
+of the gradients is wanted; if so the captured graph is replayed eagerly on the saved inputs (with the random state of
+the forward) and differentiated by autograd itself.
 """
 
 from __future__ import annotations
@@ -36,10 +37,18 @@ def make_runner(joint: Joint, gm: fx.GraphModule) -> Runner:
         return joint.inference
     assert joint.forward is not None and joint.backward is not None
     layouts = [_dims_by_stride(tangent) for tangent in joint.tangents()]
-    return make_region((joint.forward.run, joint.backward.run), joint, gm, tangent_layouts=layouts)
+    code = (joint.forward.run, joint.backward.run)
+    return make_region(code, joint, gm, tangent_layouts=layouts, overwrites_saved=True)
 
 
-def make_region(code: Any, joint: Joint, gm: fx.GraphModule, *, tangent_layouts: Sequence[list[int]] = ()) -> Runner:
+def make_region(
+    code: Any,
+    joint: Joint,
+    gm: fx.GraphModule,
+    *,
+    tangent_layouts: Sequence[list[int]] = (),
+    overwrites_saved: bool = False,
+) -> Runner:
     """A `_native.Region`.
 
     Args:
@@ -47,6 +56,7 @@ def make_region(code: Any, joint: Joint, gm: fx.GraphModule, *, tangent_layouts:
         joint: its signature, and the forward graph that tells whether random numbers are drawn.
         gm: what falls back to eager and is replayed. Not changed.
         tangent_layouts: as in python/csrc/region_signature.h.
+        overwrites_saved: the backward may write into donated saved tensors.
     """
     module = native.load()
     if module is None:
@@ -71,6 +81,7 @@ def make_region(code: Any, joint: Joint, gm: fx.GraphModule, *, tangent_layouts:
         "gradient_sources": [list(tangents) for tangents in signature.gradient_sources],
         "num_saved_tensors": signature.num_saved_tensors,
         "num_saved_symints": signature.num_saved_integers,
+        "overwritten_saved": list(signature.overwritten_saved) if overwrites_saved else [],
         "draws_random_numbers": _draws_random_numbers(joint.forward.graph),
         "fallback": gm.forward,
         "replay": replay,
