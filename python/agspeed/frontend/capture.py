@@ -31,7 +31,9 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
     FrameAction,
     FrameExecStrategy,
 )
+from torch.nn import functional
 
+from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -90,6 +92,7 @@ class Capture:
         if reason is not None and reason.graph_break:
             where = user_location(reason.user_stack)
             self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
+        _refuse_checkpointed_effects(gm)
         return self._make_region(gm, example_inputs)
 
     def _on_guard_failure(self, failure: Any) -> None:
@@ -106,6 +109,7 @@ class Capture:
         if not is_users(code.co_filename) and code.co_filename != __file__:
             return  # library code runs eagerly as a matter of course
         where = user_location(getattr(error, "real_stack", None)) or self._place(code)
+        error = getattr(error, "inner_exception", error)  # Dynamo wraps what its backend raises
         self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
 
     def _place(self, code: types.CodeType) -> str:
@@ -161,6 +165,27 @@ class _Overheard:
         except Exception as error:
             self._on_skip(frame.f_code, error)
             raise
+
+
+def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
+    """A checkpointed part runs again in eager's backward and changes its buffers again; in a graph it does so once."""
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
+        body = getattr(gm, node.args[0].target)
+        if any(map(_changes_inputs, body.graph.nodes)):
+            raise UnsupportedError(
+                "a checkpointed part changes its inputs in place (batch norm its statistics), which eager does again "
+                "in the backward"
+            )
+
+
+def _changes_inputs(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        name, changed = str(node.target), node.args[:1]
+        is_in_place = name.endswith("_") and not name.endswith("__")
+    else:
+        changed = (*node.args[1:2], node.kwargs.get("running_mean"))
+        is_in_place = node.target in (functional.batch_norm, functional.instance_norm)
+    return is_in_place and any(isinstance(value, fx.Node) and value.op == "placeholder" for value in changed)
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -343,6 +343,28 @@ def test_checkpoint_inside_the_model_trains_as_eager(use_reentrant: bool) -> Non
     assert outcome.ran("aot") or outcome.reasons(), "neither compiled nor explained"
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointed_statistics_change_twice_as_in_eager(use_reentrant: bool) -> None:
+    def script(wrap: Wrap) -> list[Any]:
+        class Checkpointed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 8))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return checkpoint(self.body, x * 2, use_reentrant=use_reentrant)  # type: ignore[no-any-return]
+
+        model = wrap(Checkpointed())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches(4):
+            optimizer.zero_grad()
+            as_loss(model(batch.requires_grad_())).backward()
+            optimizer.step()
+        return state(model)
+
+    compare(script, tolerance=1e-6)
+
+
 def autocast_bf16(wrap: Wrap) -> list[Any]:
     model = wrap(mlp())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
