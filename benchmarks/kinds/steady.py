@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steady state: training steps of each candidate paired with eager's in one process, after a control."""
+"""Steady state: training steps of all candidates, of eager and of a control in one rotation of one process."""
 
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks import workloads
 from benchmarks.measure import candidates, memory
 from benchmarks.measure.machine import Watch
-from benchmarks.measure.pairing import Limits, compare
+from benchmarks.measure.pairing import Limits, compare_all
 from benchmarks.measure.statistics import median_estimate
 from benchmarks.workloads.base import Training, Workload
 
+CONTROL = "control"
 CONTROL_RANGE = (0.98, 1.02)
 
 
@@ -21,20 +23,32 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Settles all candidates first, then times them with eager and the control in one rotation."""
     workload, limits = workloads.load(spec["case"]["workload"]), Limits(**spec["settings"]["limits"])
-    reference, twin, watch = warm_eager(workload), warm_eager(workload), Watch(spec["cores"])
-    control = compare(reference, twin, limits)
-    del twin
-    codes: dict[frozenset[str], str] = {}
-    rows = {
-        name: _candidate(candidates.find(name), spec, reference, limits, codes)
-        for name in spec["candidates"]
-        if name != "eager"
-    }
+    reference, watch = warm_eager(workload), Watch(spec["cores"])
+    sessions, rows = {CONTROL: warm_eager(workload)}, {}
+    with ExitStack() as stack:
+        for name in spec["candidates"]:
+            if name != "eager":
+                training, rows[name] = _settled(candidates.find(name), spec, rows, stack)
+                if training is not None:
+                    sessions[name] = training
+        compared = compare_all(reference, sessions, limits)
+        for name, row in rows.items():
+            if name in sessions:
+                row |= compared[name].to_dict() | {"memory": memory.peak_bytes(sessions[name])}
+    if "agspeed" in sessions:
+        rows["agspeed"]["over"] = {
+            name: compared["agspeed"].speedup_over(compared[name]).to_dict()
+            for name in candidates.ORACLE
+            if name in sessions
+        }
+    for row in rows.values():
+        row.pop("code", None)
     return {
-        "eager_ms": median_estimate(control.reference).value * 1e3,
+        "eager_ms": median_estimate(compared[CONTROL].reference).value * 1e3,
         "eager_memory": memory.peak_bytes(reference),
-        "control": control.to_dict(),
+        "control": compared[CONTROL].to_dict(),
         "candidates": rows,
         "environment": watch.read(),
     }
@@ -47,26 +61,25 @@ def warm_eager(workload: Workload) -> Training:
     return training
 
 
-def _candidate(
-    candidate: candidates.Candidate,
-    spec: dict[str, Any],
-    reference: Training,
-    limits: Limits,
-    codes: dict[frozenset[str], str],
-) -> dict[str, Any]:
-    """Times one candidate, unless it generated code that was timed already. Whatever it raises is its result."""
+def _settled(
+    candidate: candidates.Candidate, spec: dict[str, Any], rows: dict[str, Any], stack: ExitStack
+) -> tuple[Training | None, dict[str, Any]]:
+    """The candidate's session in its steady state until `stack` is closed, with the facts of its row.
+
+    No session where it generated code that an earlier row has, or failed: whatever it raises is its result.
+    """
     training, folder = workloads.load(spec["case"]["workload"]).build(), Path(spec["cache_dir"])
     try:
-        with candidates.running(candidate, training, folder, spec["settings"]["settle_seconds"]) as settled:
-            facts = {"settle_seconds": settled.seconds, "settle_steps": settled.steps, "chosen": settled.chosen}
-            if settled.code and not candidate.tunes:
-                if settled.code in codes:
-                    return {"status": "same-code", "as": codes[settled.code], **facts}
-                codes[settled.code] = candidate.name
-            compared = compare(reference, training, limits).to_dict()
-            return {"status": "timed", **facts, **compared, "memory": memory.peak_bytes(training)}
+        limit = spec["settings"]["settle_seconds"]
+        settled = stack.enter_context(candidates.running(candidate, training, folder, limit))
     except Exception as error:
-        return {"status": "failed", "reason": describe(error), "trace": traceback.format_exc(limit=-4)}
+        return None, {"status": "failed", "reason": describe(error), "trace": traceback.format_exc(limit=-4)}
+    facts = {"settle_seconds": settled.seconds, "settle_steps": settled.steps, "chosen": settled.chosen}
+    if settled.code and not candidate.tunes:
+        for name, row in rows.items():
+            if row.get("code") == settled.code:
+                return None, {"status": "same-code", "as": name, **facts}
+    return training, {"status": "timed", **facts, "code": settled.code}
 
 
 def describe(error: Exception) -> str:
@@ -89,5 +102,6 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
     cell["oracle"] = {"winner": best, "speedup": fixed[best]}
     cell["winner"] = max(speedups, key=lambda name: speedups[name])
     if "agspeed" in speedups:
-        cell["agspeed_to_oracle"] = speedups["agspeed"] / fixed[best]
+        over = cell["candidates"]["agspeed"].get("over", {})
+        cell["agspeed_to_oracle"] = over[best]["value"] if best in over else speedups["agspeed"] / fixed[best]
     return cell

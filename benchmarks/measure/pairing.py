@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paired timing of two training sessions on real steps, in ABBA blocks.
+"""Paired timing of training sessions on real steps, in palindromic blocks.
 
-Order is A B B A: linear drift cancels inside a unit. The first step after a switch is run but not timed (it refills
-caches). Both blocks of a pair run the same batches. Microsecond steps are grouped until a block is long enough for
-the clock; a block is always a whole number of the session's periods. Nothing runs but the step itself while timing:
-the garbage collector is off inside a unit and runs between units.
+Order is A B B A, or A B C C B A with more contenders: linear drift cancels inside a unit, and all ratios see the same
+state of machine and process (the allocator's, too, which changes as sessions come and go). The first step after a
+switch is run but not timed (it refills caches). All blocks of a unit run the same batches. Microsecond steps are
+grouped until a block is long enough for the clock; a block is always a whole number of the session's periods. Nothing
+runs but the step itself while timing: the garbage collector is off inside a unit and runs between units.
 """
 
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.measure.statistics import Estimate, median_estimate
@@ -47,6 +48,10 @@ class Comparison:
         """Median of contender time - reference time per step."""
         return median_estimate([b - a for a, b in zip(self.reference, self.contender, strict=True)])
 
+    def speedup_over(self, other: "Comparison") -> Estimate:
+        """The same against another contender of the same rotation."""
+        return median_estimate([b / c for b, c in zip(other.contender, self.contender, strict=True)])
+
     def to_dict(self) -> dict[str, object]:
         return {
             "speedup": self.speedup.to_dict(),
@@ -66,36 +71,52 @@ def compare(
     reference: Training, contender: Training, limits: Limits, clock: Callable[[], float] = time.perf_counter
 ) -> Comparison:
     """Times `contender` against `reference`. Both must be warmed up; both go on training."""
-    result = Comparison(_steps_per_block(reference, contender, limits, clock))
+    return compare_all(reference, {"": contender}, limits, clock)[""]
+
+
+def compare_all(
+    reference: Training,
+    contenders: Mapping[str, Training],
+    limits: Limits,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Comparison]:
+    """Times all contenders against `reference` in one rotation, until the last comparison has a reason to stop."""
+    sides = [reference, *contenders.values()]
+    steps = _steps_per_block(sides, limits, clock)
+    results = {name: Comparison(steps) for name in contenders}
     started = clock()
     gc.collect()
     gc.freeze()  # older objects need no look between units
     try:
-        while not result.stopped:
-            first = len(result.reference) // 2 * result.steps_per_block
-            _unit(reference, contender, first, result, clock)
-            result.stopped = _reason_to_stop(result, limits, clock() - started)
+        while not all(result.stopped for result in results.values()):
+            first = len(next(iter(results.values())).reference) // 2 * steps
+            _unit(sides, list(results.values()), first, clock)
+            for result in results.values():
+                result.stopped = _reason_to_stop(result, limits, clock() - started)
     finally:
         gc.unfreeze()
-    return result
+    return results
 
 
-def _unit(reference: Training, contender: Training, first: int, result: Comparison, clock: Callable[[], float]) -> None:
-    """One A B B A unit: two pairs. The collector runs before it, never inside."""
+def _unit(sides: list[Training], results: list[Comparison], first: int, clock: Callable[[], float]) -> None:
+    """Every side once in order and once in reverse: two pairs each. The collector runs before it, never inside."""
     gc.collect()
     gc.disable()
     try:
-        for side, times, fresh in (
-            (reference, result.reference, True),
-            (contender, result.contender, True),
-            (contender, result.contender, False),
-            (reference, result.reference, True),
-        ):
-            if fresh:
-                side.step(side.batches[(first - 1) % len(side.batches)])
-            times.append(_block(side, first, result.steps_per_block, clock))
+        there = [_switch_and_time(side, first, results[0].steps_per_block, clock) for side in sides]
+        back = [_block(sides[-1], first, results[0].steps_per_block, clock)]
+        back += [_switch_and_time(side, first, results[0].steps_per_block, clock) for side in sides[-2::-1]]
     finally:
         gc.enable()
+    for reference, *contenders in (there, back[::-1]):
+        for result, seconds in zip(results, contenders, strict=True):
+            result.reference.append(reference)
+            result.contender.append(seconds)
+
+
+def _switch_and_time(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:
+    side.step(side.batches[(first - 1) % len(side.batches)])
+    return _block(side, first, steps, clock)
 
 
 def _block(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:
@@ -107,10 +128,10 @@ def _block(side: Training, first: int, steps: int, clock: Callable[[], float]) -
     return (clock() - started) / steps
 
 
-def _steps_per_block(reference: Training, contender: Training, limits: Limits, clock: Callable[[], float]) -> int:
-    """Steps that fill `block_seconds` on the faster side, rounded up to whole periods."""
-    period = reference.period
-    fastest = min(_block(side, 0, 3 * period, clock) for side in (reference, contender))
+def _steps_per_block(sides: list[Training], limits: Limits, clock: Callable[[], float]) -> int:
+    """Steps that fill `block_seconds` on the fastest side, rounded up to whole periods."""
+    period = sides[0].period
+    fastest = min(_block(side, 0, 3 * period, clock) for side in sides)
     periods = math.ceil(limits.block_seconds / max(fastest * period, 1e-7))
     return period * max(1, periods)
 
