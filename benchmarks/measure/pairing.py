@@ -2,8 +2,9 @@
 """Paired timing of training sessions on real steps, in palindromic blocks.
 
 Order is A B B A, or A B C C B A with more contenders: linear drift cancels inside a unit, and all ratios see the same
-state of machine and process (the allocator's, too, which changes as sessions come and go). The first step after a
-switch is run but not timed (it refills caches). All blocks of a unit run the same batches. Microsecond steps are
+state of machine and process (the allocator's, too, which changes as sessions come and go). The first steps after a
+switch, half a block of them, are run but not timed: they refill caches and the heap. All blocks of a unit run the same
+batches. Microsecond steps are
 grouped until a block is long enough for the clock; a block is always a whole number of the session's periods. Nothing
 runs but the step itself while timing: the garbage collector is off inside a unit and runs between units.
 """
@@ -115,7 +116,8 @@ def _unit(sides: list[Training], results: list[Comparison], first: int, clock: C
 
 
 def _switch_and_time(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:
-    side.step(side.batches[(first - 1) % len(side.batches)])
+    for index in range(first - (steps + 1) // 2, first):
+        side.step(side.batches[index % len(side.batches)])
     return _block(side, first, steps, clock)
 
 
