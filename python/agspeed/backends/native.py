@@ -83,7 +83,9 @@ class _NativeRunner:
 
     def __init__(self, region: Any, executable: Any) -> None:
         self.direct = region
-        self.native_operators = executable.stats().get("compiled_operators", 0)
+        stats = executable.stats()
+        self.native_operators = stats.get("compiled_operators", 0)
+        self.num_operators = self.native_operators + stats.get("external_operators", 0)
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self.direct(*args)  # type: ignore[no-any-return]

@@ -111,12 +111,12 @@ def _plan_state(arm: Json, tuner: Json, session: Session) -> str:
 
 def _region(region: Region, plan: str) -> Json:
     outcome = region.outcomes.get(region.selected)
-    native_operators = getattr(outcome.runner, "native_operators", 0) if outcome is not None else 0
+    runner = outcome.runner if outcome is not None else None
     return parts.region(
         f"region {region.index}",
         location=_location(region.where),
-        operators=region.num_operators,
-        native_operators=int(native_operators),
+        operators=int(getattr(runner, "num_operators", region.num_operators)),
+        native_operators=int(getattr(runner, "native_operators", 0)),
         shapes=Counter([_signature(region)]),
         chosen=region.selected if plan != "eager" else "eager",
         candidates=[_candidate(o, region.selected) for o in region.outcomes.values()],

@@ -30,7 +30,7 @@ from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import Capture, CaptureEvent
 from agspeed.frontend.history import History
 from agspeed.frontend.region import GRAPH_EAGER, Region
-from agspeed.frontend.steps import StepClock, StepTimes
+from agspeed.frontend.steps import StepClock, StepTimes, own_seconds
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
@@ -286,7 +286,12 @@ class Session:
         if self.state == "tuned":
             self._late.advance()
         shape, self._shapes = "|".join(self._shapes), []
-        self.controller.after_step(times.busy, shape)
+        self.controller.after_step(self._unwatched_seconds(times), shape)
+
+    def _unwatched_seconds(self, times: StepTimes) -> float:
+        """What the step would take once tuning is over: eager then runs without a clock, a compiled plan with it."""
+        is_unwatched = self.plan == EAGER and self.target.has_untouched_eager
+        return max(0.5 * times.busy, times.busy - own_seconds()) if is_unwatched else times.busy
 
     def _select(self, plan: str, *, observed: bool) -> None:
         if self.target.has_untouched_eager:
