@@ -40,6 +40,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
                 rows[name] = {"status": "timed", "chosen": settled.chosen, **compared}
         except Exception as error:
             rows[name] = {"status": "failed", "reason": steady.describe(error)}
+        torch._dynamo.reset()  # copies of a model share their code: the next would run this one's guards, too
     return {
         "eager_ms": control["reference_ms"],
         "control": control,

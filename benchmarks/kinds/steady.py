@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import workloads
 from benchmarks.measure import candidates, memory
 from benchmarks.measure.machine import Watch
@@ -28,6 +30,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     reference, watch = warm_eager(workload), Watch(spec["cores"])
     sessions, rows = {CONTROL: warm_eager(workload)}, {}
     with ExitStack() as stack:
+        stack.callback(torch._dynamo.reset)  # last: the sessions share Dynamo's caches
         for name in spec["candidates"]:
             if name != "eager":
                 training, rows[name] = _settled(candidates.find(name), spec, rows, stack)

@@ -96,17 +96,14 @@ def find(name: str) -> Candidate:
 def running(candidate: Candidate, training: Training, cache_dir: Path, seconds: float) -> Iterator[Settled]:
     """The session in the candidate's steady state for the length of the block; then it is eager again.
 
-    Copies of a model share their code objects: leaving empties Dynamo's caches, or a later candidate would run the
-    guards of the earlier ones. Raises TimeoutError when settling takes longer than `seconds`.
+    Dynamo's caches stay as they are, because copies of a model share their code objects: emptying them would stop the
+    candidates that still run. Raises TimeoutError when settling takes longer than `seconds`.
     """
-    import torch
-
     try:
         prepare(candidate, training, cache_dir)
         yield settle(candidate, training, seconds)
     finally:
         _restore(candidate, training)
-        torch._dynamo.reset()
 
 
 def _restore(candidate: Candidate, training: Training) -> None:

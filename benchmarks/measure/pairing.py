@@ -4,9 +4,9 @@
 Order is A B B A, or A B C C B A with more contenders: linear drift cancels inside a unit, and all ratios see the same
 state of machine and process (the allocator's, too, which changes as sessions come and go). The first steps after a
 switch, half a block of them, are run but not timed: they refill caches and the heap. All blocks of a unit run the same
-batches. Microsecond steps are
-grouped until a block is long enough for the clock; a block is always a whole number of the session's periods. Nothing
-runs but the step itself while timing: the garbage collector is off inside a unit and runs between units.
+batches. Microsecond steps are grouped until a block is long enough for the clock; a block is always a whole number of
+the session's periods. Nothing runs but the step itself while timing: the garbage collector is off inside a unit and
+runs between units.
 """
 
 import gc

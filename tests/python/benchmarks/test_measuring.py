@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -11,7 +12,7 @@ import torch
 
 from benchmarks.measure.machine import Watch, pin
 from benchmarks.measure.memory import peak_bytes
-from benchmarks.measure.pairing import Limits, compare
+from benchmarks.measure.pairing import Comparison, Limits, compare, compare_all
 from benchmarks.measure.statistics import geometric_mean, median_estimate
 from benchmarks.workloads.base import Batch, Training
 
@@ -91,6 +92,38 @@ def test_the_first_step_after_a_switch_is_not_timed() -> None:
     world = Simulation(after_switch=50.0)
     result = compare(world.session("a", 0.01), world.session("b", 0.005), Limits(), world.clock)
     assert result.speedup.value == pytest.approx(2.0, rel=1e-6)
+
+
+def test_all_contenders_share_one_rotation_there_and_back() -> None:
+    world = Simulation()
+    sides = {name: world.session(name, seconds) for name, seconds in (("b", 0.02), ("c", 0.005))}
+    limits = Limits(min_pairs=4, max_pairs=4, block_seconds=0.005)
+    results = compare_all(world.session("a", 0.01), sides, limits, world.clock)
+    blocks = [name for name, _ in itertools.groupby(name for name, _ in world.steps)]
+    assert "".join(blocks) == "abc" + "abcba" + "bcba"  # to size the blocks, then two units of two pairs
+    assert [result.stopped for result in results.values()] == ["narrow", "narrow"]
+    assert [len(result.contender) for result in results.values()] == [4, 4]
+    assert [result.speedup.value for result in results.values()] == pytest.approx([0.5, 2.0])
+
+
+def test_contenders_are_paired_with_each_other_block_by_block() -> None:
+    world = Simulation(drift_per_second=0.05)
+    sides = {name: world.session(name, seconds) for name, seconds in (("b", 0.02), ("c", 0.005))}
+    results = compare_all(world.session("a", 0.01), sides, Limits(), world.clock)
+    assert results["c"].speedup_over(results["b"]).value == pytest.approx(4.0, rel=1e-3)
+    assert results["b"].speedup_over(results["c"]).value == pytest.approx(0.25, rel=1e-3)
+    uneven = Comparison(1, contender=[2.0, 3.0, 8.0]), Comparison(1, contender=[1.0, 1.0, 2.0])
+    assert uneven[1].speedup_over(uneven[0]).value == 3.0  # the median of ratios, not the ratio of medians
+
+
+def test_a_rotation_goes_on_until_the_widest_interval_is_narrow() -> None:
+    world = Simulation(noise=0.05)
+    sides = {"b": world.session("b", 0.01), "c": world.session("c", 0.01)}
+    limits = Limits(min_pairs=10, half_width=0.01)
+    results = compare_all(world.session("a", 0.01), sides, limits, world.clock)
+    print(f"seed {SEED}: {[str(result.speedup) for result in results.values()]}")
+    assert len({len(result.reference) for result in results.values()}) == 1
+    assert all(result.speedup.half_width <= 0.01 for result in results.values() if result.stopped == "narrow")
 
 
 def test_microsecond_steps_are_grouped_and_long_ones_are_not() -> None:

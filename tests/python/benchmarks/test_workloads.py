@@ -87,10 +87,14 @@ def test_a_compiled_candidate_compiles_every_module_and_leaves_nothing(name: str
     assert not torch._dynamo.utils.counters["stats"]
 
 
-def test_a_failing_module_leaves_the_next_candidate_a_clean_start(tmp_path: Path) -> None:
-    training = workloads.load("tiny_mlp").build()
-    with (
-        pytest.raises(TimeoutError, match=r"aot_eager was still settling after 1 steps and 0 s"),
-        candidates.running(candidates.find("aot_eager"), training, tmp_path, 0.0),
-    ):
-        pass
+def test_a_failing_candidate_leaves_the_settled_ones_compiled(tmp_path: Path) -> None:
+    settled, failing = workloads.load("tiny_mlp").build(), workloads.load("tiny_mlp").build()
+    with candidates.running(candidates.find("aot_eager"), settled, tmp_path, 300):
+        with (
+            pytest.raises(TimeoutError, match=r"aot_eager was still settling after 1 steps and 0 s"),
+            candidates.running(candidates.find("aot_eager"), failing, tmp_path, 0.0),
+        ):
+            pass
+        torch._dynamo.utils.counters.clear()
+        losses(settled, 2)
+        assert not torch._dynamo.utils.counters["stats"], "the settled session was compiled again"
