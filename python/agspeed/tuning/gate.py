@@ -74,32 +74,23 @@ class Verdict:
         }
 
 
-def check(
-    candidate: Region,
-    reference: Region,
-    inputs: Sequence[Any],
-    policy: Policy = Policy(),
-    other_inputs: Sequence[Sequence[Any]] = (),
-) -> Verdict:
+def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy = Policy()) -> Verdict:
     """Decides whether `candidate` may replace `reference`.
 
     Args:
         candidate, reference: ``region(*inputs) -> outputs``; reference is the captured graph, run eagerly.
         inputs: flat arguments; tensors are copied, never changed.
         policy: see `Policy`. Gradients are checked under the gradient mode in force; autocast likewise.
-        other_inputs: more argument lists (another batch size, other data) to repeat the comparison with.
 
     Returns: a Verdict; exceptions of the candidate become rejections, only KeyboardInterrupt and the like pass through.
     """
     started = time.perf_counter()
     if policy.numerics == "off":
         return Verdict("passed", 'accepted unchecked because numerics="off"', "off", 0.0)
-    judge = _Judge(candidate, reference, policy)
+    judge = _Judge(candidate, reference, inputs, policy)
     try:
         with undisturbed(_devices(inputs)):
-            judge.judge(inputs, thorough=True)
-            for number, others in enumerate(other_inputs, start=2):
-                judge.judge(others, thorough=False, label=f" (input set {number})")
+            judge.judge()
         outcome, reason = "passed", judge.summary()
     except _RejectedError as rejection:
         outcome, reason = "rejected", str(rejection)
@@ -145,33 +136,32 @@ class _NotRunError(Exception):
 class _Judge:
     """One check: runs, compares, and keeps the errors found."""
 
-    def __init__(self, candidate: Region, reference: Region, policy: Policy) -> None:
+    def __init__(self, candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy) -> None:
         self._candidate = candidate
         self._reference = reference
+        self._inputs = inputs
         self._policy = policy
+        self._devices = _devices(inputs)
+        self._wide: Run | None = None
+        self._noisy: Run | None = None
         self.kind = "none"
         self.forward: list[TensorError] = []
         self.gradients: list[TensorError] = []
 
-    def judge(self, inputs: Sequence[Any], *, thorough: bool, label: str = "") -> None:
-        """Raises `_RejectedError` or `_NotRunError` unless the candidate agrees on `inputs`.
+    def judge(self) -> None:
+        """Raises `_RejectedError` or `_NotRunError` unless the candidate agrees.
 
-        A thorough check calls the candidate three times: A, B, A. The first call's gradients are taken after the
-        second call, and its results must survive the third.
+        The candidate is called three times: A, B, A. The first call's gradients are taken after the second call, and
+        its results must survive the third.
         """
-        self._inputs, self._label = inputs, label
-        self._devices = _devices(inputs)
         self._random = RandomState(self._devices)
-        self._eager = self._run_eagerly(2 if thorough else 1)
-        self._wide: Run | None = None
-        self._noisy: Run | None = None
-        first = self._run_candidate(0, between=self._call_with_other_data if thorough else None)
+        self._eager = self._run_eagerly()
+        first = self._run_candidate(0, between=self._call_with_other_data)
         self._reject_overwritten(first)
         self._compare(first, 0)
-        if thorough:
-            again = self._run_candidate(1)
-            self._reject_overwritten(first)
-            self._compare(again, 1)
+        again = self._run_candidate(1)
+        self._reject_overwritten(first)
+        self._compare(again, 1)
 
     def summary(self) -> str:
         found = (*self.forward, *self.gradients)
@@ -185,7 +175,7 @@ class _Judge:
             f"eager's own is {worst.eager_rms:.1e}"
         )
 
-    def _run_eagerly(self, num_sets: int) -> Run:
+    def _run_eagerly(self) -> Run:
         """The eager run in its own precision; it also fixes tangents, random draws and the memory estimate."""
         self._check_budget(4 * nbytes(self._inputs))
         recorder = DrawRecorder(self._devices)
@@ -194,7 +184,7 @@ class _Judge:
         def tangents(results: Sequence[Any]) -> Sequence[Tangents]:
             self._random_after = RandomState(self._devices)
             if self._policy.gradients:
-                self._tangents = make_tangents(results, self._policy.seed)[:num_sets]
+                self._tangents = make_tangents(results, self._policy.seed)
             return self._tangents
 
         try:
@@ -225,7 +215,7 @@ class _Judge:
         except _RejectedError:
             raise
         except Exception as error:
-            raise _RejectedError(f"it raised {type(error).__name__}: {_first_line(error)}{self._label}") from None
+            raise _RejectedError(f"it raised {type(error).__name__}: {_first_line(error)}") from None
 
     def _call_with_other_data(self) -> None:
         """A call whose results nobody looks at: it must not change those of the call before."""
@@ -252,7 +242,7 @@ class _Judge:
             errors = [compare_exactly(name, mine[name], theirs[name]) for name in names]
         else:
             errors = self._errors_against_float64(names, mine, theirs, turn)
-        if turn == 0 and not self._label:
+        if turn == 0:
             self.forward = [error for error in errors if not error.name.startswith(_GRADIENT)]
             self.gradients = [error for error in errors if error.name.startswith(_GRADIENT)]
         for error in errors:
@@ -308,7 +298,7 @@ class _Judge:
 
     def _reject(self, problem: str | None) -> None:
         if problem is not None:
-            raise _RejectedError(problem + self._label)
+            raise _RejectedError(problem)
 
 
 _GRADIENT = "the gradient of"

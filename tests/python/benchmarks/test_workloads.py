@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
@@ -15,13 +14,7 @@ from benchmarks import workloads
 from benchmarks.measure import candidates, gemm_share
 from benchmarks.workloads.base import Training
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # two threads wait for each other when the machine is busy
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def losses(training: Training, steps: int) -> list[float]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from agspeed.frontend.target import session_of
 from agspeed.tuning.gate_sizes import resized
 from agspeed.tuning.job import read_region, write_region
 from tests.python.frontend.test_errors_and_bad_input import FAST
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CAPTURED = 12
 Sizes = Callable[[int], bool]
@@ -70,14 +72,6 @@ def tried(**settings: Any) -> tuple[nn.Module, Session]:
     session = session_of(found)
     assert session is not None and len(session.regions) == 1
     return found, session
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def outcome(session: Session) -> Any:

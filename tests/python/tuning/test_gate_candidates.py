@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,15 +17,8 @@ from agspeed.errors import UnsupportedError
 from agspeed.runtime.graph_spec_read import example_inputs
 from agspeed.tuning import gate
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Block(torch.nn.Module):
