@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from agspeed.config import Settings
+from agspeed.frontend.steps import removed
 from agspeed.log import logger
 from agspeed.runtime import native
 from agspeed.tuning import gate
@@ -40,6 +41,7 @@ class OptimizerSession:
         self.chosen = "eager"
         self.reason = "waiting for the first step with gradients"
         self._tuner: Any = None
+        self._is_stopped = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -64,12 +66,14 @@ class OptimizerSession:
         self._use(optimizer, fused=False)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if self._is_stopped:
+            return
         if self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
             self._check(optimizer)
         self._begin = time.perf_counter()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._tuner is None:
+        if self._tuner is None or self._is_stopped:
             return
         seconds = max(time.perf_counter() - self._begin, 1e-9)
         if self._num_quiet > 0:
@@ -127,9 +131,8 @@ class OptimizerSession:
         return self._original + [(None, None)] * added
 
     def _stop(self, reason: str) -> None:
-        self.reason = reason
-        for hook in self._hooks:
-            hook.remove()
+        self.reason, self._is_stopped = reason, True
+        self._hooks = removed(self._hooks)
 
 
 def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:

@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 def make_report(session: Session) -> model.Report:
     """The session as it stands, as a validated report."""
+    session.note_unseen_steps()
     tuner = session.controller.snapshot()
     data = model.empty_report(session.target.name)
     _fill_header(data["header"], session)

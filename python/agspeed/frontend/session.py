@@ -29,8 +29,9 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import Capture, CaptureEvent
 from agspeed.frontend.history import History
+from agspeed.frontend.naps import Naps
 from agspeed.frontend.region import GRAPH_EAGER, Region
-from agspeed.frontend.steps import StepClock, StepTimes, own_seconds
+from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
 from agspeed.tuning.build import build
@@ -69,6 +70,7 @@ class Session:
         self._late = LateRegions(self)
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
+        self._naps = Naps(self.clock)
         self._first_call: tuple[Any, Any] = ((), {})
         self._shapes: list[str] = []
         self._is_started = False
@@ -100,6 +102,7 @@ class Session:
         self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
         logger.info("%s: %s (%s)", self.target.name, plan, reason)
         if plan == EAGER or not self.target.has_untouched_eager:
+            self._naps.end()
             self.clock.stop()
         if plan == EAGER:
             self.controller.close()
@@ -152,6 +155,12 @@ class Session:
         self.controller.wait(timeout_s)
         self._late.wait(timeout_s)
 
+    def note_unseen_steps(self) -> None:
+        """Counts the steps that a settled session let pass without looking at them."""
+        steps, seconds = self._naps.take_unseen()
+        self.history.timeline.skip(steps)
+        self.controller.steps_unseen(steps, seconds)
+
     def num_modules(self) -> int:
         """How large the target is, roughly; 0 for functions."""
         owner = getattr(self.target.eager, "__self__", None)
@@ -161,6 +170,7 @@ class Session:
         """Undoes everything: the target is as it was before ``optimize``."""
         self.controller.close()
         self._late.close()
+        self._naps.end()
         self.clock.stop()
         self.target.uninstall()
         self.state, self.reason, self.plan = "eager", "restored", EAGER
@@ -172,10 +182,10 @@ class Session:
         """Entry while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
+        self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
         if not self._is_started:
             self._start(args, kwargs)
-        self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
             output = self._current(*args, **kwargs)
             self.clock.forward_ends()
@@ -206,18 +216,26 @@ class Session:
         return run_eagerly
 
     def _compiled_entry(self) -> Callable[..., Any]:
-        eager, clock = self.target.eager, self.clock
+        eager, clock, naps = self.target.eager, self.clock, self._naps
         is_grad_enabled = torch.is_grad_enabled
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
             if not is_grad_enabled() or _is_traced():
                 return eager(*args, **kwargs)
+            if naps.forwards_left > 0:
+                naps.forwards_left -= 1
+                return self._current(*args, **kwargs)
+            self._wake()
             clock.forward_begins()
             output = self._current(*args, **kwargs)
             clock.forward_ends()
             return output
 
         def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
+            if naps.forwards_left > 0:
+                naps.forwards_left -= 1
+                return self._current(*args, **kwargs)
+            self._wake()
             clock.forward_begins()
             try:
                 return self._current(*args, **kwargs)
@@ -257,6 +275,7 @@ class Session:
             self._frame_called(args)
         if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
             self._late.add(region)
+            self._naps.forwards_left = 0
 
     def _frame_called(self, args: Sequence[Any]) -> None:
         """A region of a torch.compile session runs: the nearest thing to a call of the target."""
@@ -282,16 +301,21 @@ class Session:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step_ended(self, times: StepTimes) -> None:
+        if self._naps.is_first_step():
+            return
         self.history.add_step(self.plan, times)
+        shape, self._shapes = "|".join(self._shapes), []
+        num_quiet = self.controller.after_step(times.busy, shape)
         if self.state == "tuned":
             self._late.advance()
-        shape, self._shapes = "|".join(self._shapes), []
-        self.controller.after_step(self._unwatched_seconds(times), shape)
+            if self._late.is_idle and self.target.has_untouched_eager:
+                self._naps.begin(num_quiet, times)
 
-    def _unwatched_seconds(self, times: StepTimes) -> float:
-        """What the step would take once tuning is over: eager then runs without a clock, a compiled plan with it."""
-        is_unwatched = self.plan == EAGER and self.target.has_untouched_eager
-        return max(0.5 * times.busy, times.busy - own_seconds()) if is_unwatched else times.busy
+    def _wake(self) -> None:
+        """A forward of the settled target is to be seen."""
+        if self._naps.is_asleep and self.clock.is_own_thread():
+            self.note_unseen_steps()
+            self._naps.wake()
 
     def _select(self, plan: str, *, observed: bool) -> None:
         if self.target.has_untouched_eager:

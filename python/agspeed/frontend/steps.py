@@ -12,28 +12,29 @@ the thread that started it and ignores all others.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 _FORWARDS_WITHOUT_OPTIMIZER = 3
 """Forwards without any optimizer step after which a loop counts as one without optimizer."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """One finished step, in seconds. `busy` includes `forward` and `optimizer`, each 0 where it was not seen."""
 
     busy: float
     input_wait: float
     forward: float = 0.0
     optimizer: float = 0.0
+    forwards: int = 1
+    """How many forwards of the model the step had."""
 
 
 class StepClock:
@@ -125,7 +126,7 @@ class StepClock:
     def _finish(self, now: float) -> None:
         assert self._begin is not None
         optimizer = now - self._optimizer_begin if self._optimizer_begin is not None else 0.0
-        times = StepTimes(now - self._begin, self._wait, self._forward, optimizer)
+        times = StepTimes(now - self._begin, self._wait, self._forward, optimizer, 1 + self._forwards_since_step)
         self._begin, self._optimizer_begin, self._forwards_since_step = None, None, 0
         self._end = now
         self._on_end(times)
@@ -136,30 +137,12 @@ class StepClock:
         return any(id(parameter) in ids for group in optimizer.param_groups for parameter in group["params"])
 
 
-@functools.cache
-def own_seconds() -> float:
-    """Seconds that a running clock takes from each step, measured once: microseconds, which matter to tiny models."""
-    clock, optimizer = StepClock(tuple, lambda times: None), torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    clock._ours[optimizer] = True
-
-    def run(steps: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(steps):
-            clock.forward_begins()
-            clock.forward_ends()
-            clock.optimizer_begins()
-            clock.optimizer_stepped(optimizer)
-        return (time.perf_counter() - begin) / steps
-
-    return min(run(50) for _ in range(5))
-
-
 class _Clocks:
     """The running clocks, held weakly, and the pair of hooks that serves them."""
 
     def __init__(self) -> None:
         self._running: weakref.WeakSet[StepClock] = weakref.WeakSet()
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks: list[RemovableHandle] = []
 
     def add(self, clock: StepClock) -> None:
         self._running.add(clock)
@@ -182,9 +165,23 @@ class _Clocks:
 
     def _unhook_if_idle(self) -> None:
         if not self._running:
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks = []
+            self._hooks = removed(self._hooks)
+
+
+def removed(hooks: list[RemovableHandle]) -> list[RemovableHandle]:
+    """Removes `hooks`, also while torch walks through the hooks it calls. Returns those that have to stay for now.
+
+    Removing anything but the last entry would break torch's loop ("OrderedDict mutated during iteration"), so a hook
+    stays where somebody has registered another one after it.
+    """
+    left = []
+    for hook in hooks:
+        registered = hook.hooks_dict_ref()
+        if registered is not None and next(reversed(registered), hook.id) == hook.id:
+            hook.remove()
+        elif registered is not None:
+            left.append(hook)
+    return left
 
 
 _clocks = _Clocks()

@@ -2,8 +2,8 @@
 """Records the time of every training step in bounded memory.
 
 Steps are averaged in buckets. When the buckets are full, neighbours are merged two by two, so a run of any length
-keeps between half of `capacity` and `capacity` points of equal width. A step in the same phase as the one before it
-extends that phase; when there are too many phases, the shortest joins its predecessor.
+keeps between half of `capacity` and `capacity` points of equally many steps, unseen ones not counted. A step in the
+same phase as the one before it extends that phase; when there are too many phases, the shortest joins its predecessor.
 
 Thread-safety: none; the training thread owns it. Cost: a few additions per step.
 """
@@ -67,6 +67,12 @@ class TimelineRecorder:
         self._buckets[-1].add(ms, wait_ms)
         self._note_phase(phase, candidate)
         self._steps += 1
+
+    def skip(self, steps: int) -> None:
+        """`steps` steps passed unseen, in the phase of the last one; the points around them keep their numbers."""
+        if self._phases:
+            self._steps += steps
+            self._phases[-1]["last_step"] = max(self._steps - 1, self._phases[-1]["last_step"])
 
     def to_json(self) -> dict[str, Any]:
         """The report's `timeline` object."""

@@ -95,14 +95,16 @@ class Controller:
         self._tuner.started(history.start_up_seconds)
         self._advance()
 
-    def after_step(self, seconds: float, shape: str) -> None:
-        """A training step ended after `seconds` of work on batches of `shape`."""
+    def after_step(self, seconds: float, shape: str) -> int:
+        """A training step ended after `seconds` of work on batches of `shape`.
+
+        Returns: how many of the steps to come are of no use to the tuner; `steps_unseen` may tell of them instead.
+        """
         if self._module is None:
-            return
+            return 0
         if self._num_quiet > 0 and not self._is_capturing:
-            self._num_quiet -= 1
-            self._skipped = (self._skipped[0] + 1, self._skipped[1] + seconds)
-            return
+            self.steps_unseen(1, seconds)
+            return self._num_quiet
         if self._skipped[0]:
             self._tuner.steps_skipped(*self._skipped)
             self._skipped = (0, 0.0)
@@ -110,6 +112,12 @@ class Controller:
         self._advance()
         quiet = self._tuner.quiet_steps
         self._num_quiet = 1 << 30 if quiet is None else int(quiet)
+        return self._num_quiet
+
+    def steps_unseen(self, count: int, seconds: float) -> None:
+        """`count` steps ran that were of no use, `seconds` in all."""
+        self._num_quiet = max(0, self._num_quiet - count)
+        self._skipped = (self._skipped[0] + count, self._skipped[1] + seconds)
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""

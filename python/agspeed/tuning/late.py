@@ -51,9 +51,14 @@ class LateRegions:
             self._seen.add(region)
             self._new.append(region)
 
+    @property
+    def is_idle(self) -> bool:
+        """True when no late region waits for anything."""
+        return not self._new and not self._compiling
+
     def advance(self) -> None:
         """A training step has ended: starts what is new, adopts what is ready."""
-        if not self._new and not self._compiling:
+        if self.is_idle:
             return
         new, self._new = self._new, []
         for region in new:

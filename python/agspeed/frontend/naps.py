@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Naps: after the decision, a compiled plan runs most of its steps without the clock and the hooks it needs.
+
+A watched step costs some ten microseconds, which a tiny model would feel and which no step's time contains. So while
+the controller has no use for steps, forwards are only counted; that is exact for loops with a fixed number of forwards
+per step and an estimate for others. The step after a nap may have begun before the clock was awake, and the wait before
+it was not seen: it is not recorded.
+
+Threads: the training thread. Forwards of other threads may shorten a nap, nothing else.
+"""
+
+from __future__ import annotations
+
+from agspeed.frontend.steps import StepClock, StepTimes
+
+_LONGEST = 240
+"""Steps of one nap: the report's timeline gets points at least that often."""
+
+
+class Naps:
+    """One per session; awake until the first nap."""
+
+    def __init__(self, clock: StepClock) -> None:
+        self.forwards_left = 0
+        """Forwards that the session's entry lets pass, counting down, before it calls `wake`."""
+        self.is_asleep = False
+        self._clock = clock
+        self._is_first_step = False
+        self._forwards = 0
+        self._last = StepTimes(0.0, 0.0)
+
+    def begin(self, num_steps: int, last: StepTimes) -> None:
+        """The next `num_steps` steps, taken to be like `last`, need not be seen. Requires: a step has just ended."""
+        if num_steps > 0:
+            self._last, self._forwards = last, min(num_steps, _LONGEST) * last.forwards
+            self.forwards_left, self.is_asleep = self._forwards, True
+            self._clock.stop()
+
+    def wake(self) -> None:
+        """The clock runs again from the next forward on."""
+        self.forwards_left = 0
+        if self.is_asleep:
+            self.is_asleep, self._is_first_step = False, True
+            self._clock.start()
+
+    def end(self) -> None:
+        """No more naps; the clock stays as it is."""
+        self.forwards_left, self.is_asleep, self._is_first_step = 0, False, False
+
+    def is_first_step(self) -> bool:
+        """True once after each nap: the step that has just ended is not to be recorded."""
+        was, self._is_first_step = self._is_first_step, False
+        return was
+
+    def take_unseen(self) -> tuple[int, float]:
+        """(steps, seconds) that passed unseen since this was last asked."""
+        passed = self._forwards - self.forwards_left
+        steps = passed // self._last.forwards
+        self._forwards -= steps * self._last.forwards
+        return steps, steps * self._last.busy
