@@ -55,8 +55,9 @@ def next_steps(report: Json) -> list[str]:
 def _chosen(report: Json) -> str:
     decision, status = report["decision"], report["status"]
     text = f"{decision['chosen']}, because {_clause(decision['why'])}."
-    eager, chosen = _step_ms(report["plans"], "eager"), _step_ms(report["plans"], decision["chosen"])
-    if eager is not None and chosen is not None and decision["chosen"] != "eager":
+    chosen = _step_ms(report["plans"], decision["chosen"])
+    if decision["speedup"] is not None and chosen is not None and decision["chosen"] != "eager":
+        eager = chosen * decision["speedup"]["estimate"]  # its own median may be of a few cold steps
         text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
     return f"{text} Status: {status['state']}, {_clause(status['reason'])}."
 
@@ -100,14 +101,15 @@ def _correctness(report: Json) -> str:
 
 
 def _cost(report: Json) -> str:
-    cost = report["cost"]
+    cost, decision = report["cost"], report["decision"]
     if not cost["entries"] and not cost["foreground_s"] and not cost["background_s"]:
         return "Nothing so far."
     foreground, background = fmt.seconds(cost["foreground_s"]), fmt.seconds(cost["background_s"])
     text = f"{foreground} of training time and {background} in the background."
     break_even, steps = cost["break_even_step"], report["timeline"]["steps"]
     if break_even is None:
-        return f"{text} There is no saving to earn it back with." if cost["foreground_s"] else text
+        is_known = decision["chosen"] == "eager" or decision["speedup"] is not None
+        return f"{text} There is no saving to earn it back with." if cost["foreground_s"] and is_known else text
     if steps >= break_even:
         return f"{text} Earned back at step {break_even:,}; {steps:,} steps have run."
     return f"{text} It will be earned back at step {break_even:,}; {steps:,} steps have run."

@@ -61,6 +61,18 @@ def test_eager_is_a_result_too():
     assert answer(data, "What to do next") == "Nothing: training runs as it did before."
 
 
+def test_eagers_step_time_comes_from_the_pairs(data):
+    data["plans"][0]["step_ms"] = 12.0  # of a few other steps than those of the pairs
+    assert "A step takes 16.0 ms instead of 21.0 ms." in answer(data, "What was chosen")
+
+
+def test_a_choice_that_was_not_paired_with_eager_here_is_not_compared(data):
+    data["decision"] |= {"source": "cache", "speedup": None}
+    data["cost"] |= {"break_even_step": None, "saving_ms_per_step": None}
+    assert " ms" not in answer(data, "What was chosen")
+    assert "saving" not in answer(data, "What it cost")
+
+
 def test_break_even_that_lies_ahead_is_said(data):
     data["cost"]["break_even_step"] = 5000
     assert "will be earned back at step 5,000; 3,198 steps have run" in answer(data, "What it cost")
