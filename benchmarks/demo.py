@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import agspeed
+from agspeed.reporting.model import Report
 from benchmarks import workloads
 from benchmarks.measure import candidates
 from benchmarks.measure.pairing import Limits, compare
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         f"decided after {settled.steps} more steps and {settled.seconds:.0f} s: {', '.join(settled.chosen.values())}\n"
     )
     _train("optimized", training, given.steps)
+    reports = {name: agspeed.report(module) for name, module in training.modules.items()}
 
     candidates.settle(candidates.CANDIDATES["eager"], eager, _SETTLE_SECONDS)
     result = compare(eager, training, Limits(max_pairs=160, seconds=60)).speedup
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         f"\nstep time, eager / optimized, {result.count} pairs: {result.value:.2f} "
         f"({result.low:.2f} to {result.high:.2f})\n"
     )
-    _show_reports(training, given.html)
+    _show(reports, given.html)
     return 0
 
 
@@ -63,12 +65,12 @@ def _train(label: str, training: Training, steps: int) -> None:
         )
 
 
-def _show_reports(training: Training, html: Path) -> None:
+def _show(reports: dict[str, Report], html: Path) -> None:
+    """The reports of the training alone: the comparison after it ran other steps in between."""
     html.parent.mkdir(parents=True, exist_ok=True)
-    for name, module in training.modules.items():
-        report = agspeed.report(module)
+    for name, report in reports.items():
         print(report)
-        path = html if len(training.modules) == 1 else html.with_stem(f"{html.stem}-{name}")
+        path = html if len(reports) == 1 else html.with_stem(f"{html.stem}-{name}")
         report.save(str(path))
         print(f"\nthe same with plots: {path}")
 
