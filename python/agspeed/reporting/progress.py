@@ -3,8 +3,8 @@
 
 The bar is drawn only inside `update`, at most ten times a second: no thread is started and no stream is replaced, so a
 training loop's own prints and bars keep working. The cursor stays at the start of the bar's line, and whatever the
-program prints next takes that line over. Where the stream is not a terminal (a log file, a pod) each new activity is
-one line.
+program prints next takes that line over. Where the stream is not a terminal (a log file, a pod) an activity is one
+line, and another when the share done has changed: candidates timed in turn do not fill the log.
 
 Thread-safety: none; the training thread owns it. In a group of ranks only rank 0 shows anything.
 """
@@ -32,7 +32,7 @@ class Progress:
         self._enabled = enabled and os.environ.get("RANK", "0") == "0"
         self._is_terminal = self._enabled and _is_terminal(self._stream)
         self._last_drawn = float("-inf")
-        self._last_activity = ""
+        self._written: set[tuple[str, str]] = set()
         self._bar_shown = False
 
     def update(self, done: float, activity: str, *, eta_s: float | None = None) -> None:
@@ -59,11 +59,11 @@ class Progress:
             self._write(self._erase())
 
     def _write_activity(self, done: float, activity: str) -> None:
-        # Numbers change at every update: only a change of words is news.
-        words = "".join(character for character in activity if not character.isdigit())
-        if words != self._last_activity:
-            self._last_activity = words
-            self._write(f"agspeed: tuning {_clamp(done):4.0%}  {activity}\n")
+        # Numbers in an activity change at every update: only its words and the share done are news.
+        share, words = f"{_clamp(done):4.0%}", "".join(each for each in activity if not each.isdigit())
+        if (share, words) not in self._written:
+            self._written.add((share, words))
+            self._write(f"agspeed: tuning {share}  {activity}\n")
 
     def _erase(self) -> str:
         shown, self._bar_shown = self._bar_shown, False

@@ -59,7 +59,8 @@ def _chosen(report: Json) -> str:
     if decision["speedup"] is not None and chosen is not None and decision["chosen"] != "eager":
         eager = chosen * decision["speedup"]["estimate"]  # its own median may be of a few cold steps
         text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
-    return f"{text} Status: {status['state']}, {_clause(status['reason'])}."
+    reason = "" if status["reason"] == decision["why"] else f", {_clause(status['reason'])}"
+    return f"{text} Status: {status['state']}{reason}."
 
 
 def _certainty(report: Json) -> str:

@@ -56,6 +56,8 @@ def test_eager_is_a_result_too():
     data = model.empty_report("tiny")
     data["decision"] |= {"why": "nothing beat it by 1 %", "source": "measured"}
     assert summary.headline(data) == "runs eagerly"
+    data["status"]["reason"] = data["decision"]["why"]
+    assert answer(data, "What was chosen") == "eager, because nothing beat it by 1 %. Status: eager."
     assert "untouched model" in answer(data, "Is it right")
     assert answer(data, "What it cost") == "Nothing so far."
     assert answer(data, "What to do next") == "Nothing: training runs as it did before."
@@ -135,16 +137,19 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_one_plain_line_per_activity_where_there_is_no_terminal():
+def test_progress_is_one_plain_line_per_activity_and_share_where_there_is_no_terminal():
     stream = io.StringIO()
     shown = progress.Progress(stream=stream)
-    for pair in range(20):
-        shown.update(pair / 40, f"trial of native, {pair} of 20 pairs")
-    shown.update(0.5, "compile of inductor")
+    for share in (0.5, 0.75):
+        for pair in range(20):
+            shown.update(share, f"trial of native, {pair} of 20 pairs")
+            shown.update(share, f"trial of inductor, {pair} of 20 pairs")
     shown.close()
     assert stream.getvalue().splitlines() == [
-        "agspeed: tuning   0%  trial of native, 0 of 20 pairs",
-        "agspeed: tuning  50%  compile of inductor",
+        "agspeed: tuning  50%  trial of native, 0 of 20 pairs",
+        "agspeed: tuning  50%  trial of inductor, 0 of 20 pairs",
+        "agspeed: tuning  75%  trial of native, 0 of 20 pairs",
+        "agspeed: tuning  75%  trial of inductor, 0 of 20 pairs",
     ]
 
 
