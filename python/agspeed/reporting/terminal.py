@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -31,6 +31,7 @@ STATE_STYLES = {
     "skipped": "dim",
     "pending": "cyan",
 }
+_NUMBERS = ("Compile", "Cost", "Count", "Native", "Operators", "Peak", "Per step", "Speed", "Step")
 _MAX_ROWS = 12
 _WIDE = 100
 
@@ -83,18 +84,17 @@ def _answers(report: Json) -> Table:
     return grid
 
 
-def _table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
     return table
 
 
 def _plans(report: Json, is_wide: bool) -> RenderableType:
     """The table of plans; on narrow terminals the reasons follow it instead of being squeezed into a column."""
-    numbers = ("Step", "Speed", "Peak", "Compile")
     columns = ("Plan", "State", "Step", "Speed", "Interval", "Peak")
-    table = _table("Plans", *columns, *(["Compile", "Why"] if is_wide else []), right=numbers)
+    table = _table("Plans", *columns, *(["Compile", "Why"] if is_wide else []))
     for column in table.columns[: len(columns)]:
         column.no_wrap = True
     for plan in report["plans"]:
@@ -118,47 +118,41 @@ def _plans(report: Json, is_wide: bool) -> RenderableType:
 
 
 def _regions(report: Json) -> Table:
-    table = _table("Regions", "Region", "Where", "Operators", "Native", "Shapes", "Runs", right=("Operators", "Native"))
-    for region in report["regions"][:_MAX_ROWS]:
+    rows = []
+    for region in report["regions"]:
         share = region["native_operators"] / region["operators"] if region["operators"] else 0.0
-        table.add_row(
-            Text(region["id"]),
-            Text(fmt.location(region["location"])),
-            fmt.count(region["operators"]),
-            fmt.percent(share),
-            fmt.count(len(region["shapes"])),
-            Text(region["chosen"] or "eager"),
-        )
-    return _with_rest(table, len(report["regions"]))
+        row = [region["id"], fmt.location(region["location"]), fmt.count(region["operators"]), fmt.percent(share)]
+        rows.append([*row, fmt.count(len(region["shapes"])), region["chosen"] or "eager"])
+    return _listing("Regions", ("Region", "Where", "Operators", "Native", "Shapes", "Runs"), rows)
 
 
 def _breaks(report: Json) -> Table:
-    table = _table("Graph breaks", "Where", "Count", "Per step", "Reason", right=("Count", "Per step"))
-    for item in report["graph_breaks"][:_MAX_ROWS]:
-        cost = fmt.milliseconds(item["cost_ms"])
-        table.add_row(Text(fmt.location(item["location"])), fmt.count(item["count"]), cost, Text(item["reason"]))
-    return _with_rest(table, len(report["graph_breaks"]))
+    rows = [[*_place(item), fmt.milliseconds(item["cost_ms"]), item["reason"]] for item in report["graph_breaks"]]
+    return _listing("Graph breaks", ("Where", "Count", "Per step", "Reason"), rows)
 
 
 def _recompiles(report: Json) -> Table:
-    table = _table("Recompiles", "Where", "Count", "Cost", "Reason", right=("Count", "Cost"))
-    for item in report["recompiles"][:_MAX_ROWS]:
-        cost = fmt.seconds(item["cost_s"])
-        table.add_row(Text(fmt.location(item["location"])), fmt.count(item["count"]), cost, Text(item["reason"]))
-    return _with_rest(table, len(report["recompiles"]))
+    rows = [[*_place(item), fmt.seconds(item["cost_s"]), item["reason"]] for item in report["recompiles"]]
+    return _listing("Recompiles", ("Where", "Count", "Cost", "Reason"), rows)
 
 
 def _fallbacks(report: Json) -> Table:
-    table = _table("Fallbacks to eager", "Region", "Where", "Count", "Reason", right=("Count",))
-    for item in report["fallbacks"][:_MAX_ROWS]:
-        region, where = Text(item["region"] or fmt.MISSING), Text(fmt.location(item["location"]))
-        table.add_row(region, where, fmt.count(item["count"]), Text(item["reason"]))
-    return _with_rest(table, len(report["fallbacks"]))
+    rows = [[item["region"] or fmt.MISSING, *_place(item), item["reason"]] for item in report["fallbacks"]]
+    return _listing("Fallbacks to eager", ("Region", "Where", "Count", "Reason"), rows)
 
 
-def _with_rest(table: Table, total: int) -> Table:
-    if total > _MAX_ROWS:
-        table.caption = f"and {total - _MAX_ROWS:,} more; the HTML report lists all"
+def _place(item: Json) -> tuple[str, str]:
+    """Where something happened, and how often."""
+    return fmt.location(item["location"]), fmt.count(item["count"])
+
+
+def _listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The first rows of a list that may be long, and how many more there are."""
+    table = _table(title, *columns)
+    for row in rows[:_MAX_ROWS]:
+        table.add_row(*map(Text, row))
+    if len(rows) > _MAX_ROWS:
+        table.caption = f"and {len(rows) - _MAX_ROWS:,} more; the HTML report lists all"
         table.caption_justify = "left"
     return table
 
