@@ -8,7 +8,8 @@ because `agspeed.report` is the public function that returns the report of a mod
     parts.py      builds the nested pieces (intervals, candidates, regions) with checked names
     timeline.py   records step times in bounded memory
     model.py      empty_report, validate, load, save, and the Report users hold
-    text.py       sentences and tables as plain text          terminal.py   the same with colour, and progress
-    html.py       one self-contained HTML file (page.html.j2, page.css, page.js, charts.py, svg.py)
-    compare.py    two reports side by side
+    summary.py    the questions a report answers, in sentences; format.py has the numbers in them
+    terminal.py   sentences and tables, with colour or as plain text; compare.py puts two reports side by side
+    html.py       one self-contained HTML file (page.html.j2, page.css, page.js, charts.py, timeline_chart.py, svg.py)
+    progress.py   what the tuner does, while it does it       environment.py   machine, threads and versions
 """
