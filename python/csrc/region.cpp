@@ -39,12 +39,6 @@ const c10::StorageImpl* storageOf(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// A copy with the same strides.
-at::Tensor snapshot(const at::Tensor& tensor) {
-  at::AutoGradMode noHistory(false);
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
-}
-
 bool isAmong(const at::Tensor& tensor, const std::vector<Argument>& arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
     const auto* other = std::get_if<at::Tensor>(&argument);

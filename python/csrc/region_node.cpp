@@ -57,6 +57,11 @@ const at::Tensor* tensorOf(const Region::Argument& argument) { return std::get_i
 
 }  // namespace
 
+at::Tensor snapshot(const at::Tensor& tensor) {
+  at::AutoGradMode noHistory(false);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+}
+
 void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
                         std::vector<Argument>& results, const at::Tensor& randomState) {
   const RegionSignature& signature = region->signature();
@@ -129,7 +134,7 @@ std::vector<at::Tensor> RegionNode::takeSaved() {
   for (int32_t index : region_->signature().overwrittenSaved) {
     at::Tensor& tensor = tensors[index];
     if (isLastRun && !saved_[index].has_hooks()) continue;
-    tensor = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+    tensor = snapshot(tensor);
   }
   if (isLastRun) {
     for (SavedVariable& saved : saved_) saved.reset_data();

@@ -25,6 +25,9 @@
 
 namespace agspeed::python {
 
+/// What a tensor is now: a copy with the same strides and without history.
+at::Tensor snapshot(const at::Tensor& tensor);
+
 class RegionNode final : public torch::autograd::Node {
  public:
   using Argument = runtime::aten::Argument;

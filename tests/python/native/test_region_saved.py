@@ -12,7 +12,7 @@ import torch
 from tests.python.native.regions import native_region
 
 
-def _square_region(seen: list[Any]) -> Any:
+def _square_region() -> Any:
     """y = x * x with 2x saved; its backward multiplies the gradient into the saved tensor's own memory."""
 
     def forward(inputs: list[Any]) -> list[Any]:
@@ -23,7 +23,6 @@ def _square_region(seen: list[Any]) -> Any:
     def backward(inputs: list[Any]) -> list[Any]:
         saved, tangent = inputs
         inputs.clear()
-        seen.append(weakref.ref(saved))
         return [saved.mul_(tangent)]
 
     return native_region(
@@ -33,7 +32,7 @@ def _square_region(seen: list[Any]) -> Any:
 
 def test_a_retained_graph_gives_the_same_gradients_again() -> None:
     x = torch.randn(5, requires_grad=True)
-    y = _square_region([])(x)[0]
+    y = _square_region()(x)[0]
     for _ in range(3):
         (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
         torch.testing.assert_close(gradient, 2 * x.detach())
@@ -47,7 +46,7 @@ def test_tensors_that_hooks_hold_are_not_overwritten() -> None:
     held: list[torch.Tensor] = []
     x = torch.randn(5, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
-        y = _square_region([])(x)[0]
+        y = _square_region()(x)[0]
     before = [tensor.clone() for tensor in held]
     y.backward(torch.full_like(y, 7.0))
     torch.testing.assert_close(x.grad, 14 * x.detach())
