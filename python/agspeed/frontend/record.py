@@ -46,7 +46,7 @@ def make_report(session: Session) -> model.Report:
         for (where, reason), count in session.history.recompiles.items()
     ]
     data["fallbacks"] = _fallbacks(session)
-    _fill_cost(data["cost"], tuner, session)
+    _fill_cost(data["cost"], tuner, session, data["decision"]["speedup"])
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = _time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.controller.has_database)
@@ -81,7 +81,7 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     drift = (
         f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
     )
-    data["decision"].update(source=source, speedup=_speedup(decision["ratio"]), drift=drift)
+    data["decision"].update(source=source, speedup=_speedup(decision["ratio"] or guard["ratio"]), drift=drift)
 
 
 def _plan(arm: Json, tuner: Json, session: Session) -> Json:
@@ -174,7 +174,7 @@ def _fallbacks(session: Session) -> list[Json]:
     return found
 
 
-def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
+def _fill_cost(cost: Json, tuner: Json, session: Session, speedup: Json | None) -> None:
     ledger = tuner.get("ledger")
     if not ledger:
         return
@@ -189,13 +189,15 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
             if outcome.gate_seconds:
                 cost["entries"].append(parts.cost_entry("gate", candidate=name, foreground_s=outcome.gate_seconds))
     cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
-    eager, chosen = _median(tuner, "eager"), _median(tuner, session.plan)
+    chosen_ms = 1e3 * _median(tuner, session.plan) if session.plan != "eager" else 0.0
+    saving_ms = chosen_ms * (speedup["estimate"] - 1) if speedup else None
+    slowdown_s = max(0.0, ledger["slowdown_seconds"])
     cost.update(
-        foreground_s=max(0.0, ledger["slowdown_seconds"]),
+        foreground_s=slowdown_s,
         background_s=ledger["background_seconds"],
         budget_s=ledger["allowance_seconds"],
-        saving_ms_per_step=1e3 * (eager - chosen) if eager and chosen and session.plan != "eager" else None,
-        break_even_step=None if ledger["break_even_steps"] is None else math.ceil(ledger["break_even_steps"]),
+        saving_ms_per_step=saving_ms or None,
+        break_even_step=math.ceil(1e3 * slowdown_s / saving_ms) if saving_ms and saving_ms > 0 else None,
     )
 
 

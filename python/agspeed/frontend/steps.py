@@ -112,7 +112,10 @@ class StepClock:
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called by the process-wide hook after every optimizer step of the process."""
-        if self._begin is None or not self.is_own_thread():
+        if not self.is_own_thread():
+            return
+        if self._begin is None:
+            self._end = None  # others trained since, or ours while paused: the gap is not a wait for input
             return
         ours = self._ours.get(optimizer)
         if not ours:  # asked again while false: parameter groups may be added later

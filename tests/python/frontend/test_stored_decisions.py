@@ -85,6 +85,12 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
     assert second["step"] <= 1 and second["equal"], second
 
 
+def test_the_re_checks_of_a_stored_plan_show_what_it_is_worth(tuned_cache: Path) -> None:
+    decision = _run("auto", tuned_cache, 600)["decision"]
+    assert decision["source"] == "cache" and decision["speedup"]["estimate"] > 1.5, decision
+    assert decision["speedup"]["pairs"] >= 6, decision
+
+
 # --- plans that differ from region to region --------------------------------------------------------------------------
 
 _PLUG_INS = """

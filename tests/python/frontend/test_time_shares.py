@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
 import torch
 
 import agspeed
@@ -38,6 +40,22 @@ def test_forward_backward_optimizer_and_input_wait_are_shown_apart(tmp_path: Pat
     assert shares["forward (eager)"] >= 20
     assert shares["waiting for input"] >= 10  # three of the four steps waited
     agspeed.restore(model)
+
+
+@pytest.mark.parametrize("others", ["another model", "another session", "itself, paused"])
+def test_time_in_which_others_train_is_no_input_wait(others: str, tmp_path: Path) -> None:
+    model = agspeed.optimize(_Sleepy(), cache_dir=tmp_path)
+    other = model if others == "itself, paused" else _Sleepy()
+    if others == "another session":
+        agspeed.optimize(other, cache_dir=tmp_path)
+    optimizers = [torch.optim.SGD(trained.parameters(), lr=0.1) for trained in (model, other)]
+    for _ in range(4):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizers[0].step()
+        with agspeed.paused() if other is model else nullcontext():
+            other(torch.randn(3, 4)).sum().backward()
+            optimizers[1].step()
+    assert "waiting for input" not in _shares(model)
 
 
 def test_a_step_function_shows_no_forward_of_its_own() -> None:
