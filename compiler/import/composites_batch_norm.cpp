@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builders of batch normalisation in training, for contiguous [N, C, ...] with planes (the dimensions after C) long
-// enough for a vector. Statistics take one pass: every plane's mean and squared deviations from its own mean, then the
-// planes of a channel are combined:
+// enough for a vector. Statistics take one pass over memory: every plane's rounded mean, then the sums of residuals
+// from it and of their squares, which correct its mean and give its squared deviations; then the planes of a channel
+// are combined:
 //   var * count = sum over planes (deviations + size * (plane mean - mean)^2)
 // so no large numbers cancel. Normalising (and what follows it) is the second pass; the backward has two as well.
 #include "compiler/import/expression.h"
@@ -12,9 +13,12 @@ namespace {
 
 constexpr int64_t kShortestPlane = 16;
 
+// State of one batch-norm import: named operands. Statistics, [C] or [N, C], are f64 as ATen's, since planes may
+// cancel; elements have the input's dtype.
 class BatchNormBuilder {
  public:
-  static StatusOr<BatchNormBuilder> make(OpImport& op) {
+  // Names "x" and the parameters.
+  static StatusOr<BatchNormBuilder> make(OpImport& op, std::initializer_list<const char*> parameters) {
     if (!op.isTensor("x") || !op.flag("training")) return unsupported("the batch's own statistics are not asked for");
     const TensorType& type = op.typeOf("x");
     if (type.dtype != DType::kF32 && type.dtype != DType::kF64) return unsupported("statistics of other precision");
@@ -22,40 +26,57 @@ class BatchNormBuilder {
     BatchNormBuilder builder(op, type);
     if (estimate(builder.planeSize_, op.emitter().graph().hints) < kShortestPlane) return unsupported("short planes");
     if (isOne(builder.count_)) return unsupported("one value per channel");
-    builder.names_["planesize"] = op.emitter().symbol(builder.planeSize_, type.dtype);
-    builder.names_["count"] = op.emitter().symbol(builder.count_, type.dtype);
+    builder.names_["x"] = op.emitter().use(op.tensor("x"));
+    for (const char* parameter : parameters) AG_RETURN_IF_ERROR(builder.use(parameter));
+    builder.names_["planesize"] = op.emitter().symbol(builder.planeSize_, DType::kF64);
+    builder.names_["count"] = op.emitter().symbol(builder.count_, DType::kF64);
     return builder;
   }
 
   const SymExpr& count() const { return count_; }
-  DType dtype() const { return type_.dtype; }
   void set(const char* name, const Operand& value) { names_[name] = value; }
-  void use(const char* name) { names_[name] = op_.emitter().use(op_.tensor(name)); }
   Operand operator[](const char* name) const { return names_.find(name)->second; }
 
   Status define(const char* name, std::string_view expression) {
-    AG_ASSIGN_OR_RETURN(names_[name], emitExpression(expression, names_, type_.dtype, op_.emitter()));
+    AG_ASSIGN_OR_RETURN(names_[name], emitExpression(expression, names_, DType::kF64, op_.emitter()));
     return {};
   }
 
-  // name: [N, C], the sum of the expression over each plane.
+  // As define, rounded to what the input's dtype holds.
+  Status defineRounded(const char* name, std::string_view expression) {
+    AG_RETURN_IF_ERROR(define(name, expression));
+    names_[name] = op_.emitter().convert(op_.emitter().convert(names_[name], type_.dtype), DType::kF64);
+    return {};
+  }
+
+  // name: [N, C], the sum of an expression of elements over each plane.
   Status defineOverPlanes(const char* name, std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, op_.emitter()));
-    names_[name] = op_.emitter().reduce(PointwiseOp::kReduceSum, elements, type_.rank() - 2, /*keepDims=*/false);
+    Operand sum = op_.emitter().reduce(PointwiseOp::kReduceSum, elements, type_.rank() - 2, /*keepDims=*/false);
+    names_[name] = op_.emitter().convert(sum, DType::kF64);
     return {};
   }
 
-  // name: [C], the sum of an [N, C] expression over the batch; in f64, as ATen's, since planes may cancel.
+  // name: [C], the sum of an [N, C] expression over the batch.
   Status defineOverBatch(const char* name, std::string_view expression) {
-    AG_ASSIGN_OR_RETURN(Operand planes, emitExpression(expression, names_, type_.dtype, op_.emitter()));
-    Operand sum = op_.emitter().sumRows(op_.emitter().convert(planes, DType::kF64), 1, 0);
-    names_[name] = op_.emitter().convert(sum, type_.dtype);
+    AG_ASSIGN_OR_RETURN(Operand planes, emitExpression(expression, names_, DType::kF64, op_.emitter()));
+    names_[name] = op_.emitter().sumRows(planes, 1, 0);
     return {};
   }
 
-  // `name` becomes `source`, [C] or [N, C], with a dimension of size 1 for each dimension of a plane.
-  void spread(const char* name, const char* source) {
-    names_[name] = op_.emitter().unsqueezeLast((*this)[source], type_.rank() - 2);
+  // `name` becomes a [C] or [N, C] operand for elements: in their dtype, with a dimension of size 1 for each dimension
+  // of a plane.
+  void spread(const char* name, const Operand& source) {
+    names_[name] = op_.emitter().unsqueezeLast(op_.emitter().convert(source, type_.dtype), type_.rank() - 2);
+  }
+
+  // The index-th result: a statistic.
+  Status result(const char* name, size_t index) { return op_.setResult(names_[name], index); }
+
+  // The first result: an expression of elements.
+  Status resultElements(std::string_view expression) {
+    AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, op_.emitter()));
+    return op_.setResult(elements, 0);
   }
 
  private:
@@ -64,6 +85,15 @@ class BatchNormBuilder {
         type_(type),
         planeSize_(numElements(Dims(type.sizes.begin() + 2, type.sizes.end()))),
         count_(type.sizes[0] * planeSize_) {}
+
+  Status use(const char* parameter) {
+    if (!op_.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
+    Operand operand = op_.emitter().use(op_.tensor(parameter));
+    if (operand.dtype != type_.dtype) return unsupported("parameters of another precision");
+    bool isStatistic = op_.typeOf(parameter).rank() == 1;
+    names_[parameter] = isStatistic ? op_.emitter().convert(operand, DType::kF64) : operand;
+    return {};
+  }
 
   OpImport& op_;
   TensorType type_;
@@ -78,62 +108,51 @@ bool isResultWanted(const OpImport& op, size_t index) {
 
 Status defineStatistics(BatchNormBuilder& norm) {
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planesum", "x"));
-  AG_RETURN_IF_ERROR(norm.define("planemean", "planesum / planesize"));
-  norm.spread("planemeans", "planemean");
-  AG_RETURN_IF_ERROR(norm.defineOverPlanes("deviations", "(x - planemeans) * (x - planemeans)"));
-  AG_RETURN_IF_ERROR(norm.defineOverBatch("sum", "planesum"));
+  AG_RETURN_IF_ERROR(norm.defineRounded("shift", "planesum / planesize"));
+  norm.spread("shifts", norm["shift"]);
+  AG_RETURN_IF_ERROR(norm.defineOverPlanes("residual", "x - shifts"));
+  AG_RETURN_IF_ERROR(norm.defineOverPlanes("squared", "(x - shifts) * (x - shifts)"));
+  AG_RETURN_IF_ERROR(norm.define("planemean", "shift + residual / planesize"));
+  AG_RETURN_IF_ERROR(norm.define("deviations", "maximum(squared - residual * residual / planesize, 0)"));
+  AG_RETURN_IF_ERROR(norm.defineOverBatch("sum", "planesize * planemean"));
   AG_RETURN_IF_ERROR(norm.define("mean", "sum / count"));
   return norm.defineOverBatch("squares", "deviations + planesize * ((planemean - mean) * (planemean - mean))");
 }
 
 // new = momentum * statistic + (1 - momentum) * old, the variance with one degree of freedom less.
-Status setRunning(OpImport& op, BatchNormBuilder& norm, double momentum) {
-  Emitter& emitter = op.emitter();
-  norm.set("momentum", emitter.number(momentum, norm.dtype()));
-  norm.set("rest", emitter.number(1 - momentum, norm.dtype()));
-  norm.set("freedom", emitter.symbol(norm.count() - 1, norm.dtype()));
-  norm.use("running_mean");
-  norm.use("running_var");
-  AG_RETURN_IF_ERROR(norm.define("newmean", "momentum * mean + rest * running_mean"));
-  AG_RETURN_IF_ERROR(norm.define("newvar", "momentum * (squares / freedom) + rest * running_var"));
-  AG_RETURN_IF_ERROR(op.setResult(norm["newmean"], 3));
-  return op.setResult(norm["newvar"], 4);
+Status setRunning(OpImport& op, BatchNormBuilder& norm) {
+  AG_ASSIGN_OR_RETURN(double momentum, op.number("momentum"));
+  norm.set("momentum", op.emitter().number(momentum, DType::kF64));
+  norm.set("freedom", op.emitter().symbol(norm.count() - 1, DType::kF64));
+  AG_RETURN_IF_ERROR(norm.define("newmean", "momentum * mean + (1 - momentum) * running_mean"));
+  AG_RETURN_IF_ERROR(norm.define("newvar", "momentum * (squares / freedom) + (1 - momentum) * running_var"));
+  AG_RETURN_IF_ERROR(norm.result("newmean", 3));
+  return norm.result("newvar", 4);
 }
 
 }  // namespace
 
 Status buildBatchNorm(OpImport& op) {
-  for (const char* parameter : {"weight", "bias", "running_mean", "running_var"}) {
-    if (!op.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
-    if (op.typeOf(parameter).dtype != op.typeOf("x").dtype) return unsupported("parameters of another precision");
-  }
-  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op));
-  AG_ASSIGN_OR_RETURN(double momentum, op.number("momentum"));
+  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm,
+                      BatchNormBuilder::make(op, {"weight", "bias", "running_mean", "running_var"}));
   AG_ASSIGN_OR_RETURN(double eps, op.number("eps"));
-  norm.set("eps", op.emitter().number(eps, norm.dtype()));
-  for (const char* parameter : {"x", "weight", "bias"}) norm.use(parameter);
+  norm.set("eps", op.emitter().number(eps, DType::kF64));
   AG_RETURN_IF_ERROR(defineStatistics(norm));
   AG_RETURN_IF_ERROR(norm.define("rstd", "rsqrt(squares / count + eps)"));
   AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
-  norm.spread("means", "mean");
-  norm.spread("scales", "scale");
-  norm.spread("biases", "bias");
-  AG_RETURN_IF_ERROR(norm.define("y", "(x - means) * scales + biases"));
-  AG_RETURN_IF_ERROR(op.setResult(norm["y"], 0));
-  AG_RETURN_IF_ERROR(op.setResult(norm["mean"], 1));
-  AG_RETURN_IF_ERROR(op.setResult(norm["rstd"], 2));
-  return setRunning(op, norm, momentum);
+  norm.spread("means", norm["mean"]);
+  norm.spread("scales", norm["scale"]);
+  norm.spread("biases", op.emitter().use(op.tensor("bias")));
+  AG_RETURN_IF_ERROR(norm.resultElements("(x - means) * scales + biases"));
+  AG_RETURN_IF_ERROR(norm.result("mean", 1));
+  AG_RETURN_IF_ERROR(norm.result("rstd", 2));
+  return setRunning(op, norm);
 }
 
 // With d = x - mean:  dx = scale * (grad - sum(grad) / count - d * rstd^2 * sum(grad * d) / count).
 Status buildBatchNormBackward(OpImport& op) {
-  for (const char* parameter : {"grad", "weight", "mean", "rstd"}) {
-    if (!op.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
-    if (op.typeOf(parameter).dtype != op.typeOf("x").dtype) return unsupported("parameters of another precision");
-  }
-  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op));
-  for (const char* parameter : {"grad", "x", "weight", "mean", "rstd"}) norm.use(parameter);
-  norm.spread("means", "mean");
+  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op, {"grad", "weight", "mean", "rstd"}));
+  norm.spread("means", norm["mean"]);
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planegrad", "grad"));
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planedot", "grad * (x - means)"));
   AG_RETURN_IF_ERROR(norm.defineOverBatch("sumgrad", "planegrad"));
@@ -142,17 +161,16 @@ Status buildBatchNormBackward(OpImport& op) {
     AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
     AG_RETURN_IF_ERROR(norm.define("shift", "sumgrad / count"));
     AG_RETURN_IF_ERROR(norm.define("slope", "rstd * rstd * dot / count"));
-    norm.spread("scales", "scale");
-    norm.spread("shifts", "shift");
-    norm.spread("slopes", "slope");
-    AG_RETURN_IF_ERROR(norm.define("dx", "(grad - shifts - (x - means) * slopes) * scales"));
-    AG_RETURN_IF_ERROR(op.setResult(norm["dx"], 0));
+    norm.spread("scales", norm["scale"]);
+    norm.spread("shifts", norm["shift"]);
+    norm.spread("slopes", norm["slope"]);
+    AG_RETURN_IF_ERROR(norm.resultElements("(grad - shifts - (x - means) * slopes) * scales"));
   }
   if (isResultWanted(op, 1)) {
     AG_RETURN_IF_ERROR(norm.define("dweight", "dot * rstd"));
-    AG_RETURN_IF_ERROR(op.setResult(norm["dweight"], 1));
+    AG_RETURN_IF_ERROR(norm.result("dweight", 1));
   }
-  return isResultWanted(op, 2) ? op.setResult(norm["sumgrad"], 2) : Status();
+  return isResultWanted(op, 2) ? norm.result("sumgrad", 2) : Status();
 }
 
 }  // namespace agspeed::compiler

@@ -76,6 +76,12 @@ def test_batch_norm_with_relu(shape: tuple[int, ...]) -> None:
     _compare(Block, torch.randn(shape))
 
 
+@pytest.mark.parametrize("shape", [(8, 16, 8, 8), (3, 5, 40)])
+def test_batch_norm_far_from_zero(shape: tuple[int, ...]) -> None:
+    norm = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
+    _compare(lambda: norm(shape[1]), torch.randn(shape) + 1e5)
+
+
 @pytest.mark.parametrize("shape", [(6, 32), (300, 48), (5, 90, 130), (1, 7)])
 def test_layer_norm_and_bias_gradients(shape: tuple[int, ...]) -> None:
     width = shape[-1]
@@ -85,6 +91,15 @@ def test_layer_norm_and_bias_gradients(shape: tuple[int, ...]) -> None:
         return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 24), nn.GELU(), head, nn.LayerNorm(width))
 
     _compare(make, torch.randn(shape))
+
+
+@pytest.mark.parametrize("width", [48, 1000])
+def test_layer_norm_of_constant_rows_is_zero(width: int) -> None:
+    rows = torch.linspace(-70, 3e4, 50)[:, None].expand(50, width).contiguous()
+    _compare(lambda: nn.LayerNorm(width), rows + torch.randn(50, width))
+    seen: list[Any] = []
+    assert _step(nn.LayerNorm(width), rows, _native(seen))[0].abs().max() == 0
+    assert seen
 
 
 def test_long_sums_stay_accurate() -> None:
