@@ -128,14 +128,12 @@ StatusOr<Sum> sumOf(OpImport& op) {
 Status buildExtremum(OpImport& op, PointwiseOp reduction) {
   AG_ASSIGN_OR_RETURN(Row row, loadRow(op, computeType));
   if (row.elements.dtype == DType::kBool) return unsupported("the extremum of bool is left to ATen");
-  if (row.size.isConstant() && row.size.constant() == 0) return unsupported("an empty row has no extremum");
   return op.setResult(op.emitter().reduce(reduction, row.elements, row.numDims, row.keepsDims));
 }
 
 // any and all: the maximum or minimum over 0 and 1.
 Status buildQuantifier(OpImport& op, PointwiseOp reduction) {
   AG_ASSIGN_OR_RETURN(Row row, loadRow(op, [](DType) { return DType::kBool; }));
-  if (isZero(row.size)) return unsupported("an empty row is left to ATen");
   Operand bits = op.emitter().cast(row.elements, DType::kI32);
   Operand extremum = op.emitter().reduce(reduction, bits, row.numDims, row.keepsDims);
   return op.setResult(op.emitter().cast(extremum, DType::kBool));
@@ -146,33 +144,36 @@ struct Moments {
   Operand variance;
 };
 
+// The mean of residuals from a first, rounded mean corrects it, so that the rows' own size costs no accuracy.
 StatusOr<Moments> buildMoments(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Row row, loadRow(op, computeType));
-  if (!isFloat(row.elements.dtype)) return unsupported("the moments of integers are left to ATen");
+  const DType compute = row.elements.dtype;
+  if (!isFloat(compute)) return unsupported("the moments of integers are left to ATen");
   double correction = 1;
   if (!op.isNone("correction")) {
     AG_ASSIGN_OR_RETURN(correction, op.number("correction"));
   }
-  if (!row.size.isConstant() && correction != 0) return unsupported("a correction of a row of symbolic size");
-  if (row.size.isConstant() && row.size.constant() <= correction) return unsupported("no degrees of freedom");
-  DType compute = row.elements.dtype;
+  bool hasFreedom = !row.size.isConstant() || row.size.constant() > correction;
+  if (!hasFreedom) return unsupported("no degrees of freedom, of which ATen warns");
   Emitter& emitter = op.emitter();
-  auto divide = [&](const Operand& sum, double less) {
-    Operand count = less == 0 ? emitter.symbol(row.size, compute)
-                              : emitter.number(static_cast<double>(row.size.constant()) - less, compute);
-    return emitter.apply(PointwiseOp::kDiv, {sum, count});
+  std::map<std::string, Operand, std::less<>> names = {{"x", row.elements},
+                                                       {"count", emitter.symbol(row.size, compute)},
+                                                       {"correction", emitter.number(correction, compute)}};
+  auto evaluate = [&](std::string_view expression) { return emitExpression(expression, names, compute, emitter); };
+  auto sumOver = [&](const Operand& elements, bool keepsDims) {
+    return emitter.reduce(PointwiseOp::kReduceSum, elements, row.numDims, keepsDims);
   };
-  Operand sum = emitter.reduce(PointwiseOp::kReduceSum, row.elements, row.numDims, /*keepDims=*/true);
-  AG_ASSIGN_OR_RETURN(Operand mean, divide(sum, 0));
-  AG_ASSIGN_OR_RETURN(Operand centred, emitter.apply(PointwiseOp::kSub, {row.elements, mean}));
-  AG_ASSIGN_OR_RETURN(Operand squares, emitter.apply(PointwiseOp::kMul, {centred, centred}));
-  Operand total = emitter.reduce(PointwiseOp::kReduceSum, squares, row.numDims, row.keepsDims);
-  AG_ASSIGN_OR_RETURN(Operand variance, divide(total, correction));
-  if (!row.keepsDims) {
-    Operand flat = emitter.reduce(PointwiseOp::kReduceSum, row.elements, row.numDims, /*keepDims=*/false);
-    AG_ASSIGN_OR_RETURN(mean, divide(flat, 0));
-  }
-  return Moments{mean, variance};
+  names["sum"] = sumOver(row.elements, /*keepsDims=*/true);
+  AG_ASSIGN_OR_RETURN(names["shifted"], evaluate("x - sum / count"));
+  AG_ASSIGN_OR_RETURN(names["squares"], evaluate("shifted * shifted"));
+  names["residual"] = sumOver(names["shifted"], row.keepsDims);
+  names["squared"] = sumOver(names["squares"], row.keepsDims);
+  if (!row.keepsDims) names["sum"] = sumOver(row.elements, /*keepsDims=*/false);
+  Moments moments;
+  AG_ASSIGN_OR_RETURN(moments.mean, evaluate("sum / count + residual / count"));
+  AG_ASSIGN_OR_RETURN(moments.variance, evaluate("maximum(squared - residual * residual / count, 0) / "
+                                                 "maximum(count - correction, 0)"));
+  return moments;
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/import/importer.h"
 
+#include <array>
+#include <utility>
+
+#include "compiler/import/expression.h"
 #include "compiler/import/op_effects.h"
 #include "compiler/import/op_import.h"
 #include "compiler/import/op_table.h"
@@ -8,6 +12,16 @@
 
 namespace agspeed::compiler {
 namespace {
+
+// Arithmetic of Python floats that are made from sizes.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFloatFunctions = {{
+    // keep-sorted
+    {"operator.add", "a + b"},
+    {"operator.mul", "a * b"},
+    {"operator.sub", "a - b"},
+    {"operator.truediv", "a / b"},
+    {"torch.sym_float", "a"},
+}};
 
 class Importer {
  public:
@@ -32,6 +46,9 @@ class Importer {
     if (node.op != "call") return unsupported("operation \"" + node.op + "\" is not part of an ATen-level graph");
     if (node.type.kind == SpecType::Kind::kScalar) return bindScalar(node);
     if (node.target == "operator.getitem") return importGetItem(node);
+    for (const auto& [target, expression] : kFloatFunctions) {
+      if (node.target == target) return importFloat(node, expression);
+    }
     return importOperator(node);
   }
 
@@ -65,6 +82,29 @@ class Importer {
     }
     bindings_[node.name].values = {tuple->values[static_cast<size_t>(index)]};
     return {};
+  }
+
+  Status importFloat(const SpecNode& node, std::string_view expression) {
+    const TensorType type = contiguousType(DType::kF64, {});
+    Emitter emitter(graph_, node.name, type);
+    std::map<std::string, Operand, std::less<>> names;
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      AG_ASSIGN_OR_RETURN(names[i == 0 ? "a" : "b"], floatOperand(node.args[i], emitter));
+    }
+    AG_ASSIGN_OR_RETURN(Operand result, emitExpression(expression, names, DType::kF64, emitter));
+    bindings_[node.name].values = {emitter.materialize(result, type, node.name)};
+    bindings_[node.name].isFloat = true;
+    return {};
+  }
+
+  StatusOr<Operand> floatOperand(const SpecArg& arg, Emitter& emitter) const {
+    if (arg.kind == SpecArg::Kind::kFloat) return emitter.number(arg.number, DType::kF64);
+    if (arg.kind == SpecArg::Kind::kInteger) return emitter.symbol(arg.integer, DType::kF64);
+    if (arg.kind != SpecArg::Kind::kRef) return unsupported("arithmetic of other things than numbers");
+    AG_ASSIGN_OR_RETURN(const Binding* binding, lookUp(arg.text));
+    if (binding->scalar) return emitter.symbol(*binding->scalar, DType::kF64);
+    if (!binding->isFloat) return unsupported("arithmetic of other things than numbers");
+    return emitter.use(binding->values[0]);
   }
 
   // Native nodes when the table has a row that fits; otherwise whatever the row emitted is taken back.
@@ -151,6 +191,7 @@ class Importer {
   StatusOr<Argument> toReference(const SpecArg& arg, Node& call) {
     AG_ASSIGN_OR_RETURN(const Binding* binding, lookUp(arg.text));
     if (binding->scalar) return Argument::ofInteger(*binding->scalar);
+    if (binding->isFloat) return unsupported("a number made from sizes as an argument of an operator left to ATen");
     if (binding->values.size() != 1) return unsupported("a tuple as an argument");
     if (binding->values[0] == kNoValue) return Argument{};
     call.inputs.push_back(binding->values[0]);
@@ -181,6 +222,7 @@ class Importer {
       graph_.outputs.push_back(addScalarOutput(*binding->scalar));
       return {};
     }
+    if (binding->isFloat) return unsupported("an output that is a number made from sizes");
     if (binding->values.size() != 1) return unsupported("an output that is a tuple");
     graph_.outputs.push_back(binding->values[0]);
     return {};

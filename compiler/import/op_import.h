@@ -19,6 +19,7 @@ namespace agspeed::compiler {
 struct Binding {
   std::vector<ValueId> values;  ///< one, or the elements of a tuple
   std::optional<SymExpr> scalar;
+  bool isFloat = false;  ///< a Python float made from sizes: the value is a 0-d f64 tensor
 };
 using Bindings = std::map<std::string, Binding, std::less<>>;
 

@@ -22,6 +22,7 @@ StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>
   if (!dims.empty() && *reduced.begin() != rank - static_cast<int64_t>(numDims)) {
     return unsupported("reduces other dimensions than the last ones");
   }
+  if (std::ranges::any_of(type.sizes, isZero)) return unsupported("an empty tensor is left to ATen");
   if (!isContiguousFrom(type, type.rank() - numDims)) return unsupported("the reduced dimensions are not contiguous");
   Dims outer(type.sizes.begin(), type.sizes.end() - static_cast<std::ptrdiff_t>(numDims));
   bool isSingleRow = estimate(numElements(outer), hints) <= 1;

@@ -7,8 +7,8 @@
 namespace agspeed::compiler {
 
 /// Number of trailing dimensions that `dims` names (all of them when empty) on a tensor of this type.
-/// Errors: kUnsupported when they are not the last ones, not contiguous in memory, or form one row so long that ATen's
-/// parallel and cascaded sum serves it better.
+/// Errors: kUnsupported when they are not the last ones, not contiguous in memory, empty, or form one row so long that
+/// ATen's parallel and cascaded sum serves it better.
 StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>& dims, std::span<const int64_t> hints);
 /// The size of a row of that many trailing dimensions.
 SymExpr rowSize(const TensorType& type, size_t numDims);

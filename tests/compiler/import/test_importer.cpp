@@ -35,6 +35,11 @@ constexpr const char* kFunction =
 constexpr const char* kGetItem = R"({"version":1,"nodes":[
   {"name":"x","op":"input","type":{"dtype":"f32","shape":[2]}},
   {"name":"i","op":"call","target":"operator.getitem","args":[{"ref":"x"},3],"type":{"dtype":"f32","shape":[2]}}]})";
+constexpr const char* kFloatArgument = R"({"version":1,"symbols":[{"name":"s0","hint":4}],"nodes":[
+  {"name":"x","op":"input","type":{"dtype":"f32","shape":["s0"]}},
+  {"name":"f","op":"call","target":"torch.sym_float","args":[{"sym":"s0"}]},
+  {"name":"y","op":"call","target":"aten.renorm.default","args":[{"ref":"x"},{"ref":"f"},0,1.0],
+   "type":{"dtype":"f32","shape":["s0"]}}]})";
 
 INSTANTIATE_TEST_SUITE_P(
     Specs, Importer,
@@ -45,6 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
                               "\"x\", which no earlier node defines"},
                       Refused{"unbacked", kUnbacked, StatusCode::kUnsupported, "u0"},
                       Refused{"attr", kAttr, StatusCode::kUnsupported, "constant tensors"},
+                      Refused{"float_argument", kFloatArgument, StatusCode::kUnsupported, "a number made from sizes"},
                       Refused{"function", kFunction, StatusCode::kUnsupported, "not an operator"},
                       Refused{"getitem", kGetItem, StatusCode::kInvalidArgument, "item 3 of a tuple of 1"}),
     [](const auto& info) { return std::string(info.param.name); });

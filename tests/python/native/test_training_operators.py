@@ -102,6 +102,28 @@ def test_layer_norm_of_constant_rows_is_zero(width: int) -> None:
     assert seen
 
 
+class _Spread(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mean = torch.var_mean(x * 2, dim=-1, correction=0)[1]
+        return x.var(-1) + x.std() + mean
+
+
+@pytest.mark.parametrize("shape", [(9, 20), (3, 700)])
+def test_variance_and_its_gradient(shape: tuple[int, ...]) -> None:
+    _compare(_Spread, torch.randn(shape) + 1000)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("shape", [(9, 0), (9, 1)])
+def test_variance_without_degrees_of_freedom_is_eagers(shape: tuple[int, ...]) -> None:
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+    seen: list[Any] = []
+    native, eager = _step(_Spread(), torch.ones(shape), _native(seen)), _step(_Spread(), torch.ones(shape), None)
+    assert seen
+    torch.testing.assert_close(native, eager, equal_nan=True)
+
+
 def test_long_sums_stay_accurate() -> None:
     class Scale(nn.Module):
         def __init__(self) -> None:
