@@ -4,12 +4,26 @@
 #include "compiler/import/op_table.h"
 
 namespace agspeed::compiler {
+namespace {
+
+// Eager draws nothing then: torch.nn.functional.dropout multiplies by zero.
+Status dropAll(OpImport& op) {
+  Emitter& emitter = op.emitter();
+  const DType compute = computeType(op.typeOf("x").dtype);
+  Operand x = emitter.cast(emitter.use(op.tensor("x")), compute);
+  AG_ASSIGN_OR_RETURN(Operand zeros, emitter.apply(PointwiseOp::kMul, {x, emitter.number(0, compute)}));
+  AG_RETURN_IF_ERROR(op.setResult(zeros, 0));
+  return op.setResult(emitter.number(0, DType::kBool), 1);
+}
+
+}  // namespace
 
 Status buildDropout(OpImport& op) {
   AG_ASSIGN_OR_RETURN(TensorType maskType, op.resultType(1));
   AG_ASSIGN_OR_RETURN(double probability, op.number("p"));
   if (!op.isTensor("x") || !op.flag("train")) return unsupported("dropout outside training");
-  if (probability <= 0 || probability >= 1) return unsupported("dropout that keeps all or nothing");
+  if (probability == 1) return dropAll(op);
+  if (probability <= 0) return unsupported("dropout that keeps all");
   const TensorType type = op.typeOf("x");
   if (type.dtype != DType::kF32 && type.dtype != DType::kF64) return unsupported("dropout of another precision");
   if (!isContiguous(type) || !isContiguous(maskType)) return unsupported("the order of the draws follows the strides");

@@ -166,6 +166,17 @@ def test_dropout_draws_what_eager_draws(threads: int) -> None:
         torch.testing.assert_close(got, wanted, rtol=2e-6, atol=1e-6)
 
 
+def test_dropout_of_everything_draws_nothing() -> None:
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+    model = nn.Sequential(nn.Dropout(1.0), nn.Tanh(), nn.Dropout(0.3))
+    x = torch.randn(37, 53)
+    seen: list[Any] = []
+    results = [[*_step(model, x, backend), torch.rand(5)] for backend in (_native(seen), None)]
+    assert seen
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_sums_are_the_same_for_every_number_of_threads() -> None:
     if reason := candidate("native").unavailable():
         pytest.skip(f"the native backend cannot run: {reason}")
