@@ -49,6 +49,8 @@ void Arm::reopen() {
   verdict = Verdict::kOpen;
   reason.clear();
   numBlocks = 0;
+  isConfirmed = false;
+  beatenBy.clear();
   versusEager.clear();
   duel.clear();
   duelAgainst.clear();

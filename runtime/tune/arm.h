@@ -60,7 +60,9 @@ struct Arm {
   Comparison versusEager;
   Comparison duel;  ///< against `duelAgainst`, the best arm when this one was accepted
   std::string duelAgainst;
-  int32_t numBlocks = 0;  ///< finished, against eager
+  int32_t numBlocks = 0;     ///< finished, against eager
+  bool isConfirmed = false;  ///< accepted with as many pairs as the decision needs
+  std::string beatenBy;      ///< the arm it lost to; empty when it lost for a reason of its own
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }

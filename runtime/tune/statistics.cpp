@@ -70,6 +70,10 @@ Interval medianInterval(std::vector<double> values, double confidence) {
   return interval;
 }
 
+double differenceLow(const Interval& a, const Interval& b) {
+  return a.estimate - b.estimate - std::hypot(a.estimate - a.low, b.high - b.estimate);
+}
+
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence) {
   Interval interval;
   interval.count = static_cast<int32_t>(pairs.size());

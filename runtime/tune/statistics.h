@@ -36,6 +36,10 @@ double twoSidedNormalQuantile(double confidence);
 /// distribution. Unbounded while l < 1 (below 11 values at 99 %).
 Interval medianInterval(std::vector<double> values, double confidence);
 
+/// Lower end of a - b at the confidence of the two: their distances to the estimates add up in squares (method of
+/// variance estimates recovery). Requires: measured independently. Minus infinity while either end is unbounded.
+double differenceLow(const Interval& a, const Interval& b);
+
 /// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile
 /// bootstrap interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence);

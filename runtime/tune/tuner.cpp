@@ -156,13 +156,13 @@ void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool co
                                                                    : guard_.recheck();
   schedule.addStep(ran, shape, step.seconds, counts, comparison);
   if (trial_->kind == TrialKind::kVersusEager && isHopeless(tested)) {
-    lose(trial_->arm, "more than three times slower than eager from the first step on");
+    disqualify(trial_->arm, "more than three times slower than eager from the first step on");
     return trial_.reset();
   }
   if (schedule.numMissed() < kMaxMissed) return;
   if (trial_->kind == TrialKind::kVersusEager)
-    lose(trial_->arm, "did not run when asked: its guards failed every time");
-  if (trial_->kind == TrialKind::kDuel) lose(trial_->arm, "did not run when asked in the direct comparison");
+    disqualify(trial_->arm, "did not run when asked: its guards failed every time");
+  if (trial_->kind == TrialKind::kDuel) disqualify(trial_->arm, "did not run when asked in the direct comparison");
   trial_.reset();
 }
 
@@ -248,6 +248,7 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   }
   incumbent_ = arm;
   arms_[arm].verdict = Verdict::kAccepted;
+  arms_[arm].isConfirmed = true;
   arms_[arm].reason = reason;
   cached_.reset();
   trial_.reset();
@@ -291,12 +292,12 @@ void Tuner::dismiss(size_t arm) {
   for (Arm& other : arms_) {
     if (other.duelAgainst == arms_[arm].spec.name) other.duelAgainst.clear();
   }
-  if (incumbent_ != arm) return;
-  if (phase_ == Phase::kSettled) {
+  if (incumbent_ == arm && phase_ == Phase::kSettled) {
     rollbackRequest_ = arms_[arm].reason;
     return;
   }
-  incumbent_ = kEager;
+  if (incumbent_ == arm) incumbent_ = kEager;
+  if (phase_ != Phase::kSettled) reviveBeatenBy(arms_[arm].spec.name);
 }
 
 // --- bookkeeping

@@ -175,10 +175,14 @@ class Tuner {
   void finishBlock();
   void judgeVersusEager(size_t arm);
   void judgeDuel(size_t arm);
-  std::optional<size_t> clearlyBetter(size_t arm, double low) const;
-  bool isAheadOfAll(size_t arm) const;
+  bool isFutile(const Arm& arm) const;
+  bool cannotBeat(size_t arm, size_t rival) const;
+  std::optional<size_t> findBetter(size_t arm) const;
   void accept(size_t arm, const Interval& ratio);
   void lose(size_t arm, std::string reason);
+  void loseTo(size_t arm, size_t winner, const std::string& evidence);
+  void disqualify(size_t arm, std::string reason);
+  void reviveBeatenBy(const std::string& arm);
   std::optional<size_t> nextChallenger();
   double bestRatio() const;
   std::string describeGain(size_t arm) const;

@@ -2,8 +2,9 @@
 // What the measurements say about an arm. Called after each block.
 //
 // An arm is *accepted* when its whole interval lies below 1 - minGain and its summed times do not contradict; it is
-// *lost* when it needs too much memory, is far behind the best, cannot reach the gain any more, or has used up its
-// pairs.
+// *lost* when it needs too much memory, is far behind the best, cannot be better than another one by minGain, cannot
+// reach the gain any more, or has used up its pairs. Accepting is strict, as a wrong one makes training slower; the
+// others stop as soon as more pairs would hardly change what the user gains.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,7 +17,11 @@ namespace {
 /// Intervals that end a measurement before it is precise must be this certain: they are looked at after every block.
 constexpr double kEarlyConfidence = 0.999;
 constexpr double kObjectionConfidence = 0.9;
-constexpr int32_t kDropPairs = 4;  ///< two blocks before an arm far behind is dropped
+/// When these are wrong a gain is missed, but no step becomes slower than eager.
+constexpr double kFutileConfidence = 0.95;
+constexpr double kChoiceConfidence = 0.9;
+constexpr int32_t kDropPairs = 4;    ///< two blocks before an arm far behind is dropped
+constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
 
 std::string format(const char* pattern, double a, double b, double c, int count) {
   char text[200];
@@ -39,59 +44,65 @@ void Tuner::finishBlock() {
 void Tuner::judgeVersusEager(size_t index) {
   Arm& arm = arms_[index];
   if (const std::optional<std::string> objection = memoryObjection(arm, eagerPeaks(), config_))
-    return lose(index, *objection);
+    return disqualify(index, *objection);
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
   // Quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
   if (ratio.count >= kDropPairs && arm.versusEager.ratioQuantile(0.25) > config_.dropRatio * bestRatio()) {
     return lose(index, format("dropped early: ratio to eager %.2f, the best arm has %.2f (drop ratio %.1f, %d pairs)",
                               ratio.estimate, bestRatio(), config_.dropRatio, ratio.count));
   }
-  if (ratio.count < config_.minPairs) return;
-  const double limit = 1 - config_.minGain;
-  const Interval early = arm.versusEager.ratio(kEarlyConfidence);
-  if (const std::optional<size_t> better = clearlyBetter(index, early.low)) {
-    return lose(index, "slower than " + arms_[*better].spec.name +
-                           format(": ratio to eager %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low, ratio.high,
-                                  ratio.count));
+  if (const std::optional<size_t> better = findBetter(index)) {
+    return loseTo(
+        index, *better,
+        format(": ratio to eager %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low, ratio.high, ratio.count));
   }
-  const bool isPrecise = ratio.halfWidth() <= config_.targetHalfWidth;
+  const double limit = 1 - config_.minGain;
+  const bool isPrecise = ratio.count >= config_.minPairs && ratio.halfWidth() <= config_.targetHalfWidth;
   const bool isSpent = ratio.count >= config_.maxPairs;
-  const bool isEarlyWin = early.high < limit && (config_.mode != Mode::kMax || isAheadOfAll(index));
-  if (early.low <= limit && !isPrecise && !isSpent && !isEarlyWin) return;
-  if (ratio.high >= limit) {
+  if (isFutile(arm) || ((isPrecise || isSpent) && ratio.high >= limit)) {
     return lose(index, format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate,
                               ratio.low, ratio.high, ratio.count));
   }
+  const bool isEarlyWin = ratio.count >= config_.minPairs && arm.versusEager.ratio(kEarlyConfidence).high < limit;
+  if (!isPrecise && !isSpent && !isEarlyWin) return;
   // Medians do not see rare slow steps, sums do, with far more noise: an objection is given time, then weighed mildly.
   const Interval sums = arm.versusEager.sumRatio(kObjectionConfidence);
   if (sums.estimate > 1 && !isSpent) return;
   if (sums.low > 1) {
-    return lose(index,
-                format("faster in most steps but not in sum, it has slow steps: sum ratio %.3f (%.3f..%.3f, %d pairs)",
-                       sums.estimate, sums.low, sums.high, sums.count));
+    return disqualify(
+        index, format("faster in most steps but not in sum, it has slow steps: sum ratio %.3f (%.3f..%.3f, %d pairs)",
+                      sums.estimate, sums.low, sums.high, sums.count));
   }
   accept(index, ratio);
+  // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
+  arm.isConfirmed = config_.mode != Mode::kMax || isPrecise || ratio.count >= config_.maxPairs / 2;
 }
 
-/// An arm that is surely faster than one whose ratio is at least `low`: more pairs would not change the choice.
-std::optional<size_t> Tuner::clearlyBetter(size_t index, double low) const {
+/// True when the interval will hardly lie below 1 - minGain even with all pairs. It will then span the quantiles
+/// 1/2 +- z / (2 sqrt(maxPairs)) of the ratios, and where these are can be read off the pairs there are.
+bool Tuner::isFutile(const Arm& arm) const {
+  const Comparison& pairs = arm.versusEager;
+  if (pairs.numPairs() < config_.minPairs) return false;
+  const double distance = std::min(0.5, twoSidedNormalQuantile(config_.confidence) / (2 * std::sqrt(config_.maxPairs)));
+  const double reach = (pairs.ratioQuantile(0.5 + distance) - pairs.ratioQuantile(0.5 - distance)) / 2;
+  return pairs.ratio(kFutileConfidence).low > 1 - config_.minGain - std::max(config_.targetHalfWidth, reach);
+}
+
+/// True when the arm looks no better than its rival and can hardly be better by minGain: whichever of the two is taken
+/// matters to nobody, so the rival is.
+bool Tuner::cannotBeat(size_t arm, size_t rival) const {
+  const Interval mine = arms_[arm].versusEager.ratio(kChoiceConfidence);
+  const Interval other = arms_[rival].versusEager.ratio(kChoiceConfidence);
+  if (std::min(mine.count, other.count) < kChoicePairs || mine.estimate < other.estimate) return false;
+  return differenceLow(mine, other) > -config_.minGain * other.estimate;
+}
+
+std::optional<size_t> Tuner::findBetter(size_t index) const {
   for (size_t i = 1; i < arms_.size(); ++i) {
-    const Comparison& rival = arms_[i].versusEager;
-    if (i == index || !arms_[i].isContender() || rival.numPairs() < config_.minPairs) continue;
-    if (rival.ratio(kEarlyConfidence).high < low && rival.sumRatio(kObjectionConfidence).estimate < 1) return i;
+    if (i == index || !arms_[i].isContender() || !cannotBeat(index, i)) continue;
+    if (arms_[i].versusEager.sumRatio(kObjectionConfidence).estimate < 1) return i;
   }
   return std::nullopt;
-}
-
-/// In max mode all arms are measured side by side: an early end is right once no other arm can be the best. Rare slow
-/// steps need many pairs to be seen, so half of them are taken in any case.
-bool Tuner::isAheadOfAll(size_t index) const {
-  if (arms_[index].versusEager.numPairs() < config_.maxPairs / 2) return false;
-  const double high = arms_[index].versusEager.ratio(kEarlyConfidence).high;
-  return std::all_of(arms_.begin() + 1, arms_.end(), [&](const Arm& rival) {
-    if (&rival == &arms_[index] || !rival.isContender()) return true;
-    return rival.versusEager.numPairs() >= config_.minPairs && rival.versusEager.ratio(kEarlyConfidence).low > high;
-  });
 }
 
 void Tuner::accept(size_t index, const Interval& ratio) {
@@ -105,41 +116,60 @@ void Tuner::accept(size_t index, const Interval& ratio) {
 void Tuner::lose(size_t index, std::string reason) {
   arms_[index].verdict = Verdict::kLost;
   arms_[index].reason = std::move(reason);
+  if (incumbent_ == index) incumbent_ = kEager;
 }
 
-/// The accepted arm to compare with the incumbent next. Arms whose intervals against eager do not overlap need no duel.
+void Tuner::loseTo(size_t index, size_t winner, const std::string& evidence) {
+  lose(index, "no better than " + arms_[winner].spec.name + evidence);
+  arms_[index].beatenBy = arms_[winner].spec.name;
+}
+
+/// Out for another reason than its typical speed: what lost to it in speed is back in the race.
+void Tuner::disqualify(size_t index, std::string reason) {
+  lose(index, std::move(reason));
+  reviveBeatenBy(arms_[index].spec.name);
+}
+
+void Tuner::reviveBeatenBy(const std::string& name) {
+  for (Arm& arm : arms_) {
+    if (arm.beatenBy != name) continue;
+    arm.beatenBy.clear();
+    arm.verdict = Verdict::kOpen;
+  }
+}
+
+/// The accepted arm to compare with the incumbent next. Where the pairs with eager settle the choice, no duel is
+/// needed.
 std::optional<size_t> Tuner::nextChallenger() {
   for (size_t i = 1; i < arms_.size(); ++i) {
     if (i == incumbent_ || !arms_[i].isUsable() || arms_[i].verdict != Verdict::kAccepted) continue;
-    const Interval mine = arms_[i].versusEager.ratio(config_.confidence);
-    const Interval best = arms_[incumbent_].versusEager.ratio(config_.confidence);
-    if (incumbent_ == kEager || mine.high < best.low) {
-      if (incumbent_ != kEager) lose(incumbent_, "slower than " + arms_[i].spec.name);
+    if (incumbent_ == kEager) {
+      incumbent_ = i;
+    } else if (cannotBeat(i, incumbent_)) {
+      loseTo(i, incumbent_, "");
+    } else if (cannotBeat(incumbent_, i)) {
+      loseTo(incumbent_, i, "");
       incumbent_ = i;
       return nextChallenger();
+    } else {
+      return i;
     }
-    if (mine.low <= best.high) return i;
-    lose(i, "slower than " + arms_[incumbent_].spec.name);
   }
   return std::nullopt;
 }
 
 void Tuner::judgeDuel(size_t index) {
-  Arm& arm = arms_[index];
-  const Interval ratio = arm.duel.ratio(config_.confidence);
-  if (ratio.count < config_.minPairs) return;
-  const Interval early = arm.duel.ratio(kEarlyConfidence);
-  const bool isClear = early.high < 1 || early.low > 1;
-  const bool isOver = isClear || ratio.halfWidth() <= config_.targetHalfWidth || ratio.count >= config_.maxPairs;
-  if (!isOver) return;
+  const Interval ratio = arms_[index].duel.ratio(kChoiceConfidence);
+  if (ratio.count < kChoicePairs) return;
   const bool isWinner = ratio.estimate < 1;
+  // What the other one could still be better by, or nothing to speak of.
+  const double gain = isWinner ? 1 - 1 / ratio.high : 1 - ratio.low;
+  if (gain >= config_.minGain && ratio.count < config_.maxPairs) return;
   const size_t winner = isWinner ? index : incumbent_;
-  const size_t loser = isWinner ? incumbent_ : index;
+  loseTo(isWinner ? incumbent_ : index, winner,
+         format(" in direct pairs: ratio %.3f (%.3f..%.3f, %d pairs)", isWinner ? 1 / ratio.estimate : ratio.estimate,
+                isWinner ? 1 / ratio.high : ratio.low, isWinner ? 1 / ratio.low : ratio.high, ratio.count));
   incumbent_ = winner;
-  lose(loser,
-       "slower than " + arms_[winner].spec.name +
-           format(" in direct pairs: ratio %.3f (%.3f..%.3f, %d pairs)", isWinner ? 1 / ratio.estimate : ratio.estimate,
-                  isWinner ? 1 / ratio.high : ratio.low, isWinner ? 1 / ratio.low : ratio.high, ratio.count));
 }
 
 /// Lowest ratio to eager measured so far, cautiously; 1 is eager itself.

@@ -123,7 +123,8 @@ bool Tuner::planForeground() {
   return false;
 }
 
-/// Starts the next block of the arm with the fewest blocks, or of a duel. Returns false when there is none to pay for.
+/// Starts the next block of the arm with the fewest blocks, of a duel, or of what confirms the winner. Returns false
+/// when there is none to pay for.
 bool Tuner::planBlock() {
   std::optional<size_t> arm;
   for (size_t i = 1; i < arms_.size(); ++i) {
@@ -138,9 +139,12 @@ bool Tuner::planBlock() {
     startBlock(TrialKind::kVersusEager, *arm, kEager);
     return true;
   }
-  const std::optional<size_t> challenger = nextChallenger();
-  if (!challenger) return false;
-  startBlock(TrialKind::kDuel, *challenger, incumbent_);
+  if (const std::optional<size_t> challenger = nextChallenger()) {
+    startBlock(TrialKind::kDuel, *challenger, incumbent_);
+    return true;
+  }
+  if (incumbent_ == kEager || arms_[incumbent_].isConfirmed) return false;
+  startBlock(TrialKind::kVersusEager, incumbent_, kEager);
   return true;
 }
 

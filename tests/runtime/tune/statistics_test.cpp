@@ -60,6 +60,19 @@ TEST(SumRatioInterval, IsTheSameEveryTime) {
   EXPECT_EQ(first.high, second.high);
 }
 
+TEST(DifferenceLow, AddsTheDistancesInSquares) {
+  const Interval a{.low = 0.97, .estimate = 1.00, .high = 1.05, .count = 20};
+  const Interval b{.low = 0.88, .estimate = 0.90, .high = 0.94, .count = 20};
+  EXPECT_NEAR(differenceLow(a, b), 0.10 - 0.05, 1e-12);
+  EXPECT_NEAR(differenceLow(b, a), -0.10 - std::hypot(0.02, 0.05), 1e-12);
+}
+
+TEST(DifferenceLow, IsUnboundedWhileAnIntervalIs) {
+  const Interval bounded{.low = 0.97, .estimate = 1.00, .high = 1.05, .count = 20};
+  const Interval wide = medianInterval({1.0, 1.1}, 0.9);
+  EXPECT_EQ(differenceLow(bounded, wide), -std::numeric_limits<double>::infinity());
+}
+
 TEST(RollingWindow, KeepsTheNewestValues) {
   RollingWindow window(3);
   for (const double value : {9.0, 9.0, 1.0, 2.0, 3.0}) window.add(value);
