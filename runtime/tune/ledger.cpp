@@ -2,7 +2,6 @@
 #include "runtime/tune/ledger.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace agspeed::runtime::tune {
 namespace {
@@ -39,12 +38,6 @@ double Ledger::trialSeconds() const {
 double Ledger::allowanceSeconds() const {
   if (isUnlimited_) return capSeconds_;
   return std::min(capSeconds_, grantSeconds_ + kUsableShare * fraction_ * trainedSeconds_);
-}
-
-std::optional<int64_t> Ledger::breakEvenSteps(double eagerSeconds, double chosenSeconds) const {
-  const double savedPerStep = eagerSeconds - chosenSeconds;
-  if (!(savedPerStep > 0)) return std::nullopt;
-  return static_cast<int64_t>(std::ceil(slowdownSeconds() / savedPerStep));
 }
 
 }  // namespace agspeed::runtime::tune

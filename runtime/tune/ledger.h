@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "runtime/tune/config.h"
@@ -54,10 +53,6 @@ class Ledger {
   double leftSeconds() const { return allowanceSeconds() - slowdownSeconds(); }
   bool canAfford(double seconds) const { return seconds <= leftSeconds(); }
   bool isUnlimited() const { return isUnlimited_; }
-
-  /// Steps after which the cost is earned back at this saving per step, counted from the decision. Nothing when the
-  /// decision saves nothing.
-  std::optional<int64_t> breakEvenSteps(double eagerSeconds, double chosenSeconds) const;
 
  private:
   bool isUnlimited_;

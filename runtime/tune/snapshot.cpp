@@ -95,11 +95,6 @@ std::string Tuner::snapshot() const {
                         {"wall_seconds", entry.wallSeconds},
                         {"reason", entry.reason}});
   }
-  Json ledger = ledgerJson(ledger_);
-  const RollingWindow& chosen = arms_[incumbent_].seconds;
-  const auto breakEven =
-      ledger_.breakEvenSteps(eagerStepSeconds(), chosen.empty() ? eagerStepSeconds() : chosen.median());
-  ledger["break_even_steps"] = breakEven ? Json(*breakEven) : Json(nullptr);
   Json json = {{"version", kSnapshotVersion},
                {"mode", toString(config_.mode)},
                {"phase", toString(phase_)},
@@ -111,7 +106,7 @@ std::string Tuner::snapshot() const {
                {"decision", decision_ ? decisionJson(*decision_, config_.confidence) : Json(nullptr)},
                {"arms", std::move(arms)},
                {"shapes", std::move(shapes)},
-               {"ledger", std::move(ledger)},
+               {"ledger", ledgerJson(ledger_)},
                {"guard",
                 {{"blocks", guard_.numRechecks()},
                  {"suspicions", guard_.numSuspicions()},

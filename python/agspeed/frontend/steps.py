@@ -71,16 +71,15 @@ class StepClock:
         """To be called before each training forward of the model; other threads than the clock's are ignored."""
         if not self.is_own_thread():
             return
-        now = time.perf_counter()
         if self._begin is not None:
             self._forwards_since_step += 1
             if self._has_optimizer and self._forwards_since_step >= _FORWARDS_WITHOUT_OPTIMIZER and not self._ours:
                 self._has_optimizer = False
             if not self._has_optimizer:
-                self._finish(now)
+                self._finish(time.perf_counter())
         if self._begin is None:
-            self._wait = now - self._end if self._end is not None else 0.0
             self._begin = time.perf_counter()
+            self._wait = self._begin - self._end if self._end is not None else 0.0
             self._forward = 0.0
         self._forward_begin = time.perf_counter()
 

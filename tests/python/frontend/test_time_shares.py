@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import agspeed
+from agspeed.frontend.steps import StepClock, StepTimes
 
 
 class _Sleepy(torch.nn.Module):
@@ -83,3 +84,19 @@ def test_a_saved_report_names_itself_as_the_plan_to_replay(tmp_path: Path) -> No
         optimizer.step()
     assert agspeed.report(model).to_dict()["reproduce"]["plan"] == str(path)
     agspeed.restore(model)
+
+
+def test_work_between_steps_of_a_loop_without_optimizer_is_no_wait() -> None:
+    """Steps end at the next forward there, and what is done at that border (compiles, say) is neither step nor wait."""
+    seen: list[StepTimes] = []
+
+    def on_end(times: StepTimes) -> None:
+        seen.append(times)
+        time.sleep(0.05)
+
+    clock = StepClock(tuple, on_end)
+    for _ in range(6):
+        clock.forward_begins()
+        clock.forward_ends()
+    assert seen
+    assert all(times.input_wait >= 0 for times in seen)

@@ -74,12 +74,5 @@ TEST(Ledger, CapHoldsInEveryMode) {
   }
 }
 
-TEST(Ledger, BreaksEvenWhenSavingsReachTheCost) {
-  Ledger ledger(TunerConfig{});
-  ledger.addForeground(3);
-  EXPECT_EQ(ledger.breakEvenSteps(0.02, 0.01), 300);
-  EXPECT_FALSE(ledger.breakEvenSteps(0.02, 0.02).has_value());
-}
-
 }  // namespace
 }  // namespace agspeed::runtime::tune
