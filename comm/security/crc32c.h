@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// CRC32C (Castagnoli): finds corrupted bytes, proves nothing about who wrote them. Uses SSE4.2 where the processor has
+// it, three runs at a time. Thread-safe: no state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace agspeed::comm {
+
+/// Checksum of `bytes` going on from `crc`, the checksum of what stands before them: crc32c(b, crc32c(a)) is that of
+/// ab.
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+/// The same by tables alone: what processors without the instruction use, and what tests compare with.
+uint32_t crc32cByTable(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/topology/interfaces.h"
+
+#include <ifaddrs.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+namespace agspeed::comm {
+namespace {
+
+std::optional<IpAddress> toIpAddress(const sockaddr* address) {
+  if (address == nullptr) return std::nullopt;
+  IpAddress result;
+  if (address->sa_family == AF_INET) {
+    std::memcpy(result.bytes.data(), &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, 4);
+    return result;
+  }
+  if (address->sa_family != AF_INET6) return std::nullopt;
+  result.isV6 = true;
+  std::memcpy(result.bytes.data(), &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, 16);
+  return result;
+}
+
+int countBits(const std::optional<IpAddress>& mask) {
+  int bits = 0;
+  if (mask) {
+    for (const std::byte byte : mask->bytes) bits += std::popcount(std::to_integer<unsigned>(byte));
+  }
+  return bits;
+}
+
+bool isRunning(unsigned flags) { return (flags & IFF_UP) != 0 && (flags & IFF_RUNNING) != 0; }
+
+}  // namespace
+
+StatusOr<std::vector<Interface>> listInterfaces() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return unavailable(std::string("cannot list interfaces: ") + std::strerror(errno));
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, &freeifaddrs);
+  std::vector<Interface> result;
+  for (const ifaddrs* item = first; item != nullptr; item = item->ifa_next) {
+    if (const std::optional<IpAddress> address = toIpAddress(item->ifa_addr)) {
+      result.push_back(
+          {item->ifa_name, *address, countBits(toIpAddress(item->ifa_netmask)), isRunning(item->ifa_flags)});
+    }
+  }
+  return result;
+}
+
+std::string hostIdentity() {
+  std::string identity;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity;
+  struct stat info = {};
+  if (stat("/proc/self/ns/net", &info) == 0) identity += ":" + std::to_string(info.st_ino);
+  return identity;
+}
+
+LinkWatcher::LinkWatcher() : descriptor_(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE)) {
+  sockaddr_nl address = {};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = RTMGRP_LINK;
+  if (descriptor_ >= 0 && bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    close(descriptor_);
+    descriptor_ = -1;
+  }
+}
+
+LinkWatcher::~LinkWatcher() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void LinkWatcher::read(const std::function<void(std::string_view name, bool isUp)>& report) {
+  alignas(nlmsghdr) char buffer[8192];
+  while (descriptor_ >= 0) {
+    const ssize_t size = recv(descriptor_, buffer, sizeof(buffer), 0);
+    if (size <= 0) return;
+    auto left = static_cast<unsigned>(size);
+    for (auto* message = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(message, left);
+         message = NLMSG_NEXT(message, left)) {
+      if (message->nlmsg_type != RTM_NEWLINK && message->nlmsg_type != RTM_DELLINK) continue;
+      const auto* link = static_cast<const ifinfomsg*>(NLMSG_DATA(message));
+      auto attributesLeft = static_cast<unsigned>(IFLA_PAYLOAD(message));
+      for (auto* attribute = IFLA_RTA(link); RTA_OK(attribute, attributesLeft);
+           attribute = RTA_NEXT(attribute, attributesLeft)) {
+        if (attribute->rta_type != IFLA_IFNAME) continue;
+        report(static_cast<const char*>(RTA_DATA(attribute)),
+               message->nlmsg_type == RTM_NEWLINK && isRunning(link->ifi_flags));
+      }
+    }
+  }
+}
+
+}  // namespace agspeed::comm
