@@ -27,6 +27,8 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/tune": ("runtime/base",),
     "runtime": ("runtime/base", "runtime/device", "runtime/memory"),
     "runtime/aten": ("runtime", "runtime/base", "runtime/device", "runtime/memory"),
+    "comm/transport": ("runtime/base",),
+    "comm/reduce": ("runtime/base",),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
     "passes/graph": _GRAPH,
@@ -46,6 +48,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(llvm|llvm-c|mlir|mlir-c)/": ("compiler/kernel", "compiler/tools", "passes/kernel"),
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),
+    r"hwy/": ("comm/reduce",),
     r"sqlite3": ("runtime/tune",),
 }
 
@@ -133,7 +136,7 @@ def test_cpp_includes_follow_the_layers() -> None:
 
 
 def test_every_cpp_product_file_belongs_to_a_component() -> None:
-    tops = ("backends/", "compiler/", "passes/", "python/", "runtime/")
+    tops = ("backends/", "comm/", "compiler/", "passes/", "python/", "runtime/")
     homeless = [path for path in sources.cpp_files() if path.startswith(tops) and component_of(path) is None]
     assert not homeless, f"no row in CPP_LAYERS for: {homeless}"
 

@@ -29,7 +29,7 @@ ROOT_FILES = {
     "README.md",
     "pyproject.toml",
 }
-PRODUCT_FOLDERS = {"backends", "benchmarks", "compiler", "passes", "python", "runtime", "tests"}
+PRODUCT_FOLDERS = {"backends", "benchmarks", "comm", "compiler", "passes", "python", "runtime", "tests"}
 CARRIES_SPDX = (".cmake", ".cpp", ".def", ".h", ".py", ".pyi", ".sh", ".td", ".toml", "CMakeLists.txt", "Makefile")
 TEXT = (*CARRIES_SPDX, ".ag", ".cfg", ".css", ".html", ".j2", ".js", ".json", ".md", ".mlir", ".txt", ".yaml")
 

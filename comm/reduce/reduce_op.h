@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// How elements of several ranks become one, and in what order.
+//
+// Every element is reduced in one canonical tree over rank numbers, whatever the algorithm, chunking and rails: with
+// p = 2^k + e ranks, ranks 2i and 2i+1 are paired for i < e, and a balanced binary tree stands over these pairs and the
+// ranks that are left, in rank order. Results therefore do not depend on how they were computed. For 6 ranks:
+//
+//   ((0+1) + (2+3)) + (4+5)      5 ranks: ((0+1) + 2) + (3+4)
+//
+// 16-bit floats are accumulated in f32 over the whole tree and rounded once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+enum class ReduceOp : uint8_t {
+  kSum,
+  kProduct,
+  kMin,  ///< of floats: NaN where any input is NaN
+  kMax,  ///< as kMin
+  kBitAnd,
+  kBitOr,
+  kBitXor,
+  kAverage,           ///< the sum over the number of ranks; integers truncate
+  kPremultipliedSum,  ///< the sum of inputs that each rank multiplied by a factor of its own
+};
+
+/// "sum", "premultiplied sum", ...
+std::string_view toString(ReduceOp op);
+
+/// Whether `op` is defined for `dtype`; the failure is a sentence for the caller. Bools: sum and max are "or", product
+/// and min are "and".
+Status checkReduction(ReduceOp op, DType dtype);
+
+/// The type that partial results of `dtype` have: f32 for f16 and bf16, else `dtype`.
+DType accumulatorOf(DType dtype);
+
+/// The canonical tree over `numLeaves` in terms of positions: its balanced part has `numPositions` leaves, a power of
+/// two; position i stands for one leaf or for the pair (first, first + 1).
+struct CanonicalTree {
+  explicit CanonicalTree(int numLeaves);
+
+  int numPositions;  ///< the largest power of two <= numLeaves
+  int numPairs;      ///< positions 0..numPairs-1 are pairs
+
+  bool isPair(int position) const { return position < numPairs; }
+  /// The first leaf of `position`.
+  int firstLeaf(int position) const { return isPair(position) ? 2 * position : position + numPairs; }
+  /// The position that `leaf` belongs to.
+  int positionOf(int leaf) const { return leaf < 2 * numPairs ? leaf / 2 : leaf - numPairs; }
+};
+
+/// Folds `numLeaves` values along the canonical tree: leaf(i) makes one, merge(left, right) joins two.
+template <typename Leaf, typename Merge>
+auto foldCanonically(int numLeaves, const Leaf& leaf, const Merge& merge) {
+  const CanonicalTree tree(numLeaves);
+  auto fold = [&](auto& self, int first, int count) -> decltype(leaf(0)) {
+    if (count > 1) {
+      auto left = self(self, first, count / 2);
+      return merge(std::move(left), self(self, first + count / 2, count / 2));
+    }
+    const int at = tree.firstLeaf(first);
+    if (!tree.isPair(first)) return leaf(at);
+    auto left = leaf(at);
+    return merge(std::move(left), leaf(at + 1));
+  };
+  return fold(fold, 0, tree.numPositions);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between the ranks of one group: what collectives are made of.
+//
+// A message is a run of bytes with a name; sender and receiver name it alike and each name is used once per (sender,
+// receiver). Messages arrive whole, unchanged and exactly once, whatever rails carry them and in whatever order they
+// were sent and asked for. There is no order between messages of different names.
+//
+// Threading: all calls but wake() come from one thread at a time (the engine's lock). Transfer::finished is called from
+// within progress(), send() or receive() and must not call back into the messenger except to start further transfers.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+using Clock = std::chrono::steady_clock;
+
+/// The name of a message between two ranks. Ordered only so that it can be a key.
+struct MessageId {
+  uint32_t communicator = 0;  ///< the group of ranks and its channel the message belongs to
+  uint32_t step = 0;          ///< which part of the operation: a schedule's step and segment, or a tag
+  uint64_t sequence = 0;      ///< number of the operation within its communicator
+  auto operator<=>(const MessageId&) const = default;
+};
+
+/// One send or receive in flight, owned by whoever started it. It and its bytes stay where they are until finished().
+class Transfer {
+ public:
+  int peer = -1;
+  MessageId id;
+  std::span<std::byte> bytes;  ///< a send only reads them
+
+  /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
+  /// or may not have arrived; the sentence names peer, operation and progress.
+  virtual void finished(const Status& status) = 0;
+
+ protected:
+  ~Transfer() = default;
+};
+
+/// See the file's text. Implementations: LoopbackMessenger (tests, one process), the one over rails.
+class Messenger {
+ public:
+  virtual ~Messenger() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Starts to send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
+  virtual void send(Transfer& transfer) = 0;
+  /// Starts to receive. A message of another length than `bytes` fails the receive with invalid argument.
+  virtual void receive(Transfer& transfer) = 0;
+  /// Ends an unfinished transfer with `reason`; afterwards neither it nor its bytes are touched. A message that arrives
+  /// for it later is discarded.
+  virtual void cancel(Transfer& transfer, const Status& reason) = 0;
+
+  /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
+  /// can be moved without waiting. Returns true when a transfer has finished.
+  virtual bool progress(Clock::time_point until) = 0;
+  /// From any thread: a progress() that waits returns.
+  virtual void wake() = 0;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/comm/conformance/messenger_suite.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// A transfer with bytes of its own that counts how often it finished.
+struct Parcel final : Transfer {
+  std::vector<std::byte> storage;
+  int numFinished = 0;
+  Status status;
+
+  Parcel(int to, MessageId name, size_t size) : storage(size) {
+    peer = to;
+    id = name;
+    bytes = storage;
+  }
+  void finished(const Status& result) override {
+    ++numFinished;
+    status = result;
+  }
+};
+
+/// Bytes that differ by sender, receiver, name and position.
+void fill(Parcel& parcel, int source, int destination) {
+  const uint64_t salt =
+      parcel.id.sequence * 1009 + parcel.id.step * 31 + static_cast<uint64_t>(source * 7 + destination);
+  for (size_t i = 0; i < parcel.storage.size(); ++i) {
+    parcel.storage[i] = static_cast<std::byte>((salt + i * 2654435761u + i / 251) >> 3);
+  }
+}
+
+/// Drives all ranks until `done`. Returns: whether that happened within 20 s.
+template <typename Done>
+bool drive(MessengerGroup& group, int size, Done done) {
+  const auto limit = Clock::now() + seconds(20);
+  while (!done()) {
+    if (Clock::now() > limit) return false;
+    for (int rank = 0; rank < size; ++rank) group.messenger(rank).progress({});
+  }
+  return true;
+}
+
+bool allFinished(const std::vector<std::unique_ptr<Parcel>>& parcels) {
+  return std::all_of(parcels.begin(), parcels.end(), [](const auto& parcel) { return parcel->numFinished > 0; });
+}
+
+TEST_P(MessengerConformance, RanksAndSizesAreThoseAskedFor) {
+  auto group = GetParam().make(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(group->messenger(rank).rank(), rank);
+    EXPECT_EQ(group->messenger(rank).size(), 3);
+  }
+}
+
+TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
+  constexpr int kRanks = 4;
+  constexpr int kMessages = 40;
+  constexpr size_t kSizes[] = {0, 1, 7, 64, 1000, 4096, 4097, 65536, 200001};
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  auto group = GetParam().make(kRanks);
+  std::vector<std::unique_ptr<Parcel>> sends, receives;
+  std::vector<std::pair<bool, size_t>> starts;  // whether it is a send, and its index
+  for (int source = 0; source < kRanks; ++source) {
+    for (int destination = 0; destination < kRanks; ++destination) {
+      for (uint32_t i = 0; source != destination && i < kMessages; ++i) {
+        const size_t size = kSizes[random() % std::size(kSizes)];
+        const MessageId id{i % 3, i, random() % 2 ? i : uint64_t{i} << 40};
+        sends.push_back(std::make_unique<Parcel>(destination, id, size));
+        fill(*sends.back(), source, destination);
+        receives.push_back(std::make_unique<Parcel>(source, id, size));
+        starts.emplace_back(true, sends.size() - 1);
+        starts.emplace_back(false, receives.size() - 1);
+      }
+    }
+  }
+  std::shuffle(starts.begin(), starts.end(), random);
+  for (auto [isSend, index] : starts) {
+    // A send's receiver is its receive's owner, and the other way round.
+    if (isSend) group->messenger(receives[index]->peer).send(*sends[index]);
+    if (!isSend) group->messenger(sends[index]->peer).receive(*receives[index]);
+    if (random() % 4 == 0) group->messenger(static_cast<int>(random() % kRanks)).progress({});
+  }
+  ASSERT_TRUE(drive(*group, kRanks, [&] { return allFinished(sends) && allFinished(receives); }));
+  for (size_t i = 0; i < sends.size(); ++i) {
+    ASSERT_TRUE(sends[i]->status.isOk()) << sends[i]->status.toString();
+    ASSERT_TRUE(receives[i]->status.isOk()) << receives[i]->status.toString();
+    ASSERT_EQ(sends[i]->numFinished, 1);
+    ASSERT_EQ(receives[i]->numFinished, 1);
+    ASSERT_EQ(sends[i]->storage, receives[i]->storage) << "message " << i;
+  }
+}
+
+TEST_P(MessengerConformance, AMessageOfAnotherLengthFailsItsReceive) {
+  for (const auto& [sent, expected] : {std::pair<size_t, size_t>{12, 8}, {8, 12}, {300000, 8}, {0, 5}}) {
+    auto group = GetParam().make(2);
+    Parcel send(1, {1, 2, 3}, sent), receive(0, {1, 2, 3}, expected), later(1, {1, 2, 4}, 5), after(0, {1, 2, 4}, 5);
+    fill(later, 0, 1);
+    group->messenger(0).send(send);
+    group->messenger(1).receive(receive);
+    ASSERT_TRUE(drive(*group, 2, [&] { return receive.numFinished > 0; })) << sent << " for " << expected;
+    EXPECT_EQ(receive.status.code(), StatusCode::kInvalidArgument) << receive.status.toString();
+    EXPECT_NE(receive.status.message().find(std::to_string(sent)), std::string::npos) << receive.status.toString();
+    EXPECT_NE(receive.status.message().find(std::to_string(expected)), std::string::npos) << receive.status.toString();
+    group->messenger(0).send(later);
+    group->messenger(1).receive(after);
+    ASSERT_TRUE(drive(*group, 2, [&] { return after.numFinished > 0 && later.numFinished > 0; }));
+    EXPECT_EQ(after.storage, later.storage);
+  }
+}
+
+TEST_P(MessengerConformance, ACancelledReceiveIsLeftAloneAndItsMessageDiscarded) {
+  auto group = GetParam().make(2);
+  Parcel receive(0, {1, 1, 1}, 1000), send(1, {1, 1, 1}, 1000);
+  fill(send, 0, 1);
+  group->messenger(1).receive(receive);
+  group->messenger(1).progress({});
+  group->messenger(1).cancel(receive, unavailable("not wanted any more"));
+  EXPECT_EQ(receive.numFinished, 1);
+  EXPECT_EQ(receive.status.message(), "not wanted any more");
+  group->messenger(0).send(send);
+  ASSERT_TRUE(drive(*group, 2, [&] { return send.numFinished > 0; }));
+  for (int i = 0; i < 100; ++i) group->messenger(1).progress({});
+  EXPECT_EQ(receive.numFinished, 1);
+  EXPECT_EQ(receive.storage, std::vector<std::byte>(1000));
+}
+
+TEST_P(MessengerConformance, ACancelledSendIsLeftAlone) {
+  auto group = GetParam().make(2);
+  Parcel send(1, {1, 1, 1}, 1 << 20);
+  group->messenger(0).send(send);
+  if (send.numFinished == 0) group->messenger(0).cancel(send, unavailable("not wanted any more"));
+  for (int i = 0; i < 100; ++i) {
+    group->messenger(0).progress({});
+    group->messenger(1).progress({});
+  }
+  EXPECT_EQ(send.numFinished, 1);
+}
+
+TEST_P(MessengerConformance, ProgressReturnsAtItsDeadlineAndSaysWhetherSomethingFinished) {
+  auto group = GetParam().make(2);
+  Messenger& receiver = group->messenger(1);
+  Parcel receive(0, {1, 1, 1}, 4), send(1, {1, 1, 1}, 4);
+  receiver.receive(receive);
+  const auto until = Clock::now() + milliseconds(5);
+  EXPECT_FALSE(receiver.progress(until));
+  EXPECT_GE(Clock::now(), until);
+  group->messenger(0).send(send);
+  const auto limit = Clock::now() + seconds(20);
+  bool didFinish = false;
+  while (!didFinish && Clock::now() < limit) {
+    group->messenger(0).progress({});
+    didFinish = receiver.progress(Clock::now() + milliseconds(1));
+  }
+  EXPECT_TRUE(didFinish);
+  EXPECT_EQ(receive.numFinished, 1);
+}
+
+TEST_P(MessengerConformance, AWakeEndsAWaitFromAnotherThread) {
+  auto group = GetParam().make(2);
+  std::thread waker([&] {
+    std::this_thread::sleep_for(milliseconds(5));
+    group->messenger(0).wake();
+  });
+  const auto limit = Clock::now() + seconds(20);
+  group->messenger(0).progress(limit);
+  EXPECT_LT(Clock::now(), limit);
+  waker.join();
+  group->messenger(0).wake();  // a wake before the wait counts as well
+  group->messenger(0).progress(limit);
+  EXPECT_LT(Clock::now(), limit);
+}
+
+TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
+  constexpr int kRanks = 3;
+  constexpr uint32_t kRounds = 200;
+  auto group = GetParam().make(kRanks);
+  std::vector<int> numWrong(kRanks, 0);
+  auto run = [&](int rank) {
+    Messenger& messenger = group->messenger(rank);
+    const int next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks;
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const size_t size = (round * 977) % 9000;
+      Parcel send(next, {0, 0, round}, size), receive(previous, {0, 0, round}, size),
+          expected(previous, receive.id, size);
+      fill(send, rank, next);
+      fill(expected, previous, rank);
+      messenger.receive(receive);
+      messenger.send(send);
+      const auto limit = Clock::now() + seconds(20);
+      while (!(send.numFinished && receive.numFinished) && Clock::now() < limit) messenger.progress(limit);
+      numWrong[static_cast<size_t>(rank)] += receive.storage != expected.storage || !receive.status || !send.status;
+    }
+    // A messenger may still have to tell its peer that it received the last message.
+    for (int i = 0; i < 50; ++i) messenger.progress(Clock::now() + milliseconds(1));
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(run, rank);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(std::accumulate(numWrong.begin(), numWrong.end(), 0), 0);
+}
+
+}  // namespace
+}  // namespace agspeed::comm

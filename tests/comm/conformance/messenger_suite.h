@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every Messenger must do, written once. An implementation adds a file that instantiates MessengerConformance with
+// its cases; the tests stand in messenger_suite.cpp. One thread drives all ranks unless a test says otherwise.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/transport/messenger.h"
+
+namespace agspeed::comm {
+
+/// Some connected messengers, one per rank; destroying it closes them.
+class MessengerGroup {
+ public:
+  virtual ~MessengerGroup() = default;
+  virtual Messenger& messenger(int rank) = 0;
+};
+
+struct MessengerCase {
+  std::string name;
+  std::function<std::unique_ptr<MessengerGroup>(int size)> make;
+};
+
+class MessengerConformance : public testing::TestWithParam<MessengerCase> {};
+
+/// Prints the name of a case where GoogleTest would print its bytes.
+inline void PrintTo(const MessengerCase& messengers, std::ostream* stream) { *stream << messengers.name; }
+
+}  // namespace agspeed::comm
