@@ -27,7 +27,10 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/tune": ("runtime/base",),
     "runtime": ("runtime/base", "runtime/device", "runtime/memory"),
     "runtime/aten": ("runtime", "runtime/base", "runtime/device", "runtime/memory"),
-    "comm/transport": ("runtime/base",),
+    "comm/security": ("runtime/base",),
+    "comm/topology": ("runtime/base",),
+    "comm/rendezvous": ("runtime/base", "comm/security", "comm/topology"),
+    "comm/transport": ("runtime/base", "comm/security", "comm/topology", "comm/rendezvous"),
     "comm/reduce": ("runtime/base",),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
@@ -49,6 +52,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),
     r"hwy/": ("comm/reduce",),
+    r"openssl/": ("comm/security",),
     r"sqlite3": ("runtime/tune",),
 }
 
@@ -56,7 +60,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version"),
     ("config", "log"),
-    ("_native", "reporting"),
+    ("_native", "netbed", "reporting"),
     ("runtime",),
     ("backends",),
     ("tuning",),
@@ -66,7 +70,13 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 # These read JSON and settings only: no torch, no native code, nothing but the units named.
-PURE_PYTHON = {"errors": (), "config": ("errors",), "log": ("errors",), "reporting": ("errors", "config", "log")}
+PURE_PYTHON = {
+    "errors": (),
+    "config": ("errors",),
+    "log": ("errors",),
+    "netbed": ("errors",),
+    "reporting": ("errors", "config", "log"),
+}
 
 
 def component_of(path: str) -> str | None:

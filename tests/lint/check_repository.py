@@ -30,7 +30,20 @@ ROOT_FILES = {
     "pyproject.toml",
 }
 PRODUCT_FOLDERS = {"backends", "benchmarks", "comm", "compiler", "passes", "python", "runtime", "tests"}
-CARRIES_SPDX = (".cmake", ".cpp", ".def", ".h", ".py", ".pyi", ".sh", ".td", ".toml", "CMakeLists.txt", "Makefile")
+CARRIES_SPDX = (
+    ".c",
+    ".cmake",
+    ".cpp",
+    ".def",
+    ".h",
+    ".py",
+    ".pyi",
+    ".sh",
+    ".td",
+    ".toml",
+    "CMakeLists.txt",
+    "Makefile",
+)
 TEXT = (*CARRIES_SPDX, ".ag", ".cfg", ".css", ".html", ".j2", ".js", ".json", ".md", ".mlir", ".txt", ".yaml")
 
 # Written with character classes so that this file does not contain what it forbids.

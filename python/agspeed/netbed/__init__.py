@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test bed for networks on one machine: hosts as network namespaces, several shaped rails each, injected faults.
+
+See tests/fault/README.md for the concepts and an example. No torch, nothing outside the namespaces it creates.
+"""
+
+from agspeed.netbed.bed import Host, Netbed
+from agspeed.netbed.mptcp import mptcp
+from agspeed.netbed.rail import Counters, Rail, corruption_unavailable
+from agspeed.netbed.stream import Flow, stream
+from agspeed.netbed.system import NetbedError, unavailable
+from agspeed.netbed.tasks import Job, Outcome, Task
+
+__all__ = [
+    # keep-sorted
+    "Counters",
+    "Flow",
+    "Host",
+    "Job",
+    "Netbed",
+    "NetbedError",
+    "Outcome",
+    "Rail",
+    "Task",
+    "corruption_unavailable",
+    "mptcp",
+    "stream",
+    "unavailable",
+]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host's interface on one rail: its addresses, counters, shaping, and the faults that can befall it.
+
+A rail's other end is a port of the rail's bridge in the switch namespace. Faults on packets act where they arrive:
+"in" at the host's interface, "out" at the switch port, which is the first thing behind the host. Dropping at the
+sender's own egress instead would tell its TCP about the loss, which no real network does.
+Thread-safety: calls on different rails may run at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from agspeed.errors import UserError
+from agspeed.netbed import system
+
+__all__ = [
+    # keep-sorted
+    "BURST_BYTES",
+    "Counters",
+    "Rail",
+    "bits_per_second",
+    "corruption_unavailable",
+    "read_counters",
+    "shape_command",
+]
+
+BURST_BYTES = 128 * 1024  # what a shaped link lets through at once after a pause
+_QUEUE_MS = 20
+_FAULT_SOURCE = Path(__file__).with_name("fault.c")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+Direction = Literal["in", "out"]
+Place = Literal["host", "switch"]
+
+
+class Counters(NamedTuple):
+    """What an interface has carried, headers included. Subtract an earlier reading to count an interval."""
+
+    sent_bytes: int
+    received_bytes: int
+    sent_packets: int
+    received_packets: int
+
+    def since(self, earlier: Counters) -> Counters:
+        return Counters(*(now - before for now, before in zip(self, earlier, strict=True)))
+
+
+def bits_per_second(rate: str) -> int:
+    """ "200mbit" -> 200_000_000; UserError for anything that is not a positive rate."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", rate)
+    bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if bits < 1:
+        raise UserError(f"{rate!r} is not a rate; write it like 200mbit, 1gbit or 512kbit")
+    return bits
+
+
+@dataclass(frozen=True)
+class Rail:
+    """Owned by its host; valid while the bed is open. `name` is the interface's name on the host."""
+
+    host_namespace: str
+    switch_namespace: str
+    name: str
+    port: str
+    ipv4: str
+    ipv6: str
+    shape_ingress: bool
+    scratch: Path
+
+    @property
+    def subnet(self) -> str:
+        """The rail's IPv4 subnet, the same on every host."""
+        return f"{self.ipv4.rsplit('.', 1)[0]}.0/24"
+
+    def set_rate(self, rate: str | None) -> None:
+        """Changes the shaping in place, connections and queued packets kept; None lifts it."""
+        ends = [(self.host_namespace, self.name), (self.switch_namespace, self.port)]
+        for namespace, device in ends if self.shape_ingress else ends[:1]:
+            system.tc(namespace, [shape_command(device, rate)])
+
+    def down(self, at: Place = "host") -> None:
+        """Takes the link down. At the host the peers see nothing; at the switch the host loses its carrier."""
+        self._set_link(at, "down")
+
+    def up(self, at: Place = "host") -> None:
+        self._set_link(at, "up")
+
+    def drop(self, direction: Direction, one_in: int = 1) -> None:
+        """Drops every packet, or each with probability 1/one_in, going into or out of the host, and tells nobody.
+
+        With segmentation offload one "packet" carries up to 64 KiB, here and in `corrupt`.
+        """
+        self._add_filter(direction, f"bpf da bytecode '{_drop_bytecode(one_in)}'")
+
+    def corrupt(self, direction: Direction, one_in: int) -> None:
+        """Changes one random byte of what TCP or UDP carries, in each packet with probability 1/one_in.
+
+        The checksum stays what it was, and nothing checks it on such a link: plain TCP delivers the wrong byte.
+        Needs what `corruption_unavailable` checks; NetbedError otherwise.
+        """
+        self._add_filter(direction, f"bpf da obj {self._compiled_fault(one_in)} sec tc_corrupt")
+
+    def heal(self) -> None:
+        """Ends every `drop` and `corrupt` on this rail."""
+        for namespace, device in ((self.host_namespace, self.name), (self.switch_namespace, self.port)):
+            system.tc(namespace, [f"filter del dev {device} ingress"])
+
+    def counters(self) -> Counters:
+        shown = system.run(
+            system.tool("ip", "iproute2"), "-n", self.host_namespace, "-s", "-j", "link", "show", self.name
+        )
+        return read_counters(shown)[self.name]
+
+    def _set_link(self, at: Place, state: str) -> None:
+        namespace, device = (self.host_namespace, self.name) if at == "host" else (self.switch_namespace, self.port)
+        system.ip(namespace, [f"link set {device} {state}"])
+
+    def _add_filter(self, direction: Direction, what: str) -> None:
+        namespace, device = (
+            (self.host_namespace, self.name) if direction == "in" else (self.switch_namespace, self.port)
+        )
+        system.tc(namespace, [f"filter add dev {device} ingress {what}"])
+
+    def _compiled_fault(self, one_in: int) -> Path:
+        product = self.scratch / f"fault_{_checked(one_in)}.o"
+        if not product.exists():
+            headers = f"-I/usr/include/{os.uname().machine}-linux-gnu"
+            options = ["-O2", "-g", "-target", "bpf", headers, f"-DONE_IN={one_in}u"]
+            system.run(system.tool("clang", "clang"), *options, "-c", str(_FAULT_SOURCE), "-o", str(product))
+        return product
+
+
+def corruption_unavailable() -> str | None:
+    """Why `Rail.corrupt` cannot work here, or None."""
+    if shutil.which("clang") is None:
+        return "corrupting packets needs clang; the Debian package clang provides it"
+    if "4294967295" not in Path("/proc/self/uid_map").read_text():
+        return "corrupting packets needs a BPF program, which the kernel refuses inside a user namespace"
+    return None
+
+
+def read_counters(shown: str) -> dict[str, Counters]:
+    """Interface name -> counters, from the text of `ip -s -j link show`."""
+    found = {}
+    for link in json.loads(shown):
+        sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
+        found[link["ifname"]] = Counters(sent["bytes"], received["bytes"], sent["packets"], received["packets"])
+    return found
+
+
+def shape_command(device: str, rate: str | None) -> str:
+    """The `tc` line that shapes a device's egress or lifts its shaping."""
+    if rate is None:
+        return f"qdisc del dev {device} root"
+    return (
+        f"qdisc replace dev {device} root tbf rate {bits_per_second(rate)}bit burst {BURST_BYTES} latency {_QUEUE_MS}ms"
+    )
+
+
+def _checked(one_in: int) -> int:
+    if one_in < 1:
+        raise UserError(f"one_in={one_in} is not possible: a probability 1/one_in needs at least 1")
+    return one_in
+
+
+def _drop_bytecode(one_in: int) -> str:
+    """Classic BPF, which needs no compiler and no privilege beyond the namespace.
+
+    load a random word; above 2^32 / one_in return "unspecified, go on" (-1), else "drop" (2).
+    """
+    threshold = min(2**32 // _checked(one_in), 2**32 - 1)
+    random_word = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
+    return f"4,32 0 0 {random_word},37 0 1 {threshold},6 0 0 4294967295,6 0 0 2,"

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw TCP streams between hosts: the ceiling a transport is compared with, and the control that shows what plain TCP
+delivers while packets are corrupted. Data depends on its position, and every byte is compared on arrival.
+
+Each stream is a plain send and receive loop, in a thread of its own on both hosts, bound to its rail's addresses.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from agspeed.netbed.bed import Host, Netbed
+
+__all__ = ["Flow", "stream"]
+
+_PORT = 47200  # plus the source host's index
+_PATTERN = bytes(range(251)) * 1024
+_TWICE = _PATTERN * 2
+_CONNECT_LIMIT_S = 5.0
+_WARM_UP = 0.1  # of the time: a shaper lets its burst through at once, and TCP has to find its window
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What one stream delivered. The rate counts payload and leaves the start out."""
+
+    source: int
+    destination: int
+    rail: int
+    bits_per_second: float
+    num_bytes: int
+    wrong_bytes: int
+
+
+def stream(bed: Netbed, seconds: float = 1.0, pairs: Sequence[tuple[int, int]] | None = None) -> list[Flow]:
+    """Streams for that long over all rails at once, and returns one flow per (source, destination) pair and rail.
+
+    Without `pairs` every host sends to the next: the traffic of a ring, at what the wires can carry.
+    """
+    hosts = bed.hosts
+    chosen = list(pairs) if pairs is not None else [(at, (at + 1) % len(hosts)) for at in range(len(hosts))]
+    involved = sorted({host for pair in chosen for host in pair})
+    found = bed.call(_on_host, hosts, chosen, seconds, hosts=involved, timeout_s=3 * seconds + 2 * _CONNECT_LIMIT_S)
+    return sorted((flow for flows in found for flow in flows), key=lambda flow: (flow.source, flow.rail))
+
+
+def _on_host(me: Host, hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], seconds: float) -> list[Flow]:
+    listeners = [
+        (source, rail, socket.create_server((me.rails[rail].ipv4, _PORT + source)))
+        for source, destination in pairs
+        if destination == me.index
+        for rail in range(len(me.rails))
+    ]
+    senders = [
+        threading.Thread(
+            target=_send, args=(me.rails[rail].ipv4, hosts[destination].rails[rail].ipv4, me.index, seconds)
+        )
+        for source, destination in pairs
+        if source == me.index
+        for rail in range(len(me.rails))
+    ]
+    for sender in senders:
+        sender.start()
+    with ThreadPoolExecutor(max(1, len(listeners))) as pool:
+        flows = [
+            pool.submit(_receive, listener, source, me.index, rail, seconds) for source, rail, listener in listeners
+        ]
+        return [flow.result() for flow in flows]
+
+
+def _send(local: str, peer: str, source: int, seconds: float) -> None:
+    with _connect(local, (peer, _PORT + source)) as connection:
+        connection.settimeout(2 * seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            connection.sendall(_PATTERN)
+
+
+def _connect(local: str, peer: tuple[str, int]) -> socket.socket:
+    """Tries again until the peer's process listens."""
+    deadline = time.monotonic() + _CONNECT_LIMIT_S
+    while True:
+        try:
+            return socket.create_connection(peer, timeout=_CONNECT_LIMIT_S, source_address=(local, 0))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _receive(listener: socket.socket, source: int, destination: int, rail: int, seconds: float) -> Flow:
+    listener.settimeout(_CONNECT_LIMIT_S)
+    with listener:
+        connection, _ = listener.accept()
+    buffer = bytearray(len(_PATTERN))
+    started = time.monotonic()
+    num_bytes = wrong = early_bytes = 0
+    early = ended = started
+    with connection:
+        connection.settimeout(2 * seconds)
+        while received := connection.recv_into(buffer):
+            ended = time.monotonic()
+            at = num_bytes % len(_PATTERN)
+            expected = _TWICE[at : at + received]
+            if buffer[:received] != expected:
+                wrong += sum(got != sent for got, sent in zip(buffer, expected, strict=False))
+            num_bytes += received
+            if ended - started < _WARM_UP * seconds:
+                early, early_bytes = ended, num_bytes
+    rate = 8 * (num_bytes - early_bytes) / (ended - early) if ended > early else 0.0
+    return Flow(source, destination, rail, rate, num_bytes, wrong)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs on the hosts: a command or a forked Python function per host, and the job that holds those of one start.
+
+Every task leads a process group of its own, so that a signal reaches all it started, and never this process.
+Thread-safety: a job belongs to the thread that started it; only `on_line` runs on other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from agspeed.netbed import system
+
+__all__ = ["Call", "Command", "Job", "Outcome", "Task"]
+
+_KEPT_CHARACTERS = 1 << 20
+_TAIL_LINES = 30
+_DRAIN_LIMIT_S = 1.0
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a host's task ended: exit code (-9 after SIGKILL), the end of its output, and what a function returned."""
+
+    host: int
+    code: int
+    output: str
+    value: Any = None
+
+    def failure(self) -> str:
+        tail = "\n".join(self.output.splitlines()[-_TAIL_LINES:])
+        ended = f"host {self.host} ended with {self.code}"
+        return f"{ended}, its output ends with:\n{tail}" if tail else ended
+
+
+class Task(Protocol):
+    """One host's running command or function."""
+
+    host: int
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        """Its outcome, or None if it still runs after that time. A stopped task still runs."""
+
+
+class Command:
+    """A command in a host's namespace. A thread collects its output, standard error included."""
+
+    def __init__(
+        self,
+        host: int,
+        namespace: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        on_line: Callable[[int, str], None] | None,
+    ) -> None:
+        self.host = host
+        self._on_line = on_line
+        self._output = ""
+        self._process = subprocess.Popen(
+            [system.tool("ip", "iproute2"), "netns", "exec", namespace, *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout_s)
+            _signal_group(self.pid, signal.SIGKILL)  # what it started and left behind would hold the pipe open
+            self._reader.join(_DRAIN_LIMIT_S)
+            return Outcome(self.host, code, self._output)
+        return None
+
+    def _collect(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._output = (self._output + line)[-_KEPT_CHARACTERS:]
+                if self._on_line:
+                    self._on_line(self.host, line.rstrip("\n"))
+
+
+class Call:
+    """A Python function in a forked process in a host's namespace."""
+
+    def __init__(self, host: int, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.host = host
+        context = multiprocessing.get_context("fork")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=_call, args=(sender, namespace, function, arguments), daemon=True)
+        self._process.start()
+        sender.close()
+        with contextlib.suppress(OSError):  # here and in the child: whoever comes first, before any signal
+            os.setpgid(self.pid, self.pid)
+        self._answer: tuple[Any, str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        deadline = time.monotonic() + timeout_s
+        if self._answer is None:
+            if not self._receiver.poll(timeout_s):
+                return None
+            try:
+                self._answer = self._receiver.recv()
+            except EOFError:  # it ended without an answer
+                self._answer = (None, "")
+        self._process.join(max(0.0, deadline - time.monotonic()))
+        if self._process.exitcode is None:
+            return None
+        _signal_group(self.pid, signal.SIGKILL)
+        value, output = self._answer
+        return Outcome(self.host, self._process.exitcode, output, value)
+
+
+@dataclass
+class Job:
+    """The tasks of one start, in the order of their hosts."""
+
+    tasks: list[Command | Call] = field(default_factory=list)
+    _ended: dict[int, Outcome] = field(default_factory=dict)
+
+    def wait(self, timeout_s: float = 60.0, *, check: bool = False) -> list[Outcome]:
+        """Waits for all tasks. NetbedError if some still run after that time, which ends them, or with `check` if some
+        ended with a code other than 0."""
+        deadline = time.monotonic() + timeout_s
+        outcomes = [self._outcome(task, max(0.0, deadline - time.monotonic())) for task in self.tasks]
+        late = [task.host for task, outcome in zip(self.tasks, outcomes, strict=True) if outcome is None]
+        if late:
+            self.end()
+        done = list(self._ended.values())
+        failures = [outcome.failure() for outcome in done if outcome.host in late or (check and outcome.code)]
+        if late:
+            failures.insert(0, f"hosts {late} were not done after {timeout_s:g} s and were ended")
+        if failures:
+            raise system.NetbedError("\n".join(failures))
+        return [self._ended[task.host] for task in self.tasks]
+
+    def kill(self, host: int) -> None:
+        """SIGKILL to everything the host's task runs."""
+        self._signal(host, signal.SIGKILL)
+
+    def stop(self, host: int) -> None:
+        """SIGSTOP: the host's task freezes, its connections stay."""
+        self._signal(host, signal.SIGSTOP)
+
+    def resume(self, host: int) -> None:
+        self._signal(host, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Kills what still runs and collects it."""
+        for task in self.tasks:
+            if task.host not in self._ended:
+                _signal_group(task.pid, signal.SIGKILL)
+        for task in self.tasks:
+            self._outcome(task, _DRAIN_LIMIT_S)
+
+    def _outcome(self, task: Command | Call, timeout_s: float) -> Outcome | None:
+        if task.host not in self._ended:
+            outcome = task.wait(timeout_s)
+            if outcome is None:
+                return None
+            self._ended[task.host] = outcome
+        return self._ended[task.host]
+
+    def _signal(self, host: int, number: int) -> None:
+        task = next(task for task in self.tasks if task.host == host)
+        if host not in self._ended:
+            _signal_group(task.pid, number)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def _call(sender: Connection, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """The child's side of `Call`: answers (value, "") or (None, traceback) and ends with 0 or 1."""
+    os.setpgid(0, 0)
+    try:
+        _enter(namespace)
+        answer = (function(*arguments), "")
+    except BaseException:
+        answer = (None, traceback.format_exc())
+    sender.send(answer)
+    raise SystemExit(1 if answer[1] else 0)
+
+
+def _enter(namespace: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/var/run/netns/{namespace}") as handle:
+        if libc.setns(handle.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), f"cannot enter network namespace {namespace}")
