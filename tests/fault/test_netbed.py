@@ -151,7 +151,7 @@ def test_a_job_that_takes_too_long_is_ended_and_named(make_netbed: MakeNetbed) -
     job = bed.start(["sh", "-c", "[ $RANK = 1 ] || sleep 60"])
     with pytest.raises(netbed.NetbedError, match=r"hosts \[0, 2\] were not done after 0.5 s"):
         job.wait(0.5)
-    assert not any(Path(f"/proc/{task.pid}").exists() for task in job.tasks)
+    assert not any(Path(f"/proc/{task.pid}").exists() for task in job.tasks.values())
 
 
 def test_functions_run_inside_their_hosts(make_netbed: MakeNetbed) -> None:

@@ -43,6 +43,11 @@ def test_it_measures_counts_and_injects():
     assert done.stderr == "agspeed: after 0 s: host 1 rail0 unplug\n"
 
 
+def test_it_kills_what_runs_on_a_host():
+    done = command("--fault", "0:1:kill", "--", "sh", "-c", "[ $RANK = 0 ] || sleep 60")
+    assert (done.returncode, done.stderr) == (1, "agspeed: after 0 s: host 1 kill\nagspeed: host 1 ended with -9\n")
+
+
 def test_a_command_that_takes_too_long_is_ended():
     done = command("--timeout", "0.3", "--", "sleep", "60")
     assert done.returncode == 1 and "hosts [0, 1] were not done after 0.3 s" in done.stderr
@@ -56,9 +61,12 @@ def test_a_command_that_takes_too_long_is_ended():
         (["--rate", "fast", "--", "true"], "'fast' is not a rate"),
         (["--rails", "2", "--rate", "1mbit,2mbit,3mbit", "--", "true"], "3 rates were given for 2 rails"),
         (["--host-rate", "1mbit", "--", "true"], "write it as HOST:RATE"),
-        (["--fault", "1:0:down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
-        (["--fault", "1:0:0:explode", "--", "true"], "'explode' is none of corrupt-in"),
-        (["--fault", "1:0:1:down", "--", "true"], "rails 0 to 0"),
+        (["--fault", "down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
+        (["--fault", "1:0:x:down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
+        (["--fault", "1:0:0:0:down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
+        (["--fault", "1:0:0:kill", "--", "true"], "'kill' is no fault of a rail; these are: corrupt-in"),
+        (["--fault", "1:0:down", "--", "true"], "'down' is no fault of a host; these are: kill"),
+        (["--fault", "1:0:1:down", "--", "true"], "hosts 0 to 1 and rails 0 to 0"),
         (["--fault", "1:0:0:corrupt-in", "--", "true"], "like corrupt-in=20"),
         (["--fault", "1:0:0:rate=x", "--", "true"], "'x' is not a rate"),
     ],

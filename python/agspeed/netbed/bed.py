@@ -31,7 +31,7 @@ from typing import Any
 from agspeed.errors import UserError
 from agspeed.netbed import system
 from agspeed.netbed.rail import Counters, Rail, bits_per_second, read_counters, shape_command
-from agspeed.netbed.tasks import Call, Command, Job, Outcome
+from agspeed.netbed.tasks import Call, Command, Job, Outcome, Task
 
 __all__ = ["Host", "Netbed", "Rate"]
 
@@ -87,6 +87,7 @@ class Netbed:
         self._mtu = mtu
         self._shape_ingress = shape_ingress
         self._owner = 0
+        self._restore_signals: Callable[[], None] = _nothing
         self._jobs: list[Job] = []
         self.hosts: tuple[Host, ...] = ()
         self.scratch = Path()
@@ -96,10 +97,10 @@ class Netbed:
         if reason:
             raise system.NetbedError(reason)
         system.sweep()
-        self._owner = os.getpid()
-        self._restore_signals = _exit_on_signals()
         self._prefix = system.new_prefix()
+        self._owner = os.getpid()
         try:
+            self._restore_signals = _exit_on_signals()
             self.scratch = system.new_scratch(self._prefix)
             self._build()
         except BaseException:
@@ -112,14 +113,16 @@ class Netbed:
 
     def close(self) -> None:
         """Ends every process of the bed and removes it. Called on exit; calling it again does nothing."""
-        if self._owner != os.getpid():  # a forked child leaves, or closed before
+        if self._owner != os.getpid():  # closed before, or a forked child leaves
             return
         with _undisturbed():
             self._owner = 0
-            for job in self._jobs:
-                job.end()
-            system.destroy(self._prefix)
-        self._restore_signals()
+            try:
+                for job in self._jobs:
+                    job.end()
+                system.destroy(self._prefix)
+            finally:
+                self._restore_signals()
 
     def start(
         self,
@@ -175,11 +178,11 @@ class Netbed:
         """What every host's rails have carried so far: `counters()[host][rail]`."""
         return [host.counters() for host in self.hosts]
 
-    def _start(self, hosts: Iterable[int] | None, make: Callable[[Host], Command | Call]) -> Job:
+    def _start(self, hosts: Iterable[int] | None, make: Callable[[Host], Task]) -> Job:
         job = Job()
         self._jobs.append(job)  # before anything runs, so that an interruption in between ends it
         for index in range(len(self.hosts)) if hosts is None else hosts:
-            job.tasks.append(make(self.hosts[index]))
+            job.tasks[index] = make(self.hosts[index])
         return job
 
     def _build(self) -> None:
@@ -261,10 +264,14 @@ def _switch_links(hosts: Sequence[Host], mtu: int) -> Iterator[str]:
             yield f"link set {rail.port} master {rail.name} up"
 
 
+def _nothing() -> None:
+    pass
+
+
 def _exit_on_signals() -> Callable[[], None]:
     """Makes SIGTERM and SIGHUP unwind the stack as Ctrl-C does, unless the program has its own way with them."""
     if threading.current_thread() is not threading.main_thread():
-        return lambda: None
+        return _nothing
     taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
 
     def leave(number: int, _: FrameType | None) -> None:

@@ -9,10 +9,10 @@ Thread-safety: calls on different rails may run at the same time.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -38,6 +38,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 Direction = Literal["in", "out"]
 Place = Literal["host", "switch"]
+_PLACES: tuple[Place, Place] = ("host", "switch")
 
 
 class Counters(NamedTuple):
@@ -53,7 +54,7 @@ class Counters(NamedTuple):
 
 
 def bits_per_second(rate: str) -> int:
-    """ "200mbit" -> 200_000_000; UserError for anything that is not a positive rate."""
+    """The number meant by a rate like "200mbit"; UserError for anything that is not a positive rate."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", rate)
     bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
     if bits < 1:
@@ -81,16 +82,18 @@ class Rail:
 
     def set_rate(self, rate: str | None) -> None:
         """Changes the shaping in place, connections and queued packets kept; None lifts it."""
-        ends = [(self.host_namespace, self.name), (self.switch_namespace, self.port)]
-        for namespace, device in ends if self.shape_ingress else ends[:1]:
+        for place in _PLACES if self.shape_ingress else _PLACES[:1]:
+            namespace, device = self._end(place)
             system.tc(namespace, [shape_command(device, rate)])
 
     def down(self, at: Place = "host") -> None:
         """Takes the link down. At the host the peers see nothing; at the switch the host loses its carrier."""
-        self._set_link(at, "down")
+        namespace, device = self._end(at)
+        system.ip(namespace, [f"link set {device} down"])
 
     def up(self, at: Place = "host") -> None:
-        self._set_link(at, "up")
+        namespace, device = self._end(at)
+        system.ip(namespace, [f"link set {device} up"])
 
     def drop(self, direction: Direction, one_in: int = 1) -> None:
         """Drops every packet, or each with probability 1/one_in, going into or out of the host, and tells nobody.
@@ -105,11 +108,15 @@ class Rail:
         The checksum stays what it was, and nothing checks it on such a link: plain TCP delivers the wrong byte.
         Needs what `corruption_unavailable` checks; NetbedError otherwise.
         """
-        self._add_filter(direction, f"bpf da obj {self._compiled_fault(one_in)} sec tc_corrupt")
+        compiled = self.scratch / f"fault_{_checked(one_in)}.o"
+        if not compiled.exists():
+            _compile_fault(compiled, one_in)
+        self._add_filter(direction, _corrupting(compiled))
 
     def heal(self) -> None:
         """Ends every `drop` and `corrupt` on this rail."""
-        for namespace, device in ((self.host_namespace, self.name), (self.switch_namespace, self.port)):
+        for place in _PLACES:
+            namespace, device = self._end(place)
             system.tc(namespace, [f"filter del dev {device} ingress"])
 
     def counters(self) -> Counters:
@@ -118,31 +125,24 @@ class Rail:
         )
         return read_counters(shown)[self.name]
 
-    def _set_link(self, at: Place, state: str) -> None:
-        namespace, device = (self.host_namespace, self.name) if at == "host" else (self.switch_namespace, self.port)
-        system.ip(namespace, [f"link set {device} {state}"])
+    def _end(self, place: Place) -> tuple[str, str]:
+        """Namespace and name of the link's interface there."""
+        return (self.host_namespace, self.name) if place == "host" else (self.switch_namespace, self.port)
 
     def _add_filter(self, direction: Direction, what: str) -> None:
-        namespace, device = (
-            (self.host_namespace, self.name) if direction == "in" else (self.switch_namespace, self.port)
-        )
+        namespace, device = self._end("host" if direction == "in" else "switch")
         system.tc(namespace, [f"filter add dev {device} ingress {what}"])
 
-    def _compiled_fault(self, one_in: int) -> Path:
-        product = self.scratch / f"fault_{_checked(one_in)}.o"
-        if not product.exists():
-            headers = f"-I/usr/include/{os.uname().machine}-linux-gnu"
-            options = ["-O2", "-g", "-target", "bpf", headers, f"-DONE_IN={one_in}u"]
-            system.run(system.tool("clang", "clang"), *options, "-c", str(_FAULT_SOURCE), "-o", str(product))
-        return product
 
-
+@functools.cache
 def corruption_unavailable() -> str | None:
-    """Why `Rail.corrupt` cannot work here, or None."""
-    if shutil.which("clang") is None:
-        return "corrupting packets needs clang; the Debian package clang provides it"
-    if "4294967295" not in Path("/proc/self/uid_map").read_text():
-        return "corrupting packets needs a BPF program, which the kernel refuses inside a user namespace"
+    """Why `Rail.corrupt` cannot work here, in one sentence; None if it can. Tried once per process."""
+    try:
+        with system.trial() as (namespace, scratch):
+            _compile_fault(scratch / "fault.o", 1)
+            system.tc(namespace, [f"filter add dev probe ingress {_corrupting(scratch / 'fault.o')}"])
+    except system.NetbedError as error:
+        return f"packets cannot be corrupted here: {error}"
     return None
 
 
@@ -170,10 +170,20 @@ def _checked(one_in: int) -> int:
     return one_in
 
 
+def _compile_fault(product: Path, one_in: int) -> None:
+    headers = f"-I/usr/include/{os.uname().machine}-linux-gnu"
+    options = ["-O2", "-g", "-target", "bpf", headers, f"-DONE_IN={one_in}u"]
+    system.run(system.tool("clang", "clang"), *options, "-c", str(_FAULT_SOURCE), "-o", str(product))
+
+
+def _corrupting(compiled: Path) -> str:
+    return f"bpf da obj {compiled} sec tc_corrupt"
+
+
 def _drop_bytecode(one_in: int) -> str:
     """Classic BPF, which needs no compiler and no privilege beyond the namespace.
 
-    load a random word; above 2^32 / one_in return "unspecified, go on" (-1), else "drop" (2).
+    Loads a random word; above 2^32 / one_in it returns "unspecified, go on" (-1), else "drop" (2).
     """
     threshold = min(2**32 // _checked(one_in), 2**32 - 1)
     random_word = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM

@@ -22,6 +22,7 @@ _PORT = 47200  # plus the source host's index
 _PATTERN = bytes(range(251)) * 1024
 _TWICE = _PATTERN * 2
 _CONNECT_LIMIT_S = 5.0
+_BACKLOG_BYTES = 128 * 1024  # what may wait in the sender's kernel beyond what TCP has sent: it outlives the time
 _WARM_UP = 0.1  # of the time: a shaper lets its burst through at once, and TCP has to find its window
 
 
@@ -75,7 +76,8 @@ def _on_host(me: Host, hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], 
 
 def _send(local: str, peer: str, source: int, seconds: float) -> None:
     with _connect(local, (peer, _PORT + source)) as connection:
-        connection.settimeout(2 * seconds)
+        connection.settimeout(2 * seconds + _CONNECT_LIMIT_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _BACKLOG_BYTES)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             connection.sendall(_PATTERN)
@@ -102,7 +104,7 @@ def _receive(listener: socket.socket, source: int, destination: int, rail: int, 
     num_bytes = wrong = early_bytes = 0
     early = ended = started
     with connection:
-        connection.settimeout(2 * seconds)
+        connection.settimeout(2 * seconds + _CONNECT_LIMIT_S)
         while received := connection.recv_into(buffer):
             ended = time.monotonic()
             at = num_bytes % len(_PATTERN)

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agspeed.errors import AgspeedError
@@ -35,6 +35,7 @@ __all__ = [
     "sweep",
     "tc",
     "tool",
+    "trial",
     "unavailable",
     "user_namespace",
 ]
@@ -114,22 +115,31 @@ def sweep() -> None:
             destroy(prefix)
 
 
-@functools.cache
-def unavailable() -> str | None:
-    """Why no test bed can be built here, in one sentence; None if it can. Tried once per process, on a small bed."""
+@contextlib.contextmanager
+def trial() -> Iterator[tuple[str, Path]]:
+    """A namespace with an interface "probe" whose packets can be filtered, and a scratch folder, to try things in."""
     prefix = new_prefix()
     name = f"{prefix}-probe"
     try:
         run(tool("ip", "iproute2"), "netns", "add", name)
-        ip(name, ["link add probe0 type bridge", "link add probe1 type veth peer name probe2"])
-        tc(name, ["qdisc add dev probe1 root tbf rate 1mbit burst 128kb latency 20ms", "qdisc add dev probe2 clsact"])
-        tc(name, ["filter add dev probe2 ingress bpf da bytecode '1,6 0 0 0,'"])
-    except NetbedError as error:
-        how = "" if os.geteuid() == 0 else "; without root, run it under: " + shlex.join(user_namespace(["COMMAND"]))
-        return f"network namespaces with shaped links are not possible here: {error}{how}"
+        ip(name, ["link add bridge type bridge", "link add probe type veth peer name peer"])
+        tc(name, ["qdisc add dev probe clsact"])
+        yield name, new_scratch(prefix)
     finally:
         with contextlib.suppress(NetbedError):
             destroy(prefix)
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why no test bed can be built here, in one sentence; None if it can. Tried once per process."""
+    try:
+        with trial() as (name, _):
+            tc(name, ["qdisc add dev probe root tbf rate 1mbit burst 128kb latency 20ms"])
+            tc(name, ["filter add dev probe ingress bpf da bytecode '1,6 0 0 0,'"])
+    except NetbedError as error:
+        how = "" if os.geteuid() == 0 else "; without root, run it under: " + shlex.join(user_namespace(["COMMAND"]))
+        return f"network namespaces with shaped links are not possible here: {error}{how}"
     return None
 
 

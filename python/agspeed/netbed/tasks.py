@@ -7,6 +7,7 @@ Thread-safety: a job belongs to the thread that started it; only `on_line` runs 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import multiprocessing
@@ -49,8 +50,6 @@ class Outcome:
 class Task(Protocol):
     """One host's running command or function."""
 
-    host: int
-
     @property
     def pid(self) -> int: ...
 
@@ -69,9 +68,9 @@ class Command:
         env: Mapping[str, str],
         on_line: Callable[[int, str], None] | None,
     ) -> None:
-        self.host = host
+        self._host = host
         self._on_line = on_line
-        self._output = ""
+        self._lines: collections.deque[str] = collections.deque()
         self._process = subprocess.Popen(
             [system.tool("ip", "iproute2"), "netns", "exec", namespace, *command],
             env=env,
@@ -94,23 +93,27 @@ class Command:
             code = self._process.wait(timeout_s)
             _signal_group(self.pid, signal.SIGKILL)  # what it started and left behind would hold the pipe open
             self._reader.join(_DRAIN_LIMIT_S)
-            return Outcome(self.host, code, self._output)
+            return Outcome(self._host, code, "".join(self._lines.copy()))
         return None
 
     def _collect(self) -> None:
         assert self._process.stdout is not None
+        kept = 0
         with self._process.stdout as lines:
             for line in lines:
-                self._output = (self._output + line)[-_KEPT_CHARACTERS:]
+                self._lines.append(line)
+                kept += len(line)
+                while kept > _KEPT_CHARACTERS:
+                    kept -= len(self._lines.popleft())
                 if self._on_line:
-                    self._on_line(self.host, line.rstrip("\n"))
+                    self._on_line(self._host, line.rstrip("\n"))
 
 
 class Call:
     """A Python function in a forked process in a host's namespace."""
 
     def __init__(self, host: int, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.host = host
+        self._host = host
         context = multiprocessing.get_context("fork")
         self._receiver, sender = context.Pipe(duplex=False)
         self._process = context.Process(target=_call, args=(sender, namespace, function, arguments), daemon=True)
@@ -139,31 +142,30 @@ class Call:
             return None
         _signal_group(self.pid, signal.SIGKILL)
         value, output = self._answer
-        return Outcome(self.host, self._process.exitcode, output, value)
+        return Outcome(self._host, self._process.exitcode, output, value)
 
 
 @dataclass
 class Job:
-    """The tasks of one start, in the order of their hosts."""
+    """The tasks of one start, by host."""
 
-    tasks: list[Command | Call] = field(default_factory=list)
+    tasks: dict[int, Task] = field(default_factory=dict)
     _ended: dict[int, Outcome] = field(default_factory=dict)
 
     def wait(self, timeout_s: float = 60.0, *, check: bool = False) -> list[Outcome]:
         """Waits for all tasks. NetbedError if some still run after that time, which ends them, or with `check` if some
         ended with a code other than 0."""
         deadline = time.monotonic() + timeout_s
-        outcomes = [self._outcome(task, max(0.0, deadline - time.monotonic())) for task in self.tasks]
-        late = [task.host for task, outcome in zip(self.tasks, outcomes, strict=True) if outcome is None]
+        late = [host for host in self.tasks if not self._outcome(host, max(0.0, deadline - time.monotonic()))]
+        failures = []
         if late:
             self.end()
-        done = list(self._ended.values())
-        failures = [outcome.failure() for outcome in done if outcome.host in late or (check and outcome.code)]
-        if late:
-            failures.insert(0, f"hosts {late} were not done after {timeout_s:g} s and were ended")
+            failures.append(f"hosts {late} were not done after {timeout_s:g} s and were ended")
+        done = self._ended.values()
+        failures += [outcome.failure() for outcome in done if outcome.host in late or (check and outcome.code)]
         if failures:
             raise system.NetbedError("\n".join(failures))
-        return [self._ended[task.host] for task in self.tasks]
+        return [self._ended[host] for host in self.tasks]
 
     def kill(self, host: int) -> None:
         """SIGKILL to everything the host's task runs."""
@@ -178,24 +180,22 @@ class Job:
 
     def end(self) -> None:
         """Kills what still runs and collects it."""
-        for task in self.tasks:
-            if task.host not in self._ended:
-                _signal_group(task.pid, signal.SIGKILL)
-        for task in self.tasks:
-            self._outcome(task, _DRAIN_LIMIT_S)
+        for host in self.tasks:
+            self._signal(host, signal.SIGKILL)
+        for host in self.tasks:
+            self._outcome(host, _DRAIN_LIMIT_S)
 
-    def _outcome(self, task: Command | Call, timeout_s: float) -> Outcome | None:
-        if task.host not in self._ended:
-            outcome = task.wait(timeout_s)
+    def _outcome(self, host: int, timeout_s: float) -> Outcome | None:
+        if host not in self._ended:
+            outcome = self.tasks[host].wait(timeout_s)
             if outcome is None:
                 return None
-            self._ended[task.host] = outcome
-        return self._ended[task.host]
+            self._ended[host] = outcome
+        return self._ended[host]
 
     def _signal(self, host: int, number: int) -> None:
-        task = next(task for task in self.tasks if task.host == host)
         if host not in self._ended:
-            _signal_group(task.pid, number)
+            _signal_group(self.tasks[host].pid, number)
 
 
 def _signal_group(leader: int, number: int) -> None:
@@ -204,15 +204,14 @@ def _signal_group(leader: int, number: int) -> None:
 
 
 def _call(sender: Connection, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """The child's side of `Call`: answers (value, "") or (None, traceback) and ends with 0 or 1."""
+    """The child's side of `Call`: answers (value, "") and ends with 0, or answers (None, traceback) and ends with 1."""
     os.setpgid(0, 0)
     try:
         _enter(namespace)
-        answer = (function(*arguments), "")
+        sender.send((function(*arguments), ""))
     except BaseException:
-        answer = (None, traceback.format_exc())
-    sender.send(answer)
-    raise SystemExit(1 if answer[1] else 0)
+        sender.send((None, traceback.format_exc()))
+        raise SystemExit(1) from None
 
 
 def _enter(namespace: str) -> None:

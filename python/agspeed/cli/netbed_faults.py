@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of `agspeed netbed` as people write them: when, where, what. Injected by a thread while the command runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from agspeed.errors import AgspeedError, UserError
+from agspeed.netbed import Job, Netbed, Rail
+from agspeed.netbed.rail import bits_per_second
+
+__all__ = ["HELP", "Fault", "injecting", "parse"]
+
+HELP = """\
+faults: SECONDS:HOST:RAIL:KIND, where KIND is
+  down, up                    the host's own interface (its peers see nothing)
+  unplug, plug                the other end of the link (the host loses its carrier)
+  drop-in, drop-out           packets into or out of the host vanish
+  corrupt-in=N, corrupt-out=N one byte changes in one packet of N
+  rate=RATE                   the shaping changes in place
+  heal                        ends drop and corrupt
+or SECONDS:HOST:KIND, where KIND is kill, stop or resume, for what runs on the host"""
+
+# Kind -> what it does, given the text behind "=".
+_ON_RAILS: dict[str, Callable[[Rail, str], None]] = {
+    # keep-sorted
+    "corrupt-in": lambda rail, n: rail.corrupt("in", int(n)),
+    "corrupt-out": lambda rail, n: rail.corrupt("out", int(n)),
+    "down": lambda rail, _: rail.down(),
+    "drop-in": lambda rail, _: rail.drop("in"),
+    "drop-out": lambda rail, _: rail.drop("out"),
+    "heal": lambda rail, _: rail.heal(),
+    "plug": lambda rail, _: rail.up("switch"),
+    "rate": lambda rail, rate: rail.set_rate(rate),
+    "unplug": lambda rail, _: rail.down("switch"),
+    "up": lambda rail, _: rail.up(),
+}
+_ON_HOSTS: dict[str, Callable[[Job, int], None]] = {"kill": Job.kill, "resume": Job.resume, "stop": Job.stop}
+
+
+class Fault(NamedTuple):
+    """`rail` is None for what happens to the process on the host."""
+
+    seconds: float
+    host: int
+    rail: int | None
+    kind: str
+    value: str
+
+
+def parse(text: str, hosts: int, rails: int) -> Fault:
+    """One fault of the command line; UserError if it cannot happen in a bed of that many hosts and rails."""
+    try:
+        seconds, host, *rail, kind = text.split(":")
+        name, _, value = kind.partition("=")
+        fault = Fault(float(seconds), int(host), int(*rail) if rail else None, name, value)
+    except (TypeError, ValueError):
+        raise UserError(f"--fault {text}: write it as SECONDS:HOST:RAIL:KIND, like 5:1:0:down") from None
+    kinds = _ON_HOSTS if fault.rail is None else _ON_RAILS
+    if name not in kinds:
+        where = "a host" if fault.rail is None else "a rail"
+        raise UserError(f"--fault {text}: {name!r} is no fault of {where}; these are: {', '.join(kinds)}")
+    if fault.host not in range(hosts) or (fault.rail or 0) not in range(rails):
+        raise UserError(f"--fault {text}: there are hosts 0 to {hosts - 1} and rails 0 to {rails - 1}")
+    if name == "rate":
+        bits_per_second(value)
+    elif name.startswith("corrupt") and (not value.isdecimal() or int(value) < 1):
+        raise UserError(f"--fault {text}: write one packet in how many, like {name}=20")
+    return fault
+
+
+@contextmanager
+def injecting(bed: Netbed, job: Job, faults: Sequence[Fault]) -> Iterator[None]:
+    """Carries the faults out at their times while the body runs, and reports each on standard error."""
+    done = threading.Event()
+
+    def inject() -> None:
+        begin = time.monotonic()
+        for fault in sorted(faults, key=lambda fault: fault.seconds):
+            if done.wait(max(0.0, begin + fault.seconds - time.monotonic())):
+                return
+            try:
+                where = _inject(bed, job, fault)
+            except AgspeedError as error:
+                where = str(error)
+            print(f"agspeed: after {fault.seconds:g} s: {where}", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=inject)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _inject(bed: Netbed, job: Job, fault: Fault) -> str:
+    if fault.rail is None:
+        _ON_HOSTS[fault.kind](job, fault.host)
+        return f"host {fault.host} {fault.kind}"
+    rail = bed.hosts[fault.host].rails[fault.rail]
+    _ON_RAILS[fault.kind](rail, fault.value)
+    return f"host {fault.host} {rail.name} {fault.kind} {fault.value}".rstrip()
