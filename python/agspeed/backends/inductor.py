@@ -40,13 +40,17 @@ class Inductor(Candidate):
 
         recorder = Recorder()
         sources: list[str] = []
+        layout: dict[str, Any] = {}
 
         def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-            compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
+            if _draws_for_feature_maps(graph):
+                layout["layout_optimization"] = False  # in the backward, too
+            with config.patch(layout):
+                compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
             sources.append(getattr(compiled, "source_code", ""))
             return recorder.record(_role(keywords), graph, inputs, compiled)
 
-        with aot_settings(example_inputs), config.patch({**self.config(options), **_layout(gm)}):
+        with aot_settings(example_inputs), config.patch(self.config(options)):
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
         for half in recorder.halves.values():
             half.run = _without_wrapper(half.run)
@@ -68,12 +72,17 @@ class InductorMaxAutotune(Inductor):
     _extra_config: ClassVar[dict[str, Any]] = {"max_autotune": True, "coordinate_descent_tuning": True}
 
 
-def _layout(gm: fx.GraphModule) -> dict[str, Any]:
-    """Channels-last convolutions would hand fallback random draws to other elements than eager does."""
-    calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
-    names = [getattr(node.target, "__name__", str(node.target)) for node in calls]
-    is_random = any(word in name for name in names for word in _RANDOM_WORDS)
-    return {"layout_optimization": False} if is_random else {}
+def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
+    """Whether an ATen graph draws random numbers for tensors that Inductor may turn to channels-last. Other elements
+    would get them than in eager.
+    """
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and any(word in str(node.target) for word in _RANDOM_WORDS):
+            value = node.meta.get("val")
+            drawn = value[0] if isinstance(value, tuple) else value
+            if getattr(drawn, "ndim", 4) >= 4:
+                return True
+    return False
 
 
 def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:
