@@ -17,7 +17,7 @@ from rich.table import Table
 from agspeed.cli import netbed_faults
 from agspeed.cli.console import make_console
 from agspeed.errors import UserError
-from agspeed.netbed import Counters, Netbed, mptcp, stream, unavailable
+from agspeed.netbed import Counters, Netbed, NetbedError, corruption_unavailable, mptcp, stream, unavailable
 from agspeed.netbed.system import user_namespace
 
 __all__ = ["add"]
@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
         "--host-rate", action="append", default=[], metavar="HOST:RATE", help="other rates for one host; repeatable"
     )
     parser.add_argument("--shape-ingress", action="store_true", help="shape what arrives at a host as well")
-    parser.add_argument("--mtu", type=int, default=1500)
+    parser.add_argument("--mtu", type=int, default=1500, help="bytes per packet (default 1500)")
     parser.add_argument("--mptcp", action="store_true", help="let COMMAND's TCP connections over rail0 use all rails")
     parser.add_argument("--measure", action="store_true", help="first print what a raw TCP stream reaches on each rail")
     parser.add_argument("--counters", action="store_true", help="at the end print what each rail has carried")
@@ -92,6 +92,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if unavailable() and os.geteuid() != 0:
         again = [sys.executable, "-m", "agspeed", *sys.argv[1:]]
         os.execv(user_namespace(again)[0], user_namespace(again))
+    unable = corruption_unavailable() if any(fault.kind.startswith("corrupt") for fault in faults) else None
+    if unable:
+        raise NetbedError(unable)
     with description as bed:
         if arguments.measure:
             _print_measured(bed)
