@@ -54,6 +54,7 @@ set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
 # --- small libraries --------------------------------------------------------------------------------------------------
 find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(hwy REQUIRED CONFIG)
 if(AG_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -41,15 +41,21 @@ TEST(Keys, HkdfMatchesPublishedValue) {  // RFC 5869, case 1
   EXPECT_EQ(key, fromHex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"));
 }
 
-TEST(Keys, KeyAgreementMatchesPublishedValue) {  // RFC 7748, 6.1
-  const KeyPair alice =
-      KeyPair::fromPrivate(fromHex("77076d0a7318a57d3c16c17251b26645df4c2f92ebc0992ac177fba51db92c2a"));
-  const KeyPair bob = KeyPair::fromPrivate(fromHex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"));
-  EXPECT_EQ(copyOf(alice.publicKey()), fromHex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"));
-  ASSERT_TRUE(alice.agree(bob.publicKey()).has_value());
-  EXPECT_EQ(copyOf(*alice.agree(bob.publicKey())),
-            fromHex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"));
-  EXPECT_EQ(alice.agree(bob.publicKey()), bob.agree(alice.publicKey()));
+TEST(Keys, KeyAgreementMatchesPublishedValue) {  // RFC 7748, 5.2
+  const KeyPair pair =
+      KeyPair::fromPrivate(fromHex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"));
+  KeyPair::PublicKey peer;
+  const std::vector<std::byte> point = fromHex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c");
+  std::copy(point.begin(), point.end(), peer.begin());
+  ASSERT_TRUE(pair.agree(peer).has_value());
+  EXPECT_EQ(copyOf(*pair.agree(peer)), fromHex("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"));
+}
+
+TEST(Keys, BothEndsAgreeOnOneSecret) {
+  const KeyPair first = KeyPair::generate();
+  const KeyPair second = KeyPair::generate();
+  EXPECT_EQ(first.agree(second.publicKey()), second.agree(first.publicKey()));
+  EXPECT_NE(first.publicKey(), second.publicKey());
 }
 
 TEST(Keys, APointOfSmallOrderYieldsNoSecret) {

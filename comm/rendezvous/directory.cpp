@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/directory.h"
+
+#include <utility>
+
+#include "comm/rendezvous/byte_io.h"
+
+namespace agspeed::comm {
+
+std::string Directory::recordKey(int rank) const {
+  return "agspeed/" + std::to_string(options_.epoch) + "/rank/" + std::to_string(rank);
+}
+
+Status Directory::publish(std::vector<RailAddress> rails) {
+  rails_ = std::move(rails);
+  AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_.add(recordKey(options_.rank) + "/starts", 1));
+  if (numStarts != 1) {
+    return invalidArgument("rank " + std::to_string(options_.rank) + " was started twice in epoch " +
+                           std::to_string(options_.epoch) + ": every process of the job needs a rank of its own");
+  }
+  PeerRecord record;
+  record.protection = options_.protection;
+  record.epoch = options_.epoch;
+  record.rank = static_cast<uint32_t>(options_.rank);
+  record.worldSize = static_cast<uint32_t>(options_.size);
+  record.publicKey = keys_.publicKey();
+  record.rails = rails_;
+  return store_.set(recordKey(options_.rank), encodeRecord(record, options_.key));
+}
+
+StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
+  Entry& entry = entries_[rank];
+  if (entry.peer) return &*entry.peer;
+  if (!entry.failure) return entry.failure;
+  if (now < entry.nextTry) return nullptr;
+  entry.nextTry = now + kRetryInterval;
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.tryGet(recordKey(rank)));
+  if (!text) return nullptr;
+  StatusOr<Peer> peer = check(rank, *text);
+  if (!peer) {
+    entry.failure =
+        peer.status().withContext("rank " + std::to_string(options_.rank) + " cannot use rank " + std::to_string(rank));
+    return entry.failure;
+  }
+  entry.peer = std::move(peer).value();
+  return &*entry.peer;
+}
+
+StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
+  Peer peer;
+  AG_ASSIGN_OR_RETURN(peer.record, decodeRecord(text, options_.key));
+  const PeerRecord& record = peer.record;
+  if (record.rank != static_cast<uint32_t>(rank) || record.epoch != options_.epoch) {
+    return invalidArgument("its record is that of rank " + std::to_string(record.rank) + " in epoch " +
+                           std::to_string(record.epoch));
+  }
+  if (record.worldSize != static_cast<uint32_t>(options_.size)) {
+    return invalidArgument("it was started with a world of " + std::to_string(record.worldSize) +
+                           " ranks, this rank with " + std::to_string(options_.size));
+  }
+  if (record.protection != options_.protection) {
+    return invalidArgument("it protects frames by " + std::string(toString(record.protection)) + ", this rank by " +
+                           std::string(toString(options_.protection)));
+  }
+  const std::optional<Digest> agreed = keys_.agree(record.publicKey);
+  if (!agreed) return invalidArgument("its public key is not usable");
+
+  // The secret is bound to both identities, in the order of the ranks so that both ends derive the same.
+  const bool isLower = options_.rank < rank;
+  std::array<std::byte, 128> context;
+  ByteWriter writer(context);
+  writer.put(options_.epoch).put(std::min(options_.rank, rank)).put(std::max(options_.rank, rank));
+  writer.put(isLower ? keys_.publicKey() : record.publicKey).put(isLower ? record.publicKey : keys_.publicKey());
+  std::vector<std::byte> secret(agreed->begin(), agreed->end());
+  secret.insert(secret.end(), options_.key.begin(), options_.key.end());
+  deriveKey(secret, bytesOf("agspeed pair"), std::span(context).first(writer.size()), peer.secret);
+  return peer;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directory: what a rank knows about the others, read from the store when first asked for, so that starting costs one
+// write however many ranks there are. Owned by the messenger; one thread at a time; the store outlives it.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/record.h"
+#include "comm/rendezvous/store.h"
+
+namespace agspeed::comm {
+
+struct DirectoryOptions {
+  int rank = 0;
+  int size = 1;
+  uint32_t epoch = 0;  ///< incarnation of the group; each has its own records
+  Protection protection = Protection::kAuthenticated;
+  JobKey key;  ///< empty: opportunistic, who can change the store can listen
+};
+
+/// Another rank, its record checked.
+struct Peer {
+  PeerRecord record;
+  Digest secret{};  ///< shared with this peer alone
+};
+
+class Directory {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  Directory(Store& store, DirectoryOptions options)
+      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()) {}
+
+  const DirectoryOptions& options() const { return options_; }
+  const std::vector<RailAddress>& rails() const { return rails_; }
+
+  /// Makes this rank known as listening on `rails`. A rank that is already there is an invalid argument.
+  Status publish(std::vector<RailAddress> rails);
+
+  /// The peer, nullptr while it has not published itself, or why no connection with it is possible; the latter is
+  /// final. Asks the store at most once per kRetryInterval and peer. The pointer stays valid.
+  StatusOr<const Peer*> find(int rank, TimePoint now);
+
+ private:
+  static constexpr std::chrono::milliseconds kRetryInterval{5};
+
+  struct Entry {
+    std::optional<Peer> peer;
+    Status failure;
+    TimePoint nextTry{};
+  };
+  std::string recordKey(int rank) const;
+  StatusOr<Peer> check(int rank, const std::string& text) const;
+
+  Store& store_;
+  const DirectoryOptions options_;
+  const KeyPair keys_;
+  std::vector<RailAddress> rails_;
+  std::map<int, Entry> entries_;
+};
+
+}  // namespace agspeed::comm

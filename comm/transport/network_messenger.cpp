@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/network_messenger.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "runtime/base/knobs.h"
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+namespace {
+
+constexpr std::string_view kOpportunistic = "opportunistic";
+
+/// The mode's name with the defaults applied, or why it cannot be had.
+StatusOr<std::string> resolveMode(const NetworkOptions& options) {
+  const std::string mode = !options.mode.empty() ? options.mode
+                           : options.key.empty() ? std::string(kOpportunistic)
+                                                 : std::string(toString(Protection::kAuthenticated));
+  if (mode != kOpportunistic && !protectionFromString(mode)) {
+    return invalidArgument("'" + mode + "' is no mode: use integrity, authenticated, encrypted or opportunistic");
+  }
+  if (mode == toString(Protection::kAuthenticated) && options.key.empty()) {
+    return invalidArgument(
+        "mode authenticated needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, "
+        "or use mode opportunistic");
+  }
+  return mode;
+}
+
+StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
+  if (!options.rails.empty()) return options.rails;
+  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(options.interfaces));
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
+  return selector.select(all);
+}
+
+}  // namespace
+
+StatusOr<NetworkOptions> NetworkOptions::fromKnobs(int rank, int size) {
+  NetworkOptions options;
+  options.rank = rank;
+  options.size = size;
+  for (const std::string* names :
+       {&knobs().socketInterfaces, &knobs().socketInterfacesNccl, &knobs().socketInterfacesGloo}) {
+    if (options.interfaces.empty()) options.interfaces = *names;
+  }
+  options.mode = knobs().commMode;
+  options.peerTimeout = std::chrono::milliseconds(knobs().peerTimeoutMs);
+  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(knobs().jobKey, knobs().jobKeyFile));
+  return options;
+}
+
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& store, const NetworkOptions& options) {
+  AG_ASSIGN_OR_RETURN(std::string mode, resolveMode(options));
+  DirectoryOptions directory;
+  directory.rank = options.rank;
+  directory.size = options.size;
+  directory.epoch = options.epoch;
+  directory.protection = protectionFromString(mode).value_or(Protection::kAuthenticated);
+  directory.key = options.key;
+  std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(store, std::move(directory), std::move(mode)));
+  AG_RETURN_IF_ERROR(messenger->open(options));
+  AG_LOG(kInfo, "rank " + std::to_string(options.rank) + ": " + messenger->describe());
+  return messenger;
+}
+
+NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::string mode)
+    : mode_(std::move(mode)), directory_(store, std::move(options)) {}
+
+Status NetworkMessenger::open(const NetworkOptions& options) {
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseRails(options));
+  if (interfaces.size() > PeerRecord::kMaxRails) {
+    return invalidArgument(std::to_string(interfaces.size()) + " interfaces are selected, at most " +
+                           std::to_string(PeerRecord::kMaxRails) + " can be used: select fewer");
+  }
+  std::vector<std::unique_ptr<Transport>> rails;
+  std::vector<RailAddress> addresses;
+  for (const Interface& interface : interfaces) {
+    tcp::RailOptions rail;
+    rail.address = {interface.address, static_cast<uint8_t>(interface.prefixBits), 0};
+    // Loopback addresses may stand for rails whose traffic takes other interfaces.
+    if (!interface.address.isLoopback()) rail.device = interface.name;
+    rail.index = rails.size();
+    AG_ASSIGN_OR_RETURN(std::unique_ptr<tcp::TcpRail> made, tcp::TcpRail::create(std::move(rail), poller_, directory_));
+    addresses.push_back(made->address());
+    rails_.push_back(made.get());
+    rails.push_back(options.decorate ? options.decorate(std::move(made)) : std::move(made));
+  }
+  StripedOptions striping;
+  striping.rank = options.rank;
+  striping.epoch = options.epoch;
+  striping.peerTimeout = options.peerTimeout;
+  auto striped = std::make_unique<Striped>(std::move(rails), striping);
+  striped_ = striped.get();
+  messenger_ = std::make_unique<FramedMessenger>(options.rank, options.size, std::move(striped), poller_);
+  if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
+  return directory_.publish(std::move(addresses));
+}
+
+NetworkMessenger::~NetworkMessenger() {
+  if (messenger_ != nullptr && links_.descriptor() >= 0) poller_.remove(linksId_, links_.descriptor());
+}
+
+void NetworkMessenger::ready(uint32_t) {
+  links_.read([this](std::string_view name, bool isUp) {
+    for (tcp::TcpRail* rail : rails_) {
+      if (rail->device() == name) rail->carrierChanged(isUp);
+    }
+  });
+}
+
+uint64_t NetworkMessenger::numRefused() const {
+  uint64_t sum = 0;
+  for (const tcp::TcpRail* rail : rails_) sum += rail->numRefused();
+  return sum;
+}
+
+std::string NetworkMessenger::describe() const {
+  const bool isUnproven = directory_.options().key.empty() && mode_ == toString(Protection::kEncrypted);
+  std::string text = mode_ + (isUnproven ? ", opportunistic" : "") + " over " + std::to_string(rails_.size()) +
+                     (rails_.size() == 1 ? " rail: " : " rails: ");
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    text += (i > 0 ? ", " : "") + toString(rails_[i]->address().address);
+    if (!rails_[i]->device().empty()) text += " (" + rails_[i]->device() + ")";
+  }
+  return text;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// NetworkMessenger: messages between processes over all network interfaces of the host. Puts the parts together: rails
+// on the selected interfaces, striped, with messages on top, found through a store.
+//
+// Threading: as messenger.h says; no thread of its own. The store outlives it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/directory.h"
+#include "comm/topology/interfaces.h"
+#include "comm/transport/framed_messenger.h"
+#include "comm/transport/poller.h"
+#include "comm/transport/striped/striped.h"
+#include "comm/transport/tcp/tcp_rail.h"
+
+namespace agspeed::comm {
+
+struct NetworkOptions {
+  int rank = 0;
+  int size = 1;
+  uint32_t epoch = 0;      ///< incarnation of the group
+  std::string interfaces;  ///< as in comm/topology/selector.h
+  /// integrity, authenticated, encrypted or opportunistic; empty: authenticated with a key, opportunistic without.
+  std::string mode;
+  JobKey key;
+  std::chrono::milliseconds peerTimeout{10000};
+  /// Addresses to use as rails instead of selected interfaces.
+  std::vector<Interface> rails;
+  /// Wraps each rail before it is striped; for tests.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> decorate;
+
+  /// What the environment says: job key, mode, interfaces (agspeed's variable before NCCL's before Gloo's), timeout.
+  static StatusOr<NetworkOptions> fromKnobs(int rank, int size);
+};
+
+class NetworkMessenger final : public Messenger, private Poller::Handler {
+ public:
+  /// Listens on the rails and makes this rank known; connects when there is something to send or to receive.
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(Store& store, const NetworkOptions& options);
+  ~NetworkMessenger() override;
+
+  int rank() const override { return messenger_->rank(); }
+  int size() const override { return messenger_->size(); }
+  void send(Transfer& transfer) override { messenger_->send(transfer); }
+  void receive(Transfer& transfer) override { messenger_->receive(transfer); }
+  void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
+  bool progress(Clock::time_point until) override { return messenger_->progress(until); }
+  void wake() override { poller_.wake(); }
+
+  const StripedCounters& counters() const { return striped_->counters(); }
+  const std::vector<RailAddress>& rails() const { return directory_.rails(); }
+  /// Connections refused because they did not prove to be peers.
+  uint64_t numRefused() const;
+  /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1)".
+  std::string describe() const;
+
+ private:
+  NetworkMessenger(Store& store, DirectoryOptions options, std::string mode);
+  Status open(const NetworkOptions& options);
+  void ready(uint32_t events) override;
+
+  const std::string mode_;
+  Poller poller_;
+  LinkWatcher links_;
+  Directory directory_;
+  std::vector<tcp::TcpRail*> rails_;  ///< owned by striped_, perhaps through decorators
+  Striped* striped_ = nullptr;        ///< owned by messenger_
+  std::unique_ptr<FramedMessenger> messenger_;
+  Poller::Id linksId_ = 0;
+};
+
+}  // namespace agspeed::comm

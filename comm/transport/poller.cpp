@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/poller.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace agspeed::comm {
+namespace {
+
+constexpr uint64_t kWakeUp = UINT64_MAX;
+constexpr int kMaxEvents = 64;
+
+uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
+
+/// epoll_wait with a timeout finer than a millisecond where the kernel has it.
+int waitFor(int epoll, epoll_event* events, Clock::duration timeout) {
+  const auto nanoseconds = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count());
+  const timespec limit = {static_cast<time_t>(nanoseconds / 1'000'000'000),
+                          static_cast<long>(nanoseconds % 1'000'000'000)};
+  const int count = epoll_pwait2(epoll, events, kMaxEvents, &limit, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;
+  return epoll_wait(epoll, events, kMaxEvents, static_cast<int>((nanoseconds + 999'999) / 1'000'000));
+}
+
+}  // namespace
+
+Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeUp_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeUp;
+  AG_CHECK(epoll_ >= 0 && wakeUp_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeUp_, &event) == 0,
+           std::string("cannot poll: ") + std::strerror(errno));
+}
+
+Poller::~Poller() {
+  close(wakeUp_);
+  close(epoll_);
+}
+
+Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
+  if (freeSlots_.empty()) {
+    freeSlots_.push_back(static_cast<Id>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const Id id = freeSlots_.back();
+  freeSlots_.pop_back();
+  slots_[id].handler = &handler;
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = keyOf(id, slots_[id].generation);
+  AG_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0,
+           std::string("cannot poll: ") + std::strerror(errno));
+  return id;
+}
+
+void Poller::remove(Id id, int descriptor) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  slots_[id].handler = nullptr;
+  ++slots_[id].generation;  // an event of it that was already fetched finds no handler
+  freeSlots_.push_back(id);
+}
+
+bool Poller::wait(Clock::time_point until) {
+  std::array<epoll_event, kMaxEvents> events;
+  const bool isInThePast = until == Clock::time_point();
+  const int count = waitFor(epoll_, events.data(), isInThePast ? Clock::duration::zero() : until - Clock::now());
+  bool isWoken = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t key = events[static_cast<size_t>(i)].data.u64;
+    if (key == kWakeUp) {
+      uint64_t value = 0;
+      isWoken = read(wakeUp_, &value, sizeof(value)) > 0 || isWoken;
+      continue;
+    }
+    const Slot slot = slots_[key & UINT32_MAX];
+    if (slot.handler != nullptr && slot.generation == key >> 32) {
+      slot.handler->ready(events[static_cast<size_t>(i)].events);
+    }
+  }
+  return isWoken;
+}
+
+void Poller::wake() {
+  const uint64_t one = 1;
+  // A full counter means that a wake is already on its way.
+  [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));
+}
+
+}  // namespace agspeed::comm

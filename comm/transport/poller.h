@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Poller: one epoll for everything a messenger waits for, and the eventfd that ends a wait. wake() may be called from
+// any thread; everything else from the messenger's. A handler may add and remove handlers, itself included.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/transport/messenger.h"
+
+namespace agspeed::comm {
+
+class Poller {
+ public:
+  class Handler {
+   public:
+    /// The descriptor has these epoll events.
+    virtual void ready(uint32_t events) = 0;
+
+   protected:
+    ~Handler() = default;
+  };
+  using Id = uint32_t;
+
+  Poller();
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  /// Calls the handler when the descriptor has one of `events`, until remove(). The descriptor stays the caller's.
+  Id add(int descriptor, uint32_t events, Handler& handler);
+  void remove(Id id, int descriptor);
+
+  /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. Returns: whether wake()
+  /// was called.
+  bool wait(Clock::time_point until);
+  void wake();
+
+ private:
+  struct Slot {
+    Handler* handler = nullptr;
+    uint32_t generation = 0;
+  };
+  int epoll_;
+  int wakeUp_;
+  std::vector<Slot> slots_;
+  std::vector<Id> freeSlots_;
+};
+
+}  // namespace agspeed::comm

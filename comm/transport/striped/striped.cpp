@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/striped/striped.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Frames up to this size look for the rail with the least delay.
+constexpr size_t kSmallBytes = 4096;
+/// Messages from this size on are finished at their sender by the acknowledgement, so it must not be late.
+constexpr uint64_t kLargeMessageBytes = 64 * 1024;
+constexpr uint64_t kMaxBytesDue = 256 * 1024;
+constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
+constexpr Clock::duration kIdleTick = milliseconds(100);
+constexpr Clock::duration kWarnAfter = milliseconds(500);
+/// For rails that lose frames without saying so: when a frame counts as lost, doubled each time.
+constexpr Clock::duration kFirstResend = milliseconds(30);
+constexpr Clock::duration kLongestResend = milliseconds(2000);
+
+bool overlaps(ByteView left, ByteView right) {
+  return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
+}
+
+}  // namespace
+
+std::string_view toString(LossCause cause) {
+  switch (cause) {
+    case LossCause::kClosed: return "closed";
+    case LossCause::kRefused: return "refused";
+    case LossCause::kCorrupted: return "corrupted";
+    case LossCause::kStalled: return "stalled";
+    case LossCause::kUnreachable: return "unreachable";
+    case LossCause::kIncompatible: return "incompatible";
+  }
+  return "unknown";
+}
+
+class Striped::RailSink final : public Transport::Sink {
+ public:
+  RailSink(Striped& striped, int rail) : striped_(striped), rail_(rail) {}
+
+  std::span<std::byte> place(int peer, const FrameHeader& header) override {
+    return striped_.place(rail_, peer, header);
+  }
+  void arrived(int peer, const FrameHeader& header) override { striped_.arrived(rail_, peer, header); }
+  void acknowledged(int, uint64_t) override {}
+  void writable(int peer) override { striped_.writable(rail_, peer); }
+  void lost(int peer, LossCause cause, const Status& status) override { striped_.lost(rail_, peer, cause, status); }
+
+ private:
+  Striped& striped_;
+  const int rail_;
+};
+
+Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions options)
+    : rails_(std::move(rails)), options_(options) {
+  AG_CHECK(!rails_.empty(), "no rail to stripe over");
+  capabilities_ = rails_.front()->capabilities();
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    const Capabilities& rail = rails_[i]->capabilities();
+    capabilities_.isReliable = capabilities_.isReliable && rail.isReliable;
+    capabilities_.hasManualProgress = capabilities_.hasManualProgress || rail.hasManualProgress;
+    capabilities_.segmentBytes = std::min(capabilities_.segmentBytes, rail.segmentBytes);
+    capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, rail.maxPayloadBytes);
+    sinks_.push_back(std::make_unique<RailSink>(*this, static_cast<int>(i)));
+    rails_[i]->attach(*sinks_.back());
+  }
+  if (rails_.size() > 1) {
+    capabilities_.segmentBytes = 16 * 1024;
+    capabilities_.maxPayloadBytes = std::min<uint32_t>(capabilities_.maxPayloadBytes, 64 * 1024);
+  }
+  capabilities_.isOrdered = false;
+  capabilities_.isAcknowledging = true;
+  counters_.rails.resize(rails_.size());
+}
+
+Striped::~Striped() = default;
+
+Striped::Peer& Striped::peerOf(int rank) {
+  const auto [entry, isNew] = peers_.try_emplace(rank);
+  Peer& peer = entry->second;
+  if (isNew) {
+    peer.placements.resize(rails_.size());
+    peer.causes.resize(rails_.size(), LossCause::kUnreachable);
+    peer.isUp.resize(rails_.size());
+    peer.resendAfter = kFirstResend;
+    for (const auto& rail : rails_) rail->connect(rank);
+  }
+  return peer;
+}
+
+void Striped::connect(int peer) { peerOf(peer); }
+
+bool Striped::canSend(int rank) const {
+  const auto found = peers_.find(rank);
+  if (found == peers_.end() || found->second.stage == Stage::kDead) return false;
+  const Peer& peer = found->second;
+  return peer.numToResend == 0 && peer.outstanding.size() < ReceiveWindow::kFrames &&
+         std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->canSend(rank); });
+}
+
+int Striped::chooseRail(const Peer& peer, int rank, size_t size) const {
+  int best = kNoRail;
+  double bestDelay = 0;
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    const size_t rail = (peer.turn + i) % rails_.size();
+    if (!rails_[rail]->canSend(rank)) continue;
+    if (size > kSmallBytes || rails_.size() == 1) return static_cast<int>(rail);
+    const double delay = rails_[rail]->delaySeconds(rank);
+    if (best == kNoRail || delay < bestDelay) {
+      best = static_cast<int>(rail);
+      bestDelay = delay;
+    }
+  }
+  return best;
+}
+
+void Striped::send(int rank, const OutgoingFrame& frame) {
+  Peer& peer = peerOf(rank);
+  const int rail = chooseRail(peer, rank, frame.payload.size());
+  AG_CHECK(rail != kNoRail, "send() without canSend()");
+  Outstanding& outstanding = peer.outstanding.emplace_back(Outstanding{frame, kNoRail, {}});
+  outstanding.frame.header.number = peer.firstNumber + peer.outstanding.size() - 1;
+  outstanding.frame.header.epoch = options_.epoch;
+  transmit(rank, peer, outstanding, rail);
+}
+
+void Striped::transmit(int rank, Peer& peer, Outstanding& outstanding, int rail) {
+  const auto index = static_cast<size_t>(rail);
+  outstanding.rail = rail;
+  // Only rails that lose frames silently are watched by time.
+  if (!capabilities_.isReliable) outstanding.sentAt = Clock::now();
+  outstanding.frame.header.acknowledged = peer.received.next();
+  peer.acknowledged = peer.received.next();
+  peer.firstDue = peer.lastDue >= peer.acknowledged ? peer.lastDue : 0;
+  peer.bytesDue = 0;
+  peer.turn = (index + 1) % rails_.size();
+  ++counters_.rails[index].numFrames;
+  counters_.rails[index].numBytes += outstanding.frame.payload.size();
+  // A copy: the rail may be lost within the call, and its frames then change.
+  const OutgoingFrame frame = outstanding.frame;
+  rails_[index]->send(rank, frame);
+}
+
+void Striped::resend(int rank, Peer& peer) {
+  for (size_t i = 0; i < peer.outstanding.size() && peer.numToResend > 0; ++i) {
+    Outstanding& outstanding = peer.outstanding[i];
+    if (outstanding.rail != kNoRail) continue;
+    const int rail = chooseRail(peer, rank, outstanding.frame.payload.size());
+    if (rail == kNoRail) return;
+    --peer.numToResend;
+    ++counters_.numResent;
+    transmit(rank, peer, outstanding, rail);
+  }
+}
+
+void Striped::abandon(int rank, ByteView bytes) {
+  const auto found = peers_.find(rank);
+  if (found == peers_.end()) return;
+  for (const auto& rail : rails_) rail->abandon(rank, bytes);
+  for (Outstanding& outstanding : found->second.outstanding) {
+    OutgoingFrame& frame = outstanding.frame;
+    if (!overlaps(frame.payload, bytes)) continue;
+    // The number must still arrive, or nothing after it could be acknowledged.
+    frame.header.kind = FrameKind::kVoid;
+    frame.header.length = 0;
+    frame.payload = {};
+  }
+}
+
+bool Striped::isFlushed() const {
+  return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
+         std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+           return entry.second.numToResend == 0 || entry.second.stage == Stage::kDead;
+         });
+}
+
+double Striped::delaySeconds(int peer) const { return rails_.front()->delaySeconds(peer); }
+
+Clock::time_point Striped::tick(Clock::time_point now) {
+  Clock::time_point next = now + kIdleTick;
+  for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
+  for (auto& [rank, peer] : peers_) {
+    if (peer.stage == Stage::kDead) continue;
+    judge(rank, peer, now);
+    if (!capabilities_.isReliable) resendLate(rank, peer, now);
+    if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
+    if (!peer.outstanding.empty() || peer.received.next() > peer.acknowledged)
+      next = std::min(next, now + kAcknowledgeAfter);
+  }
+  return next;
+}
+
+void Striped::acknowledge(int rank, Peer& peer) {
+  const int rail = chooseRail(peer, rank, 0);
+  if (rail == kNoRail) return;
+  ++counters_.numAcks;
+  Outstanding ack;
+  ack.frame.header.kind = FrameKind::kAck;
+  ack.frame.header.epoch = options_.epoch;
+  transmit(rank, peer, ack, rail);
+}
+
+void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
+  if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end() || peer.downSince == Clock::time_point()) {
+    return;
+  }
+  const auto isRefused = [](LossCause cause) { return cause == LossCause::kRefused; };
+  if (std::all_of(peer.causes.begin(), peer.causes.end(), isRefused)) {
+    return giveUp(rank, peer, LossCause::kRefused, "its process has ended: nobody listens there any more");
+  }
+  const Clock::duration gone = now - peer.downSince;
+  const Clock::duration limit = peer.stage == Stage::kNew ? options_.connectTimeout : options_.peerTimeout;
+  const std::string seconds = std::to_string(std::chrono::duration_cast<milliseconds>(gone).count()) + " ms";
+  if (gone > limit) return giveUp(rank, peer, LossCause::kUnreachable, "no rail has led to it for " + seconds);
+  if (gone > kWarnAfter && !peer.isWarned) {
+    peer.isWarned = true;
+    AG_LOG(kWarn, "rank " + std::to_string(options_.rank) + ": no rail leads to rank " + std::to_string(rank) +
+                      " for " + seconds + " (" + peer.lastFailure + "); trying on");
+  }
+}
+
+void Striped::giveUp(int rank, Peer& peer, LossCause cause, const std::string& why) {
+  peer.stage = Stage::kDead;
+  peer.outstanding.clear();
+  peer.numToResend = 0;
+  const std::string last = peer.lastFailure.empty() ? "" : " (last: " + peer.lastFailure + ")";
+  const std::string text =
+      "rank " + std::to_string(options_.rank) + " lost rank " + std::to_string(rank) + ": " + why + last;
+  sink_->lost(rank, cause, cause == LossCause::kIncompatible ? invalidArgument(why) : unavailable(text));
+}
+
+void Striped::resendLate(int rank, Peer& peer, Clock::time_point now) {
+  bool isLate = false;
+  for (Outstanding& outstanding : peer.outstanding) {
+    if (outstanding.rail == kNoRail || now - outstanding.sentAt < peer.resendAfter) continue;
+    isLate = true;
+    outstanding.rail = kNoRail;
+    ++peer.numToResend;
+  }
+  if (isLate) peer.resendAfter = std::min(2 * peer.resendAfter, kLongestResend);
+  resend(rank, peer);
+}
+
+std::span<std::byte> Striped::place(int rail, int rank, const FrameHeader& header) {
+  Peer& peer = peerOf(rank);
+  Placement& placement = peer.placements[static_cast<size_t>(rail)];
+  placement = {};
+  const bool isWanted = header.epoch == options_.epoch && peer.received.isWanted(header.number);
+  if (!isWanted || peer.stage == Stage::kDead) return {};
+  // The sender has given up an earlier copy that is still arriving: what is left of it must not be written any more.
+  for (size_t other = 0; other < rails_.size(); ++other) {
+    if (peer.placements[other].number != header.number) continue;
+    rails_[other]->abandon(rank, peer.placements[other].target);
+    peer.placements[other] = {};
+  }
+  const std::span<std::byte> target = sink_->place(rank, header);
+  placement = {header.number, target};
+  return target;
+}
+
+void Striped::arrived(int rail, int rank, const FrameHeader& header) {
+  Peer& peer = peerOf(rank);
+  Placement& placement = peer.placements[static_cast<size_t>(rail)];
+  const bool isPlaced = header.length == 0 || placement.number == header.number;
+  placement = {};
+  if (header.epoch != options_.epoch || peer.stage == Stage::kDead) return;
+  takeAcknowledgement(rank, peer, header.acknowledged);
+  if (header.number == 0) return;
+  if (!peer.received.isWanted(header.number)) {
+    ++counters_.numDuplicates;
+    peer.bytesDue += kMaxBytesDue;  // its sender has not heard of it
+    return acknowledge(rank, peer);
+  }
+  if (!isPlaced) return;  // a newer copy is on its way
+  peer.received.add(header.number);
+  const bool isDue = isAcknowledgementDue(peer, header);
+  sink_->arrived(rank, header);
+  // What the sink has sent meanwhile carried the acknowledgement.
+  if (isDue && peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
+}
+
+bool Striped::isAcknowledgementDue(Peer& peer, const FrameHeader& header) const {
+  peer.bytesDue += header.length;
+  if (header.total >= kLargeMessageBytes && header.offset + header.length == header.total) {
+    peer.lastDue = std::max(peer.lastDue, header.number);
+    if (peer.firstDue == 0) peer.firstDue = header.number;
+  }
+  return peer.bytesDue >= kMaxBytesDue || (peer.firstDue != 0 && peer.received.next() > peer.firstDue);
+}
+
+void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
+  const uint64_t end = std::min(acknowledged, peer.firstNumber + peer.outstanding.size());
+  if (peer.firstNumber >= end) return;
+  const bool wasFull = peer.outstanding.size() >= ReceiveWindow::kFrames;
+  while (peer.firstNumber < end) {
+    const Outstanding outstanding = std::move(peer.outstanding.front());
+    peer.outstanding.pop_front();
+    ++peer.firstNumber;
+    if (outstanding.rail == kNoRail) --peer.numToResend;
+    if (outstanding.frame.header.length > 0 && counters_.numResent > 0) {
+      // An earlier copy may still be in a rail's hands.
+      for (const auto& rail : rails_) rail->abandon(rank, outstanding.frame.payload);
+    }
+    sink_->acknowledged(rank, outstanding.frame.token);
+  }
+  peer.resendAfter = kFirstResend;
+  if (wasFull) sink_->writable(rank);
+}
+
+void Striped::writable(int rail, int rank) {
+  Peer& peer = peerOf(rank);
+  if (peer.stage == Stage::kDead) return;
+  peer.stage = Stage::kAlive;
+  peer.isUp[static_cast<size_t>(rail)] = true;
+  peer.downSince = {};
+  peer.isWarned = false;
+  resend(rank, peer);
+  if (peer.numToResend == 0) sink_->writable(rank);
+}
+
+void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
+  Peer& peer = peerOf(rank);
+  if (peer.stage == Stage::kDead) return;
+  const auto index = static_cast<size_t>(rail);
+  ++counters_.rails[index].numLosses;
+  peer.isUp[index] = false;
+  peer.causes[index] = cause;
+  peer.lastFailure = status.message();
+  if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status.message());
+  AG_LOG(kInfo, status.message() + " (" + std::string(toString(cause)) + ")");
+  for (Outstanding& outstanding : peer.outstanding) {
+    if (outstanding.rail != rail) continue;
+    outstanding.rail = kNoRail;
+    ++peer.numToResend;
+  }
+  // An acknowledgement may have been on it.
+  peer.acknowledged = 1;
+  if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end()) {
+    resend(rank, peer);
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  if (peer.downSince == Clock::time_point()) peer.downSince = now;
+  judge(rank, peer, now);
+}
+
+}  // namespace agspeed::comm

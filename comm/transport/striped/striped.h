@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Striped: one reliable transport made of several rails. Every frame goes to a rail that can take it now, starting with
+// another rail each time; rails take more as the network drains them, so quick rails carry more than slow ones without
+// being measured. Small frames take the rail where they arrive first.
+//
+// A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
+// receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
+// ended), or when no rail has led to it for peerTimeout.
+//
+// Acknowledgements travel in every header; of their own they are sent when a large message is complete, when many bytes
+// are waiting for one, and after a while. One thread at a time; owns its rails.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/transport/striped/receive_window.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm {
+
+struct StripedOptions {
+  int rank = 0;
+  uint32_t epoch = 0;
+  std::chrono::milliseconds peerTimeout{10000};    ///< without any rail that leads to the peer
+  std::chrono::milliseconds connectTimeout{1000};  ///< the same, for a peer that was never reached
+};
+
+/// What has happened so far, for reports.
+struct StripedCounters {
+  struct Rail {
+    uint64_t numFrames = 0;
+    uint64_t numBytes = 0;
+    uint64_t numLosses = 0;
+  };
+  std::vector<Rail> rails;
+  uint64_t numResent = 0;
+  uint64_t numDuplicates = 0;
+  uint64_t numAcks = 0;  ///< frames that carried nothing else
+};
+
+class Striped final : public Transport {
+ public:
+  Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions options);
+  ~Striped() override;
+
+  const StripedCounters& counters() const { return counters_; }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  void attach(Sink& sink) override { sink_ = &sink; }
+  void connect(int peer) override;
+  bool canSend(int peer) const override;
+  void send(int peer, const OutgoingFrame& frame) override;
+  void abandon(int peer, ByteView bytes) override;
+  bool isFlushed() const override;
+  Clock::time_point tick(Clock::time_point now) override;
+  double delaySeconds(int peer) const override;
+
+ private:
+  static constexpr int kNoRail = -1;
+
+  /// Hands a rail's events on with the rail's number.
+  class RailSink;
+
+  /// A frame on its way.
+  struct Outstanding {
+    OutgoingFrame frame;
+    int rail = kNoRail;  ///< where it was sent; kNoRail: to be sent again
+    Clock::time_point sentAt{};
+  };
+  struct Placement {
+    uint64_t number = 0;
+    ByteView target;
+  };
+  enum class Stage { kNew, kAlive, kDead };
+
+  struct Peer {
+    Stage stage = Stage::kNew;
+    // Sending. outstanding[i] has the number firstNumber + i.
+    std::deque<Outstanding> outstanding;
+    uint64_t firstNumber = 1;
+    size_t numToResend = 0;
+    size_t turn = 0;
+    Clock::duration resendAfter{};
+    // Receiving.
+    ReceiveWindow received;
+    std::vector<Placement> placements;  ///< per rail: the frame arriving now
+    uint64_t acknowledged = 1;          ///< what the peer was last told
+    uint64_t firstDue = 0;              ///< ends of large messages the peer waits to hear of: the first and the last
+    uint64_t lastDue = 0;
+    uint64_t bytesDue = 0;
+    // Rails.
+    std::vector<LossCause> causes;  ///< of the rails' last failures; meaningful while none is up
+    std::vector<bool> isUp;
+    Clock::time_point downSince{};  ///< when the last rail was lost, or the peer first wanted
+    bool isWarned = false;
+    std::string lastFailure;
+  };
+
+  Peer& peerOf(int peer);
+  int chooseRail(const Peer& peer, int rank, size_t size) const;
+  void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
+  void resend(int rank, Peer& peer);
+  void acknowledge(int rank, Peer& peer);
+  void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);
+  void giveUp(int rank, Peer& peer, LossCause cause, const std::string& why);
+  void judge(int rank, Peer& peer, Clock::time_point now);
+  void resendLate(int rank, Peer& peer, Clock::time_point now);
+
+  std::span<std::byte> place(int rail, int rank, const FrameHeader& header);
+  void arrived(int rail, int rank, const FrameHeader& header);
+  void writable(int rail, int rank);
+  void lost(int rail, int rank, LossCause cause, const Status& status);
+  /// Counts a frame in; whether an acknowledgement is due now.
+  bool isAcknowledgementDue(Peer& peer, const FrameHeader& header) const;
+
+  std::vector<std::unique_ptr<Transport>> rails_;
+  std::vector<std::unique_ptr<RailSink>> sinks_;
+  StripedOptions options_;
+  Capabilities capabilities_;
+  StripedCounters counters_;
+  Sink* sink_ = nullptr;
+  std::map<int, Peer> peers_;
+};
+
+}  // namespace agspeed::comm

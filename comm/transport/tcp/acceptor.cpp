@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/tcp/acceptor.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "runtime/base/log.h"
+
+namespace agspeed::comm::tcp {
+namespace {
+
+constexpr size_t kMaxPending = 64;
+constexpr int kMaxAcceptsAtOnce = 16;
+constexpr std::chrono::milliseconds kGreetingTimeout{1000};
+/// Enough to recognise a stranger by.
+constexpr size_t kMagicBytes = 6;
+
+}  // namespace
+
+Acceptor::Acceptor(Poller& poller, Socket listener, Directory& directory, Owner& owner)
+    : poller_(poller),
+      listener_(std::move(listener)),
+      directory_(directory),
+      owner_(owner),
+      pollId_(poller.add(listener_.descriptor(), EPOLLIN, *this)) {}
+
+Acceptor::~Acceptor() { poller_.remove(pollId_, listener_.descriptor()); }
+
+Acceptor::Pending::Pending(Acceptor& owner, Socket connection)
+    : acceptor(owner),
+      socket(std::move(connection)),
+      pollId(owner.poller_.add(socket.descriptor(), EPOLLIN, *this)),
+      deadline(Clock::now() + kGreetingTimeout) {}
+
+Acceptor::Pending::~Pending() {
+  if (socket.isOpen()) acceptor.poller_.remove(pollId, socket.descriptor());
+}
+
+void Acceptor::ready(uint32_t) {
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+    std::optional<Socket> socket = listener_.accept();
+    if (!socket) return;
+    if (pending_.size() >= kMaxPending) {
+      ++numRefused_;
+      pending_.pop_front();
+    }
+    pending_.emplace_back(*this, std::move(*socket));
+    pending_.back().self = std::prev(pending_.end());
+  }
+}
+
+void Acceptor::expire(Clock::time_point now) {
+  while (!pending_.empty() && pending_.front().deadline < now) {
+    ++numRefused_;
+    pending_.pop_front();
+  }
+}
+
+void Acceptor::Pending::ready(uint32_t) { acceptor.finish(*this, acceptor.read(*this)); }
+
+Acceptor::Verdict Acceptor::read(Pending& pending) {
+  // Not one byte beyond the greeting is read: what follows are frames.
+  const size_t wanted = pending.responder ? kConfirmBytes : kRequestBytes;
+  const iovec part = {pending.bytes.data() + pending.size, wanted - pending.size};
+  const Moved moved = pending.socket.read(std::span(&part, 1));
+  if (!moved.isOpen) return Verdict::kRefuse;
+  pending.size += moved.numBytes;
+  if (!pending.responder && pending.size >= kMagicBytes && !readClaim(pending.bytes)) return Verdict::kRefuse;
+  if (pending.size < wanted) return Verdict::kWait;
+  if (!pending.responder) return answer(pending);
+  return pending.responder->isConfirmedBy(std::span(pending.bytes).first<kConfirmBytes>()) ? Verdict::kAccept
+                                                                                           : Verdict::kRefuse;
+}
+
+Acceptor::Verdict Acceptor::answer(Pending& pending) {
+  const std::optional<Claim> claim = readClaim(pending.bytes);
+  const DirectoryOptions& self = directory_.options();
+  const bool isForUs = claim && claim->to == static_cast<uint32_t>(self.rank) && claim->epoch == self.epoch &&
+                       claim->protection == self.protection && claim->from != claim->to &&
+                       claim->from < static_cast<uint32_t>(self.size);
+  if (!isForUs) return Verdict::kRefuse;
+  pending.peer = static_cast<int>(claim->from);
+  const StatusOr<const Peer*> peer = directory_.find(pending.peer, Clock::now());
+  if (!peer || *peer == nullptr) return Verdict::kRefuse;
+  pending.responder = Responder::answer(pending.bytes, (*peer)->secret);
+  if (!pending.responder) return Verdict::kRefuse;
+  pending.size = 0;
+  const iovec part = {const_cast<std::byte*>(pending.responder->reply().data()), kReplyBytes};
+  return pending.socket.write(std::span(&part, 1)).numBytes == kReplyBytes ? Verdict::kWait : Verdict::kRefuse;
+}
+
+void Acceptor::finish(Pending& pending, Verdict verdict) {
+  if (verdict == Verdict::kWait) return;
+  if (verdict == Verdict::kRefuse) {
+    ++numRefused_;
+    AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) +
+                      " refused a connection that does not prove to be one of this job");
+    pending_.erase(pending.self);
+    return;
+  }
+  poller_.remove(pending.pollId, pending.socket.descriptor());
+  Socket socket = std::move(pending.socket);
+  const int peer = pending.peer;
+  Opener opener(directory_.options().protection, pending.responder->frameKey());
+  pending_.erase(pending.self);
+  socket.prepare();
+  owner_.accepted(peer, std::move(socket), std::move(opener));
+}
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Acceptor: the listener of a rail. Anybody can connect to it, so a connection gets a fixed-size buffer, a deadline and
+// one of a few places, and is closed at the first byte that no peer would send. Only one that proves the secret of a
+// pair is handed on. Owned by the rail; one thread.
+#pragma once
+
+#include <array>
+#include <list>
+#include <optional>
+
+#include "comm/rendezvous/directory.h"
+#include "comm/security/sealing.h"
+#include "comm/transport/poller.h"
+#include "comm/transport/secure/handshake.h"
+#include "comm/transport/tcp/socket.h"
+
+namespace agspeed::comm::tcp {
+
+class Acceptor final : public Poller::Handler {
+ public:
+  class Owner {
+   public:
+    /// An authenticated connection that brings the frames of `peer`.
+    virtual void accepted(int peer, Socket socket, Opener opener) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  Acceptor(Poller& poller, Socket listener, Directory& directory, Owner& owner);
+  ~Acceptor();
+
+  void ready(uint32_t events) override;
+  /// Closes connections that have not proven themselves in time.
+  void expire(Clock::time_point now);
+  size_t numPending() const { return pending_.size(); }
+  uint64_t numRefused() const { return numRefused_; }
+
+ private:
+  struct Pending final : Poller::Handler {
+    Pending(Acceptor& acceptor, Socket socket);
+    ~Pending();
+    void ready(uint32_t events) override;
+
+    Acceptor& acceptor;
+    Socket socket;
+    Poller::Id pollId;
+    Clock::time_point deadline;
+    std::array<std::byte, kRequestBytes> bytes{};  ///< of the request, then of the confirmation
+    size_t size = 0;
+    int peer = -1;
+    std::optional<Responder> responder;  ///< once the request was answered
+    std::list<Pending>::iterator self;
+  };
+  enum class Verdict { kWait, kRefuse, kAccept };
+
+  Verdict read(Pending& pending);
+  Verdict answer(Pending& pending);
+  void finish(Pending& pending, Verdict verdict);
+
+  Poller& poller_;
+  Socket listener_;
+  Directory& directory_;
+  Owner& owner_;
+  Poller::Id pollId_;
+  std::list<Pending> pending_;  ///< oldest first
+  uint64_t numRefused_ = 0;
+};
+
+}  // namespace agspeed::comm::tcp

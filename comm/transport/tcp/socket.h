@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Socket: a TCP descriptor that closes itself, and the few calls that the rail needs. All sockets are non-blocking and
+// closed on exec. One thread at a time.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "comm/rendezvous/record.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm::tcp {
+
+/// What a read or write moved. isOpen is false when the connection is of no use any more.
+struct Moved {
+  size_t numBytes = 0;
+  bool isOpen = true;
+};
+
+/// The kernel's view of a connection.
+struct Vitals {
+  uint64_t bytesAcked = 0;
+  uint32_t packetsInFlight = 0;
+  std::chrono::milliseconds sinceLastAck{0};
+  double roundTripSeconds = 0;
+  double bytesPerSecond = 0;  ///< 0 when not known yet
+};
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+
+  /// Listens on this address only; port 0 lets the kernel choose. Fills in the port.
+  static StatusOr<Socket> listen(RailAddress& address);
+  /// Starts to connect from `source`, and through `device` where the process may bind to one.
+  static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target);
+
+  bool isOpen() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+  void close();
+  /// Closes without waiting for what was written to arrive.
+  void reset();
+
+  /// The next connection waiting at a listener.
+  std::optional<Socket> accept() const;
+  /// 0 when a connection attempt has succeeded, else its errno.
+  int connectError() const;
+  /// Sets up a connected socket for frames.
+  void prepare() const;
+  /// Bytes that may wait in the kernel beyond those in flight before the socket counts as full.
+  void limitUnsent(int numBytes) const;
+
+  Moved read(std::span<const iovec> parts) const;
+  Moved write(std::span<const iovec> parts) const;
+  /// Bytes written that the peer's kernel has not acknowledged.
+  size_t unacknowledgedBytes() const;
+  Vitals vitals() const;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace agspeed::comm::tcp

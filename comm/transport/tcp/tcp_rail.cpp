@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/tcp/tcp_rail.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace agspeed::comm::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Clock::duration kFirstPause = milliseconds(5);
+constexpr Clock::duration kLongestPause = milliseconds(500);
+/// A connection that lasted this long was not part of a flap.
+constexpr Clock::duration kLastingTime = milliseconds(1000);
+constexpr Clock::duration kBusyTick = milliseconds(10);
+constexpr Clock::duration kIdleTick = milliseconds(100);
+
+}  // namespace
+
+StatusOr<std::unique_ptr<TcpRail>> TcpRail::create(RailOptions options, Poller& poller, Directory& directory) {
+  AG_ASSIGN_OR_RETURN(Socket listener, Socket::listen(options.address));
+  return std::unique_ptr<TcpRail>(new TcpRail(std::move(options), std::move(listener), poller, directory));
+}
+
+TcpRail::TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory)
+    : options_(std::move(options)),
+      poller_(poller),
+      directory_(directory),
+      acceptor_(poller, std::move(listener), directory, *this) {}
+
+const Transport::Capabilities& TcpRail::capabilities() const {
+  static constexpr Capabilities kCapabilities = {
+      .isReliable = true, .isOrdered = true, .segmentBytes = kMaxPayloadBytes / 2, .maxPayloadBytes = kMaxPayloadBytes};
+  return kCapabilities;
+}
+
+void TcpRail::connect(int peer) { lanes_[peer].isWanted = true; }
+
+bool TcpRail::canSend(int peer) const {
+  const auto lane = lanes_.find(peer);
+  return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->canSend();
+}
+
+void TcpRail::send(int peer, const OutgoingFrame& frame) { lanes_.at(peer).writer->send(frame); }
+
+void TcpRail::abandon(int peer, ByteView bytes) {
+  const auto lane = lanes_.find(peer);
+  if (lane == lanes_.end()) return;
+  if (lane->second.writer != nullptr) lane->second.writer->abandon(bytes);
+  if (lane->second.reader != nullptr) lane->second.reader->abandon(bytes);
+}
+
+bool TcpRail::isFlushed() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
+    return entry.second.writer == nullptr || entry.second.writer->isFlushed();
+  });
+}
+
+double TcpRail::delaySeconds(int peer) const {
+  const auto lane = lanes_.find(peer);
+  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds() : 0;
+}
+
+Clock::time_point TcpRail::tick(Clock::time_point now) {
+  closedWriters_.clear();
+  closedReaders_.clear();
+  acceptor_.expire(now);
+  Clock::time_point next = now + (acceptor_.numPending() > 0 ? kBusyTick : kIdleTick);
+  for (auto& [peer, lane] : lanes_) {
+    if (lane.writer != nullptr) lane.writer->check(now);
+    if (lane.isWanted && lane.writer == nullptr && now >= lane.nextAttempt) attempt(peer, lane, now);
+    if (lane.writer != nullptr) next = std::min(next, now + kBusyTick);
+    if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
+  }
+  return next;
+}
+
+void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
+  const StatusOr<const Peer*> found = directory_.find(peer, now);
+  if (!found) {
+    lane.isWanted = false;
+    return sink_->lost(peer, LossCause::kIncompatible, found.status());
+  }
+  if (*found == nullptr) {  // it has not started yet
+    lane.nextAttempt = now + kFirstPause;
+    return;
+  }
+  const PeerRecord& record = (*found)->record;
+  const int theirs = pairRail(directory_.rails(), options_.index, record.rails);
+  if (theirs < 0) {
+    return failAttempt(peer, lane, LossCause::kUnreachable,
+                       describe(peer, "the peer has no address of the same kind (IPv4 or IPv6)"));
+  }
+  StatusOr<Socket> socket =
+      Socket::connect(options_.address.address, options_.device, record.rails[static_cast<size_t>(theirs)]);
+  if (!socket) return failAttempt(peer, lane, LossCause::kUnreachable, describe(peer, socket.status().message()));
+  const DirectoryOptions& self = directory_.options();
+  const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
+  lane.upSince = {};
+  lane.writer = std::make_unique<Writer>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
+                                         self.protection, peer, *this);
+}
+
+void TcpRail::failAttempt(int peer, Lane& lane, LossCause cause, const Status& status) {
+  const Clock::time_point now = Clock::now();
+  const bool hasLasted = lane.upSince != Clock::time_point() && now - lane.upSince > kLastingTime;
+  lane.pause = hasLasted ? kFirstPause : std::clamp(lane.pause * 2, kFirstPause, kLongestPause);
+  // The first attempt after a connection that lasted is made at once: it tells a dead peer from a dead connection.
+  lane.nextAttempt = hasLasted ? now : now + lane.pause;
+  sink_->lost(peer, cause, status);
+}
+
+void TcpRail::writerWritable(int peer) {
+  Lane& lane = lanes_.at(peer);
+  if (lane.upSince == Clock::time_point()) lane.upSince = Clock::now();
+  sink_->writable(peer);
+}
+
+void TcpRail::writerLost(int peer, LossCause cause, const std::string& why) {
+  Lane& lane = lanes_.at(peer);
+  closedWriters_.push_back(std::move(lane.writer));
+  failAttempt(peer, lane, cause, describe(peer, why));
+}
+
+void TcpRail::readerLost(int peer, LossCause) { closedReaders_.push_back(std::move(lanes_.at(peer).reader)); }
+
+void TcpRail::accepted(int peer, Socket socket, Opener opener) {
+  Lane& lane = lanes_[peer];
+  // The old connection ends before the new one places anything, so that late bytes of the old one harm nothing.
+  lane.reader = std::make_unique<Reader>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
+}
+
+void TcpRail::carrierChanged(bool isUp) {
+  if (isUp == hasCarrier_) return;
+  hasCarrier_ = isUp;
+  for (auto& [peer, lane] : lanes_) {
+    lane.nextAttempt = {};
+    if (!isUp && lane.writer != nullptr) lane.writer->giveUp("the interface " + options_.device + " has no carrier");
+  }
+}
+
+Status TcpRail::describe(int peer, const std::string& what) const {
+  return unavailable("rank " + std::to_string(directory_.options().rank) + ": rail " + std::to_string(options_.index) +
+                     " (" + toString(options_.address.address) + ") to rank " + std::to_string(peer) + ": " + what);
+}
+
+}  // namespace agspeed::comm::tcp

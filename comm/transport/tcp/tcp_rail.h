@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// TcpRail: frames over TCP between one local address and an address of each peer. A pair of ranks uses two connections,
+// one per direction, each made by its sender when it first has something to send; so nobody has to agree on who
+// connects, and a sender alone decides when to give a connection up and make another.
+//
+// A lost connection is made again after a pause that doubles with every failure and shrinks back only when a connection
+// has lasted, so that a flapping rail is damped. One thread at a time; poller and directory outlive the rail.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/directory.h"
+#include "comm/transport/poller.h"
+#include "comm/transport/tcp/acceptor.h"
+#include "comm/transport/tcp/reader.h"
+#include "comm/transport/tcp/writer.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::tcp {
+
+struct RailOptions {
+  RailAddress address;  ///< port 0: any
+  std::string device;   ///< interface that sockets are bound to where that is allowed; empty: by address only
+  size_t index = 0;     ///< among this rank's rails
+};
+
+class TcpRail final : public Transport, public Writer::Owner, public Reader::Owner, public Acceptor::Owner {
+ public:
+  /// Listens at once; address() then has the port.
+  static StatusOr<std::unique_ptr<TcpRail>> create(RailOptions options, Poller& poller, Directory& directory);
+
+  const RailAddress& address() const { return options_.address; }
+  const std::string& device() const { return options_.device; }
+  /// Connections refused because they did not prove to be peers.
+  uint64_t numRefused() const { return acceptor_.numRefused(); }
+  /// The kernel says that the interface lost or regained its carrier.
+  void carrierChanged(bool isUp);
+
+  const Capabilities& capabilities() const override;
+  void attach(Sink& sink) override { sink_ = &sink; }
+  void connect(int peer) override;
+  bool canSend(int peer) const override;
+  void send(int peer, const OutgoingFrame& frame) override;
+  void abandon(int peer, ByteView bytes) override;
+  bool isFlushed() const override;
+  Clock::time_point tick(Clock::time_point now) override;
+  double delaySeconds(int peer) const override;
+
+  void writerWritable(int peer) override;
+  void writerLost(int peer, LossCause cause, const std::string& why) override;
+  void readerLost(int peer, LossCause cause) override;
+  void accepted(int peer, Socket socket, Opener opener) override;
+
+ private:
+  /// The two connections with a peer.
+  struct Lane {
+    bool isWanted = false;
+    std::unique_ptr<Writer> writer;
+    std::unique_ptr<Reader> reader;
+    Clock::time_point upSince{};
+    Clock::time_point nextAttempt{};
+    Clock::duration pause{};
+  };
+
+  TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
+  void attempt(int peer, Lane& lane, Clock::time_point now);
+  void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
+  Status describe(int peer, const std::string& what) const;
+
+  RailOptions options_;
+  Poller& poller_;
+  Directory& directory_;
+  Acceptor acceptor_;
+  Sink* sink_ = nullptr;
+  bool hasCarrier_ = true;
+  std::map<int, Lane> lanes_;
+  // Closed connections whose functions may still be on the stack.
+  std::vector<std::unique_ptr<Writer>> closedWriters_;
+  std::vector<std::unique_ptr<Reader>> closedReaders_;
+};
+
+}  // namespace agspeed::comm::tcp

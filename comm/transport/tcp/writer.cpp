@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/tcp/writer.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace agspeed::comm::tcp {
+namespace {
+
+constexpr std::chrono::milliseconds kConnectTimeout{1000};
+/// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the rail is cut.
+constexpr std::chrono::milliseconds kStallTimeout{150};
+constexpr double kStallRoundTrips = 6;
+
+/// Bytes that may wait in the kernel beyond those in flight: enough that a rail never runs dry between two turns of the
+/// event loop, few enough that a slow rail does not take what a quick one could send sooner.
+constexpr int kMinUnsentBytes = 32 * 1024;
+constexpr int kMaxUnsentBytes = 512 * 1024;
+constexpr double kUnsentSeconds = 2e-3;
+
+iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+
+bool overlaps(ByteView left, ByteView right) {
+  return left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
+}
+
+LossCause causeOf(int error) {
+  if (error == ECONNREFUSED) return LossCause::kRefused;
+  if (error == ECONNRESET || error == EPIPE) return LossCause::kClosed;
+  return LossCause::kUnreachable;
+}
+
+}  // namespace
+
+Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner)
+    : poller_(poller),
+      socket_(std::move(socket)),
+      initiator_(std::move(initiator)),
+      protection_(protection),
+      peer_(peer),
+      owner_(owner),
+      // Edge-triggered, so that a full socket costs no system call to wait for.
+      pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
+      startedAt_(Clock::now()),
+      progressAt_(startedAt_) {}
+
+Writer::~Writer() {
+  if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
+}
+
+void Writer::close(LossCause cause, const std::string& why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  poller_.remove(pollId_, socket_.descriptor());
+  socket_.reset();
+  owner_.writerLost(peer_, cause, why);
+}
+
+void Writer::ready(uint32_t events) {
+  if (state_ == State::kConnecting) finishConnecting();
+  if (state_ == State::kGreeting) return finishGreeting();
+  if (state_ != State::kUp) return;
+  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterGreeting();
+  if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
+    flush();
+    if (canSend()) owner_.writerWritable(peer_);
+  }
+}
+
+bool Writer::writeSmall(ByteView bytes) {
+  // An empty socket takes a greeting whole, or it is of no use.
+  const iovec part = partOf(bytes);
+  return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
+}
+
+void Writer::finishConnecting() {
+  if (const int error = socket_.connectError(); error != 0) {
+    return close(causeOf(error), std::string("connecting failed: ") + std::strerror(error));
+  }
+  socket_.prepare();
+  if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the greeting");
+  state_ = State::kGreeting;
+}
+
+void Writer::finishGreeting() {
+  const iovec part = {reply_.data() + replySize_, reply_.size() - replySize_};
+  const Moved moved = socket_.read(std::span(&part, 1));
+  if (!moved.isOpen) return close(LossCause::kClosed, "closed during the greeting");
+  replySize_ += moved.numBytes;
+  if (replySize_ < reply_.size()) return;
+  const std::optional<ConfirmBytes> confirm = initiator_.confirm(reply_);
+  if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove who it is");
+  if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the greeting");
+  sealer_.emplace(protection_, initiator_.frameKey(reply_));
+  vitals_ = socket_.vitals();
+  socket_.limitUnsent(unsentBytes_ = kMinUnsentBytes);
+  progressAt_ = Clock::now();
+  state_ = State::kUp;
+  owner_.writerWritable(peer_);
+}
+
+void Writer::readAfterGreeting() {
+  std::byte byte{};
+  const iovec part = {&byte, 1};
+  const Moved moved = socket_.read(std::span(&part, 1));
+  if (!moved.isOpen) return close(LossCause::kClosed, "closed by the peer");
+  if (moved.numBytes > 0) close(LossCause::kCorrupted, "bytes from the wrong end");
+}
+
+void Writer::send(const OutgoingFrame& frame) {
+  const size_t tagSize = tagBytes(protection_);
+  const std::span<std::byte> prefix(prefix_);
+  encodeHeader(frame.header, prefix.first<kHeaderBytes>());
+  sealer_->sign(prefix.first(kHeaderBytes), prefix.subspan(kHeaderBytes, tagSize));
+  payload_ = frame.payload;
+  size_ = kHeaderBytes + tagSize;
+  written_ = 0;
+  if (!payload_.empty()) {
+    const std::span<std::byte> tag = std::span(tag_).first(tagSize);
+    if (protection_ == Protection::kEncrypted) {
+      owned_.resize(payload_.size());
+      sealer_->encrypt(payload_, owned_, tag);
+      payload_ = owned_;
+    } else {
+      sealer_->sign(payload_, tag);
+    }
+    size_ += payload_.size() + tagSize;
+  }
+  flush();
+}
+
+void Writer::flush() {
+  const size_t tagSize = tagBytes(protection_);
+  const ByteView parts[] = {std::span(prefix_).first(kHeaderBytes + tagSize), payload_,
+                            std::span(tag_).first(payload_.empty() ? 0 : tagSize)};
+  std::array<iovec, std::size(parts)> left;
+  size_t numLeft = 0;
+  size_t skipped = written_;
+  for (const ByteView part : parts) {
+    const size_t skip = std::min(skipped, part.size());
+    skipped -= skip;
+    if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
+  }
+  const Moved moved = socket_.write(std::span(left).first(numLeft));
+  if (!moved.isOpen) return close(LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
+  written_ += moved.numBytes;
+}
+
+void Writer::abandon(ByteView bytes) {
+  if (isFlushed() || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
+  owned_.assign(payload_.begin(), payload_.end());
+  payload_ = owned_;
+}
+
+void Writer::check(Clock::time_point now) {
+  if (state_ == State::kConnecting && now - startedAt_ > kConnectTimeout) {
+    close(LossCause::kUnreachable, "no answer to connecting");
+  }
+  // A greeting may stay unanswered for long: the peer's process is at other work, but its kernel must be there.
+  if (state_ != State::kGreeting && state_ != State::kUp) return;
+  if (socket_.unacknowledgedBytes() == 0) {
+    progressAt_ = now;
+    return;
+  }
+  vitals_ = socket_.vitals();
+  limitUnsent();
+  // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
+  if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) progressAt_ = now;
+  bytesAcked_ = vitals_.bytesAcked;
+  const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(vitals_.roundTripSeconds * kStallRoundTrips));
+  const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
+  if (now - progressAt_ > limit && vitals_.sinceLastAck > limit) {
+    close(LossCause::kStalled, "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms");
+  }
+}
+
+void Writer::limitUnsent() {
+  const int wanted = static_cast<int>(
+      std::clamp<double>(vitals_.bytesPerSecond * kUnsentSeconds, kMinUnsentBytes, kMaxUnsentBytes));
+  if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
+  socket_.limitUnsent(unsentBytes_ = wanted);
+}
+
+double Writer::delaySeconds() const {
+  const double queued = static_cast<double>(socket_.unacknowledgedBytes());
+  return vitals_.roundTripSeconds / 2 + (vitals_.bytesPerSecond > 0 ? queued / vitals_.bytesPerSecond : 0);
+}
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writer: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
+// writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back on it
+// but the greeting; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "comm/security/sealing.h"
+#include "comm/transport/poller.h"
+#include "comm/transport/secure/handshake.h"
+#include "comm/transport/tcp/socket.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::tcp {
+
+class Writer final : public Poller::Handler {
+ public:
+  class Owner {
+   public:
+    virtual void writerWritable(int peer) = 0;
+    /// The writer is closed; it is deleted after it has returned.
+    virtual void writerLost(int peer, LossCause cause, const std::string& why) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  /// `socket` has begun to connect.
+  Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
+  ~Writer();
+
+  bool isUp() const { return state_ == State::kUp; }
+  bool canSend() const { return isUp() && written_ == size_; }
+  bool isFlushed() const { return written_ == size_; }
+  void send(const OutgoingFrame& frame);
+  void abandon(ByteView bytes);
+  /// Watches for stalls; called every few ms while there may be bytes in flight.
+  void check(Clock::time_point now);
+  /// Gives the connection up: the rail is known to be cut.
+  void giveUp(const std::string& why) { close(LossCause::kStalled, why); }
+  double delaySeconds() const;
+
+  void ready(uint32_t events) override;
+
+ private:
+  enum class State { kConnecting, kGreeting, kUp, kClosed };
+
+  void finishConnecting();
+  void finishGreeting();
+  void readAfterGreeting();
+  void flush();
+  void close(LossCause cause, const std::string& why);
+  bool writeSmall(ByteView bytes);
+  void limitUnsent();
+
+  Poller& poller_;
+  Socket socket_;
+  const Initiator initiator_;
+  const Protection protection_;
+  const int peer_;
+  Owner& owner_;
+  Poller::Id pollId_;
+  State state_ = State::kConnecting;
+  std::array<std::byte, kReplyBytes> reply_{};
+  size_t replySize_ = 0;
+  std::optional<Sealer> sealer_;
+
+  // The frame being written: prefix_ (header and its tag), payload_, tag_; written_ of size_ bytes are gone.
+  std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix_{};
+  ByteView payload_;
+  std::array<std::byte, kMaxTagBytes> tag_{};
+  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or abandoned
+  size_t size_ = 0;
+  size_t written_ = 0;
+
+  // Watching.
+  Clock::time_point startedAt_;
+  Clock::time_point progressAt_;
+  uint64_t bytesAcked_ = 0;
+  int unsentBytes_ = 0;
+  Vitals vitals_;
+};
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transport: frames to peers. A rail (tcp) implements it, a decorator (striped, faulty) wraps others of it, and
+// FramedMessenger makes messages of it. What a transport cannot do it declares; whoever builds on it makes up for it:
+//
+//   rail        frames may get lost with their connection; order holds within a connection
+//   striped     every counted frame arrives exactly once, in any order, whatever rails are left
+//
+// Threading: one thread at a time drives everything. Ownership: a payload stays its sender's; the transport reads it
+// until the frame is acknowledged or abandoned. Calls of the Sink come from within send(), tick() or the poller.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "comm/transport/frame_format.h"
+#include "comm/transport/messenger.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+using ByteView = std::span<const std::byte>;
+
+/// A frame to send. The number and what it acknowledges are filled in by whoever keeps count (striped).
+struct OutgoingFrame {
+  FrameHeader header;
+  ByteView payload;
+  uint64_t token = 0;  ///< comes back with the acknowledgement
+};
+
+/// Why frames can get lost.
+enum class LossCause {
+  kClosed,        ///< the peer's end was closed: its process may have ended
+  kRefused,       ///< nobody listens there any more
+  kCorrupted,     ///< bytes that no intact peer sends
+  kStalled,       ///< no sign of the peer's kernel
+  kUnreachable,   ///< no way to the peer
+  kIncompatible,  ///< the peer cannot be used at all; final
+};
+std::string_view toString(LossCause cause);
+
+class Transport {
+ public:
+  struct Capabilities {
+    bool isReliable = false;         ///< a frame is delivered unless its connection is reported lost
+    bool isOrdered = false;          ///< frames of one connection arrive in the order they were sent
+    bool isAcknowledging = false;    ///< Sink::acknowledged comes for every counted frame
+    bool needsRegistration = false;  ///< payloads must lie in registered memory
+    bool hasManualProgress = false;  ///< moves bytes only in tick(), which must then be called without waiting
+    bool hasWaitDescriptor = true;   ///< the poller sees when there is something to do
+    uint32_t segmentBytes = 0;       ///< payload that spreads a message of some hundred KiB well
+    uint32_t maxPayloadBytes = 0;
+  };
+
+  class Sink {
+   public:
+    /// Where the payload of an arriving frame goes: exactly header.length bytes, or nothing to discard it. May be
+    /// called again for a frame whose first copy did not arrive whole.
+    virtual std::span<std::byte> place(int peer, const FrameHeader& header) = 0;
+    /// The frame is complete and checked; its payload stands where place() said.
+    virtual void arrived(int peer, const FrameHeader& header) = 0;
+    /// The peer has received the frame; its payload is not read any more.
+    virtual void acknowledged(int peer, uint64_t token) = 0;
+    /// canSend(peer) has become true.
+    virtual void writable(int peer) = 0;
+    /// The connection to the peer is gone or could not be made. Rail: frames on it may be lost, the rail goes on
+    /// trying. Striped: the peer is given up.
+    virtual void lost(int peer, LossCause cause, const Status& status) = 0;
+
+   protected:
+    ~Sink() = default;
+  };
+
+  virtual ~Transport() = default;
+  virtual const Capabilities& capabilities() const = 0;
+  /// Who gets what arrives. Called once, before anything else; the sink outlives the transport's use.
+  virtual void attach(Sink& sink) = 0;
+  /// Wants a connection from now on. Returns at once; writable() or lost() follow.
+  virtual void connect(int peer) = 0;
+  virtual bool canSend(int peer) const = 0;
+  /// Requires: canSend(peer). Never blocks.
+  virtual void send(int peer, const OutgoingFrame& frame) = 0;
+  /// From now on no byte of `bytes` is read or written for this peer: frames under way end without it.
+  virtual void abandon(int peer, ByteView bytes) = 0;
+  /// Whether everything given to send() has left this process.
+  virtual bool isFlushed() const = 0;
+  /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.
+  virtual Clock::time_point tick(Clock::time_point now) = 0;
+  /// About how long a small frame would take to arrive.
+  virtual double delaySeconds(int peer) const = 0;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/network_messenger.h"
+
+#include "tests/comm/conformance/messenger_suite.h"
+#include "tests/comm/transport/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+struct Network final : MessengerGroup {
+  Network(int size, int numRails, const NetworkGroup::Change& change) : group(size, numRails, change) {}
+  Messenger& messenger(int rank) override { return group[rank]; }
+  NetworkGroup group;
+};
+
+MessengerCase network(std::string name, int numRails, std::string mode) {
+  return {std::move(name), [=](int size) {
+            return std::make_unique<Network>(size, numRails, [=](NetworkOptions& options) { options.mode = mode; });
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Network, MessengerConformance,
+                         testing::Values(network("OneRail", 1, "integrity"), network("ThreeRails", 3, "opportunistic"),
+                                         network("Encrypted", 2, "encrypted")),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/network_messenger.h"
+
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/transport/faulty/faulty.h"
+#include "tests/comm/transport/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+const JobKey kKey(20, std::byte{7});
+
+uint64_t freshSeed() { return std::random_device()(); }
+
+class Modes : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(Modes, CarryMessagesBetweenAllRanks) {
+  const auto& [mode, numRails] = GetParam();
+  const uint64_t seed = freshSeed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  NetworkGroup group(3, numRails, [&, name = mode](NetworkOptions& options) {
+    options.mode = name;
+    if (name == "authenticated" || name == "encrypted") options.key = kKey;
+  });
+  EXPECT_EQ(group.exchange(60, 1 << 20, seed), "");
+  for (int rank = 0; rank < group.size(); ++rank) EXPECT_EQ(group[rank].counters().numResent, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Modes,
+                         testing::Combine(testing::Values("integrity", "authenticated", "encrypted", "opportunistic"),
+                                          testing::Values(1, 3)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + std::to_string(std::get<1>(info.param)) + "Rails";
+                         });
+
+TEST(NetworkMessenger, AllRailsCarryALargeMessage) {
+  NetworkGroup group(2, 4);
+  ASSERT_EQ(group.exchange(2, 16, freshSeed()), "");
+  Parcel send(1, {9, 9, 9}, 32 << 20);
+  Parcel receive(0, {9, 9, 9}, 32 << 20);
+  group[1].receive(receive);
+  group[0].send(send);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+  for (const StripedCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 20);
+}
+
+TEST(NetworkMessenger, ALargeMessageWaitsForItsReceiverWithoutBlockingOthers) {
+  NetworkGroup group(2, 1);
+  Parcel large(1, {0, 0, 1}, 8 << 20);
+  Parcel small(1, {0, 0, 2}, 100);
+  Parcel receiveSmall(0, {0, 0, 2}, 100);
+  group[0].send(large);
+  group[0].send(small);
+  group[1].receive(receiveSmall);
+  ASSERT_TRUE(group.drive([&] { return receiveSmall.numFinished > 0; }));
+  EXPECT_EQ(large.numFinished, 0);
+  Parcel receiveLarge(0, {0, 0, 1}, 8 << 20);
+  group[1].receive(receiveLarge);
+  ASSERT_TRUE(group.drive([&] { return receiveLarge.numFinished > 0 && large.numFinished > 0; }));
+}
+
+TEST(NetworkMessenger, SmallMessagesBeyondTheCreditWaitForTheirReceivers) {
+  NetworkGroup group(2, 1);
+  constexpr size_t kBytes = 60000;
+  constexpr int kMessages = 200;
+  std::vector<std::unique_ptr<Parcel>> sends;
+  std::vector<std::unique_ptr<Parcel>> receives;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    sends.push_back(std::make_unique<Parcel>(1, MessageId{0, i, 0}, kBytes));
+    sends.back()->storage[i] = std::byte{1};
+    group[0].send(*sends.back());
+  }
+  group.drive([] { return false; }, milliseconds(50));
+  const auto numFinished = std::count_if(sends.begin(), sends.end(), [](auto& send) { return send->numFinished > 0; });
+  EXPECT_LE(numFinished * kBytes, FramedMessenger::kEagerWindowBytes);
+  for (uint32_t i = kMessages; i-- > 0;) {
+    receives.push_back(std::make_unique<Parcel>(0, MessageId{0, i, 0}, kBytes));
+    group[1].receive(*receives.back());
+  }
+  ASSERT_TRUE(group.drive([&] {
+    return std::all_of(receives.begin(), receives.end(), [](auto& receive) { return receive->numFinished > 0; });
+  }));
+  for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(receives[kMessages - 1 - i]->storage, sends[i]->storage);
+}
+
+TEST(NetworkMessenger, ARankThatEndsIsNamedAtOnce) {
+  NetworkGroup group(3, 2);
+  ASSERT_EQ(group.exchange(20, 10000, freshSeed()), "");
+  Parcel receive(2, {5, 5, 5}, 100000);
+  Parcel other(1, {5, 5, 6}, 4);
+  group[0].receive(receive);
+  group[0].receive(other);
+  group.drive([] { return false; }, milliseconds(20));
+  group.destroy(2);
+  const Clock::time_point start = Clock::now();
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
+  EXPECT_LT(Clock::now() - start, milliseconds(2000));
+  EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(receive.status.message(), HasSubstr("rank 0 lost rank 2"));
+  EXPECT_EQ(other.numFinished, 0);
+  Parcel later(2, {5, 5, 7}, 4);
+  group[0].send(later);
+  EXPECT_EQ(later.status.code(), StatusCode::kUnavailable);
+}
+
+TEST(NetworkMessenger, ARankThatIsStartedLaterIsWaitedFor) {
+  MemoryStore store;
+  auto first = NetworkMessenger::create(store, loopbackOptions(0, 2, 1)).value();
+  Parcel send(1, {0, 0, 0}, 1000);
+  first->send(send);
+  for (int i = 0; i < 3; ++i) first->progress(Clock::now() + milliseconds(5));
+  auto second = NetworkMessenger::create(store, loopbackOptions(1, 2, 1)).value();
+  Parcel receive(0, {0, 0, 0}, 1000);
+  second->receive(receive);
+  const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+  while (receive.numFinished == 0 && Clock::now() < limit) {
+    first->progress({});
+    second->progress({});
+  }
+  EXPECT_TRUE(receive.numFinished > 0 && receive.status.isOk());
+}
+
+TEST(NetworkMessenger, WhatWasSentArrivesThoughTheSenderEnds) {
+  NetworkGroup group(2, 2);
+  ASSERT_EQ(group.exchange(10, 100, freshSeed()), "");
+  Parcel send(1, {0, 0, 1}, 30000);
+  send.storage[7] = std::byte{7};
+  Parcel receive(0, {0, 0, 1}, 30000);
+  group[0].send(send);
+  ASSERT_EQ(send.numFinished, 1);
+  group.destroy(0);
+  group[1].receive(receive);
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
+  EXPECT_EQ(receive.storage, send.storage) << receive.status.toString();
+}
+
+TEST(NetworkMessenger, APeerWithAnotherKeyIsRefusedWithItsReason) {
+  NetworkGroup group(2, 1, [](NetworkOptions& options) { options.key = JobKey(20, std::byte(options.rank)); });
+  Parcel receive(1, {0, 0, 0}, 4);
+  group[0].receive(receive);
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
+  EXPECT_EQ(receive.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(receive.status.message(), HasSubstr("another job key"));
+}
+
+TEST(NetworkMessenger, BadOptionsAreNamed) {
+  MemoryStore store;
+  NetworkOptions options = loopbackOptions(0, 2, 1);
+  options.mode = "none";
+  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'none' is no mode"));
+  options.mode = "authenticated";
+  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));
+  options.mode = "";
+  options.rails.clear();
+  options.interfaces = "nosuch0";
+  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'nosuch0' selects no interface"));
+}
+
+TEST(NetworkMessenger, SaysHowItIsConnected) {
+  NetworkGroup group(2, 2);
+  EXPECT_EQ(group[0].describe(), "opportunistic over 2 rails: 127.0.0.1, 127.0.0.2");
+}
+
+struct FaultCase {
+  const char* name;
+  FaultPlan plan;
+};
+
+class FrameFaults : public testing::TestWithParam<FaultCase> {};
+
+TEST_P(FrameFaults, LoseNoMessage) {
+  const uint64_t seed = freshSeed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  uint64_t numRails = 0;
+  NetworkGroup group(3, 2, [&](NetworkOptions& options) {
+    options.decorate = [&, plan = GetParam().plan](std::unique_ptr<Transport> rail) mutable {
+      plan.seed = seed + numRails++;
+      return std::make_unique<Faulty>(std::move(rail), plan);
+    };
+  });
+  EXPECT_EQ(group.exchange(100, 1 << 18, seed), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, FrameFaults,
+                         testing::Values(FaultCase{"Dropped", {.dropped = 0.1}},
+                                         FaultCase{"Repeated", {.repeated = 0.3}},
+                                         FaultCase{"Delayed", {.delayed = 0.3}},
+                                         FaultCase{"All", {.dropped = 0.1, .repeated = 0.1, .delayed = 0.1}}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections of strangers to a rail's listener: none is accepted, none costs much, peers go on unharmed.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "comm/transport/secure/handshake.h"
+#include "tests/comm/transport/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A connection of somebody else.
+class Stranger {
+ public:
+  explicit Stranger(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(rail.port);
+    std::memcpy(&address.sin_addr, rail.address.bytes.data(), 4);
+    EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
+  }
+  ~Stranger() { close(descriptor_); }
+  Stranger(const Stranger&) = delete;
+
+  void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  /// Whether the other end has closed the connection; it never says a word first.
+  bool isClosed() const {
+    char byte = 0;
+    const ssize_t size = recv(descriptor_, &byte, 1, MSG_DONTWAIT);
+    EXPECT_LE(size, 0);
+    return size == 0 || (size < 0 && errno != EAGAIN);
+  }
+
+ private:
+  int descriptor_;
+};
+
+size_t countDescriptors() {
+  size_t count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+class Strangers : public testing::Test {
+ protected:
+  Strangers() { EXPECT_EQ(group_.exchange(10, 1000, 1), ""); }
+
+  const RailAddress& target() { return group_[0].rails().front(); }
+  bool isRefused(const Stranger& stranger) {
+    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(5000));
+  }
+
+  NetworkGroup group_{2, 1};
+};
+
+TEST_F(Strangers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
+  using namespace std::string_view_literals;
+  for (const std::string_view text :
+       {"GET / HTTP/1.1\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv, "SSH-2.0-probe\r\n"sv}) {
+    const Stranger stranger(target());
+    stranger.say(bytesOf(text));
+    EXPECT_TRUE(isRefused(stranger)) << text;
+  }
+  EXPECT_EQ(group_.exchange(10, 100000, 2), "");
+}
+
+TEST_F(Strangers, WhoSayNothingAreRefusedAfterAWhile) {
+  const Stranger stranger(target());
+  EXPECT_TRUE(isRefused(stranger));
+}
+
+TEST_F(Strangers, WhoClaimToBePeersWithoutTheSecretAreRefused) {
+  const Digest guess = {};
+  for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
+    const Stranger stranger(target());
+    stranger.say(Initiator({Protection::kAuthenticated, 0, from, 0}, guess).request());
+    EXPECT_TRUE(isRefused(stranger)) << "claims to be rank " << from;
+  }
+  EXPECT_EQ(group_.exchange(10, 100000, 3), "");
+}
+
+TEST_F(Strangers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
+  std::mt19937 random(5);
+  const size_t before = countDescriptors();
+  const uint64_t refusedBefore = group_[0].numRefused();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    for (int i = 0; i < 50; ++i) {
+      strangers.push_back(std::make_unique<Stranger>(target()));
+      std::vector<std::byte> garbage(random() % 200);
+      for (std::byte& byte : garbage) byte = std::byte(random());
+      if (i % 5 != 0) strangers.back()->say(garbage);
+      group_[0].progress({});
+    }
+    ASSERT_EQ(group_.exchange(5, 20000, static_cast<uint64_t>(round)), "");
+    strangers.clear();
+    group_[0].progress({});
+    ASSERT_LE(countDescriptors(), before + 80) << "round " << round;
+  }
+  EXPECT_GT(group_[0].numRefused(), refusedBefore + 500);
+}
+
+}  // namespace
+}  // namespace agspeed::comm
