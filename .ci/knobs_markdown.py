@@ -9,9 +9,7 @@ from pathlib import Path
 
 BASE = Path(__file__).resolve().parent.parent / "runtime" / "base"
 OUTPUT = BASE / "knobs.md"
-ROW = re.compile(
-    r'^AG_KNOB\(\s*\w+,\s*([\w:]+),\s*(.+?),\s*"([A-Z]+_\w+)",\s*((?:"(?:\\.|[^"])*"\s*)+)\)', re.M | re.S
-)
+ROW = re.compile(r'^AG_KNOB\(\s*\w+,\s*([\w:]+),\s*(.+?),\s*"([A-Z]+_\w+)",\s*((?:"(?:\\.|[^"])*"\s*)+)\)', re.M | re.S)
 
 
 def markdown(definitions: str) -> str:
