@@ -9,7 +9,6 @@ namespace {
 
 constexpr uint16_t kMagic = 0xa65f;
 constexpr auto kVersion = static_cast<uint8_t>(PeerRecord::kVersion);
-constexpr uint32_t kNoFlags = 0;
 
 bool isPossible(const FrameHeader& header) {
   if (header.kind < FrameKind::kData || header.kind > FrameKind::kEager) return false;
@@ -23,7 +22,7 @@ bool isPossible(const FrameHeader& header) {
 void encodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out) {
   ByteWriter writer(out);
   writer.put(kMagic).put(kVersion).put(header.kind).put(header.length).put(header.epoch);
-  writer.put(header.id.communicator).put(header.id.step).put(kNoFlags).put(header.id.sequence);
+  writer.put(header.id.communicator).put(header.id.step).put(header.attempt).put(header.id.sequence);
   writer.put(header.total).put(header.offset).put(header.number).put(header.acknowledged).put(header.consumed);
 }
 
@@ -36,14 +35,14 @@ std::optional<FrameHeader> decodeHeader(std::span<const std::byte, kHeaderBytes>
   header.epoch = reader.take<uint32_t>();
   header.id.communicator = reader.take<uint32_t>();
   header.id.step = reader.take<uint32_t>();
-  const auto flags = reader.take<uint32_t>();
+  header.attempt = reader.take<uint32_t>();
   header.id.sequence = reader.take<uint64_t>();
   header.total = reader.take<uint64_t>();
   header.offset = reader.take<uint64_t>();
   header.number = reader.take<uint64_t>();
   header.acknowledged = reader.take<uint64_t>();
   header.consumed = reader.take<uint64_t>();
-  if (!isOurs || flags != kNoFlags || !isPossible(header)) return std::nullopt;
+  if (!isOurs || !isPossible(header)) return std::nullopt;
   return header;
 }
 

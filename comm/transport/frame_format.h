@@ -9,7 +9,7 @@
 //   offset  0  magic u16, version u8, kind u8     24  operation u64     48  number u64
 //           4  length u32                         32  total u64         56  acknowledged u64
 //           8  epoch u32                          40  offset u64        64  consumed u64
-//          12  communicator u32, step u32, flags u32
+//          12  communicator u32, step u32, attempt u32
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -45,6 +45,7 @@ struct FrameHeader {
   uint64_t total = 0;         ///< bytes of the whole message
   uint64_t offset = 0;        ///< of the payload in the message
   uint64_t number = 0;        ///< counts the frames from sender to receiver from 1 on; 0: not counted, may get lost
+  uint32_t attempt = 0;       ///< how often the frame was sent before
   uint64_t acknowledged = 0;  ///< the sender of this frame has received all frames with lower numbers
   uint64_t consumed = 0;      ///< bytes of small messages from the receiver of this frame that found their receives
 };

@@ -315,8 +315,6 @@ void FramedMessenger::arrivedData(int rank, Peer& peer, const FrameHeader& heade
   if (message.numReceived < message.total || message.transfer == nullptr) return;
   if (message.isBuffered) std::copy(message.buffer.begin(), message.buffer.end(), message.transfer->bytes.begin());
   if (header.kind == FrameKind::kEager) consume(peer, message.total);
-  // A second copy of a frame may still be arriving; it must not touch what is the caller's again.
-  if (message.total > 0) transport_->abandon(rank, message.transfer->bytes);
   finish(message.transfer, {});
   peer.incoming.erase(found);
 }

@@ -158,6 +158,7 @@ void Striped::resend(int rank, Peer& peer) {
     if (rail == kNoRail) return;
     --peer.numToResend;
     ++counters_.numResent;
+    ++outstanding.frame.header.attempt;
     transmit(rank, peer, outstanding, rail);
   }
 }
@@ -256,14 +257,16 @@ std::span<std::byte> Striped::place(int rail, int rank, const FrameHeader& heade
   placement = {};
   const bool isWanted = header.epoch == options_.epoch && peer.received.isWanted(header.number);
   if (!isWanted || peer.stage == Stage::kDead) return {};
-  // The sender has given up an earlier copy that is still arriving: what is left of it must not be written any more.
+  // Of two copies that arrive at once the later attempt counts: its sender has given up the connection of the other,
+  // which may end at any byte. What is left of that copy must not be written any more.
   for (size_t other = 0; other < rails_.size(); ++other) {
     if (peer.placements[other].number != header.number) continue;
+    if (peer.placements[other].attempt > header.attempt) return {};
     rails_[other]->abandon(rank, peer.placements[other].target);
     peer.placements[other] = {};
   }
   const std::span<std::byte> target = sink_->place(rank, header);
-  placement = {header.number, target};
+  placement = {header.number, header.attempt, target};
   return target;
 }
 
@@ -280,7 +283,7 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
     peer.bytesDue += kMaxBytesDue;  // its sender has not heard of it
     return acknowledge(rank, peer);
   }
-  if (!isPlaced) return;  // a newer copy is on its way
+  if (!isPlaced) return;  // a later attempt is on its way
   peer.received.add(header.number);
   const bool isDue = isAcknowledgementDue(peer, header);
   sink_->arrived(rank, header);

@@ -74,6 +74,7 @@ class Striped final : public Transport {
   };
   struct Placement {
     uint64_t number = 0;
+    uint32_t attempt = 0;
     ByteView target;
   };
   enum class Stage { kNew, kAlive, kDead };

@@ -39,7 +39,7 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
       3, 2, [](NetworkOptions& options) { options.mode = GetParam().mode; }, std::move(owned));
   EXPECT_EQ(group.exchange(80, 1 << 18, seed), "");
   const RelayCounts& counts = store.counts();
-  EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 3);
+  EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 0);
   EXPECT_GT(totalLosses(group), 0u);
 }
 
@@ -50,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                     StreamCase{"FlipsEncrypted", "encrypted", {.bytesPerFlip = 200e3}},
                     StreamCase{"Cuts", "opportunistic", {.bytesPerCut = 200e3}},
                     StreamCase{"Repeats", "opportunistic", {.bytesPerRepeat = 200e3}},
-                    StreamCase{"All", "integrity", {.bytesPerFlip = 2e6, .bytesPerCut = 2e6, .bytesPerRepeat = 2e6}}),
+                    StreamCase{
+                        "All", "integrity", {.bytesPerFlip = 600e3, .bytesPerCut = 600e3, .bytesPerRepeat = 600e3}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {

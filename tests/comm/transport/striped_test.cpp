@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/striped/striped.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace agspeed::comm {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A rail that records what it is given and lets the test play the network.
+struct FakeRail final : Transport {
+  const Capabilities& capabilities() const override { return can; }
+  void attach(Sink& to) override { sink = &to; }
+  void connect(int) override {}
+  bool canSend(int) const override { return room > 0; }
+  void send(int, const OutgoingFrame& frame) override {
+    --room;
+    sent.push_back(frame);
+  }
+  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
+  bool isFlushed() const override { return true; }
+  Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
+  double delaySeconds(int) const override { return delay; }
+
+  Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
+  Sink* sink = nullptr;
+  int room = 100;
+  double delay = 0;
+  std::vector<OutgoingFrame> sent;
+  std::vector<ByteView> abandoned;
+};
+
+struct Observer final : Transport::Sink {
+  std::span<std::byte> place(int, const FrameHeader& header) override { return std::span(memory).first(header.length); }
+  void arrived(int, const FrameHeader& header) override { numbers.push_back(header.number); }
+  void acknowledged(int, uint64_t token) override { tokens.push_back(token); }
+  void writable(int) override {}
+  void lost(int, LossCause, const Status& status) override { failure = status.message(); }
+
+  std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
+  std::vector<uint64_t> numbers;
+  std::vector<uint64_t> tokens;
+  std::string failure;
+};
+
+class StripedTest : public testing::Test {
+ protected:
+  static constexpr int kPeer = 1;
+
+  StripedTest() {
+    std::vector<std::unique_ptr<Transport>> owned;
+    for (FakeRail*& rail : rails_) {
+      owned.push_back(std::make_unique<FakeRail>());
+      rail = static_cast<FakeRail*>(owned.back().get());
+    }
+    striped_ = std::make_unique<Striped>(std::move(owned), StripedOptions{});
+    striped_->attach(sink_);
+    striped_->connect(kPeer);
+    for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
+  }
+
+  void send(uint64_t token, size_t size = 10000) {
+    OutgoingFrame frame;
+    frame.header.kind = FrameKind::kData;
+    frame.header.length = static_cast<uint32_t>(size);
+    frame.header.total = size;
+    frame.payload = std::span(payload_).first(size);
+    frame.token = token;
+    striped_->send(kPeer, frame);
+  }
+  static FrameHeader incoming(uint64_t number, uint32_t attempt = 0, uint64_t acknowledged = 1) {
+    FrameHeader header;
+    header.kind = FrameKind::kData;
+    header.length = 100;
+    header.total = 1000;
+    header.number = number;
+    header.attempt = attempt;
+    header.acknowledged = acknowledged;
+    return header;
+  }
+  void lose(int rail, LossCause cause) {
+    rails_[rail]->room = 0;
+    rails_[rail]->sink->lost(kPeer, cause, unavailable("it went away"));
+  }
+
+  std::vector<std::byte> payload_ = std::vector<std::byte>(1 << 16);
+  FakeRail* rails_[2] = {};
+  Observer sink_;
+  std::unique_ptr<Striped> striped_;
+};
+
+TEST_F(StripedTest, LargeFramesTakeTurnsOnTheRails) {
+  for (uint64_t token = 1; token <= 6; ++token) send(token);
+  EXPECT_EQ(rails_[0]->sent.size(), 3u);
+  EXPECT_EQ(rails_[1]->sent.size(), 3u);
+}
+
+TEST_F(StripedTest, SmallFramesTakeTheQuickestRail) {
+  rails_[0]->delay = 1;
+  for (uint64_t token = 1; token <= 3; ++token) send(token, 100);
+  EXPECT_EQ(rails_[1]->sent.size(), 3u);
+}
+
+TEST_F(StripedTest, AFullRailIsLeftOut) {
+  rails_[0]->room = 1;
+  for (uint64_t token = 1; token <= 4; ++token) send(token);
+  EXPECT_EQ(rails_[1]->sent.size(), 3u);
+  rails_[1]->room = 0;
+  EXPECT_FALSE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, AcknowledgedFramesAreDone) {
+  for (uint64_t token = 1; token <= 4; ++token) send(token);
+  rails_[0]->sink->arrived(kPeer, incoming(1, 0, 4));
+  EXPECT_THAT(sink_.tokens, ElementsAre(1, 2, 3));
+}
+
+TEST_F(StripedTest, WhatALostRailCarriedIsSentOnAnother) {
+  for (uint64_t token = 1; token <= 4; ++token) send(token);
+  rails_[1]->sink->arrived(kPeer, incoming(1, 0, 2));
+  lose(0, LossCause::kStalled);
+  ASSERT_EQ(rails_[1]->sent.size(), 3u);
+  EXPECT_EQ(rails_[1]->sent.back().token, 3u);
+  EXPECT_EQ(rails_[1]->sent.back().header.attempt, 1u);
+  EXPECT_EQ(striped_->counters().numResent, 1u);
+}
+
+TEST_F(StripedTest, AFrameArrivesOnce) {
+  for (int rail = 0; rail < 2; ++rail) {
+    rails_[rail]->sink->place(kPeer, incoming(1));
+    rails_[rail]->sink->arrived(kPeer, incoming(1));
+  }
+  EXPECT_THAT(sink_.numbers, ElementsAre(1));
+  EXPECT_EQ(striped_->counters().numDuplicates, 1u);
+}
+
+TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {
+  EXPECT_EQ(rails_[0]->sink->place(kPeer, incoming(1, 0)).size(), 100u);
+  EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
+  EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
+  rails_[0]->sink->arrived(kPeer, incoming(1, 0));
+  EXPECT_TRUE(sink_.numbers.empty());
+  rails_[1]->sink->arrived(kPeer, incoming(1, 1));
+  EXPECT_THAT(sink_.numbers, ElementsAre(1));
+}
+
+TEST_F(StripedTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
+  EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
+  EXPECT_TRUE(rails_[0]->sink->place(kPeer, incoming(1, 0)).empty());
+  EXPECT_TRUE(rails_[1]->abandoned.empty());
+  rails_[1]->sink->arrived(kPeer, incoming(1, 1));
+  EXPECT_THAT(sink_.numbers, ElementsAre(1));
+}
+
+TEST_F(StripedTest, AnAbandonedFrameIsSentAgainWithoutItsPayload) {
+  send(1);
+  striped_->abandon(kPeer, payload_);
+  lose(0, LossCause::kClosed);
+  ASSERT_EQ(rails_[1]->sent.size(), 1u);
+  EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kVoid);
+  EXPECT_TRUE(rails_[1]->sent.back().payload.empty());
+  EXPECT_EQ(rails_[1]->sent.back().header.number, 1u);
+}
+
+TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
+  lose(0, LossCause::kRefused);
+  EXPECT_EQ(sink_.failure, "");
+  lose(1, LossCause::kClosed);
+  EXPECT_EQ(sink_.failure, "");
+  lose(1, LossCause::kRefused);
+  EXPECT_THAT(sink_.failure, HasSubstr("rank 0 lost rank 1: its process has ended"));
+  EXPECT_FALSE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, AnUnreachablePeerIsGivenUpInTime) {
+  lose(0, LossCause::kStalled);
+  lose(1, LossCause::kUnreachable);
+  striped_->tick(Clock::now() + std::chrono::seconds(9));
+  EXPECT_EQ(sink_.failure, "");
+  striped_->tick(Clock::now() + std::chrono::seconds(11));
+  EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
+}
+
+}  // namespace
+}  // namespace agspeed::comm
