@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/call.h"
+
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+namespace agspeed::comm {
+
+namespace {
+
+/// How many pieces a rank must give and take.
+struct Shape {
+  size_t numInputs;
+  size_t numOutputs;
+};
+
+Shape shapeOf(Collective collective, bool isRoot, size_t numRanks) {
+  switch (collective) {
+    case Collective::kAllReduce: return {1, 1};
+    case Collective::kBroadcast: return {isRoot ? 1u : 0u, 1};
+    case Collective::kReduce: return {1, isRoot ? 1u : 0u};
+    case Collective::kAllGather: return {1, numRanks};
+    case Collective::kGather: return {1, isRoot ? numRanks : 0};
+    case Collective::kReduceScatter: return {numRanks, 1};
+    case Collective::kScatter: return {isRoot ? numRanks : 0, 1};
+    case Collective::kAllToAll: return {numRanks, numRanks};
+    case Collective::kBarrier: return {0, 0};
+  }
+  return {0, 0};
+}
+
+std::string nameOf(const CollectiveCall& call) { return std::string(toString(call.collective)); }
+
+size_t total(const Pieces& pieces) {
+  return std::accumulate(pieces.begin(), pieces.end(), size_t{0},
+                         [](size_t sum, std::span<std::byte> piece) { return sum + piece.size(); });
+}
+
+Status checkPieces(const CollectiveCall& call, const Pieces& pieces, size_t expected, const char* name) {
+  if (expected == 0) return {};
+  if (pieces.size() != expected) {
+    return invalidArgument(nameOf(call) + " needs " + std::to_string(expected) + " " + name + " buffer" +
+                           (expected == 1 ? "" : "s, one per rank") + ", and got " + std::to_string(pieces.size()));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() % sizeInBytes(call.dtype) != 0) {
+      return invalidArgument(nameOf(call) + ": " + name + " buffer " + std::to_string(i) + " has " +
+                             std::to_string(pieces[i].size()) + " bytes, which is no whole number of " +
+                             std::string(agspeed::toString(call.dtype)) + " elements");
+    }
+    if (call.isContiguous && i > 0 && pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) {
+      return invalidArgument(nameOf(call) + ": " + name + " buffer " + std::to_string(i) +
+                             " does not lie right behind the one before it, as the call promises");
+    }
+  }
+  return {};
+}
+
+uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+/// The buffers whose sizes every rank knows.
+const Pieces& agreedPieces(const CollectiveCall& call) {
+  static const Pieces kNone;
+  switch (call.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kReduceScatter: return call.input;
+    case Collective::kBroadcast:
+    case Collective::kAllGather: return call.output;
+    default: return kNone;
+  }
+}
+
+}  // namespace
+
+Pieces splitEvenly(std::span<std::byte> whole, int count) {
+  Pieces pieces;
+  const size_t size = whole.size() / static_cast<size_t>(count);
+  for (int i = 0; i < count; ++i) pieces.push_back(whole.subspan(static_cast<size_t>(i) * size, size));
+  return pieces;
+}
+
+Status validate(const CollectiveCall& call, int rank, int numRanks) {
+  if (hasRoot(call.collective) && (call.root < 0 || call.root >= numRanks)) {
+    return invalidArgument(nameOf(call) + ": root " + std::to_string(call.root) + " is not one of the " +
+                           std::to_string(numRanks) + " ranks of the group");
+  }
+  const Shape shape = shapeOf(call.collective, rank == call.root, static_cast<size_t>(numRanks));
+  AG_RETURN_IF_ERROR(checkPieces(call, call.input, shape.numInputs, "input"));
+  AG_RETURN_IF_ERROR(checkPieces(call, call.output, shape.numOutputs, "output"));
+  if (isReduction(call.collective)) AG_RETURN_IF_ERROR(checkReduction(call.op, call.dtype));
+  if (shape.numInputs == 0 || shape.numOutputs == 0) return {};
+  const auto own = static_cast<size_t>(rank);
+  const size_t in = shape.numInputs == 1 ? call.input[0].size() : call.input[own].size();
+  const size_t out = shape.numOutputs == 1 ? call.output[0].size() : call.output[own].size();
+  if (in == out) return {};
+  return invalidArgument(nameOf(call) + ": this rank's input has " + std::to_string(in) + " bytes and its output " +
+                         std::to_string(out) + "; they must be equal");
+}
+
+size_t agreedBytes(const CollectiveCall& call) { return total(agreedPieces(call)); }
+
+Descriptor describe(const CollectiveCall& call) {
+  Descriptor descriptor;
+  descriptor.collective = static_cast<uint8_t>(call.collective);
+  descriptor.dtype = static_cast<uint8_t>(call.dtype);
+  if (isReduction(call.collective)) descriptor.op = static_cast<uint8_t>(call.op);
+  descriptor.isContiguous = call.isContiguous;
+  if (hasRoot(call.collective)) descriptor.root = call.root;
+  descriptor.numBytes = agreedBytes(call);
+  for (const auto piece : agreedPieces(call)) descriptor.layout = mix(descriptor.layout + piece.size() + 1);
+  return descriptor;
+}
+
+std::string toString(const Descriptor& descriptor) {
+  const auto collective = static_cast<Collective>(descriptor.collective);
+  const auto dtype = static_cast<DType>(descriptor.dtype);
+  if (collective == Collective::kBarrier) return "barrier()";
+  const bool knowsSize =
+      collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
+  std::string text = std::string(toString(collective)) + "(";
+  if (knowsSize) text += std::to_string(descriptor.numBytes / sizeInBytes(dtype)) + " x ";
+  text += agspeed::toString(dtype);
+  if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(descriptor.op)));
+  if (hasRoot(collective)) text += ", root " + std::to_string(descriptor.root);
+  return text + ")";
+}
+
+uint64_t extendChain(uint64_t chain, const Descriptor& descriptor) {
+  static_assert(sizeof(Descriptor) == 40, "padding would be hashed");
+  uint64_t words[sizeof(Descriptor) / 8];
+  std::memcpy(words, &descriptor, sizeof words);
+  for (const uint64_t word : words) chain = mix(chain * 31 + word + 1);
+  return chain;
+}
+
+}  // namespace agspeed::comm

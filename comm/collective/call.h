@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller asks of a group: one collective operation on buffers of its own, and the few facts about it that all
+// ranks must agree on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/reduce/reduce_op.h"
+#include "comm/schedule/schedule.h"
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+/// Runs of bytes in memory; each a whole number of elements.
+using Pieces = std::vector<std::span<std::byte>>;
+
+/// One collective operation. The bytes belong to the caller and stay in place until the operation is done.
+///
+///   collective              input                       output
+///   all_reduce              1 piece                     1 piece of the same size
+///   broadcast               1 piece at the root         1 piece, also at the root
+///   reduce                  1 piece                     1 piece at the root
+///   all_gather, gather      1 piece                     a piece per rank (gather: at the root)
+///   reduce_scatter, scatter a piece per rank            1 piece
+///                           (scatter: at the root)
+///   all_to_all              a piece per receiver        a piece per sender
+///   barrier                 none                        none
+///
+/// Pieces that are not asked for may be left out. Input is only read. Input piece i may be output piece i, counting a
+/// single piece as that of the own rank, but not in all_to_all; nothing else may overlap.
+struct CollectiveCall {
+  Collective collective = Collective::kBarrier;
+  DType dtype = DType::kU8;
+  Pieces input = {};
+  Pieces output = {};
+  ReduceOp op = ReduceOp::kSum;  ///< of a reduction
+  double factor = 1;             ///< of a premultiplied sum; each rank has its own
+  int root = 0;                  ///< where the collective has one
+  /// Promise, the same at all ranks: the pieces of a list lie one behind the other without gaps.
+  bool isContiguous = false;
+};
+
+/// `whole` as `count` pieces of one size. Requires: its size is a multiple of `count`.
+Pieces splitEvenly(std::span<std::byte> whole, int count);
+
+/// Whether the pieces are there, fit each other and can be reduced; the failure is a sentence for the caller.
+Status validate(const CollectiveCall& call, int rank, int numRanks);
+
+/// The bytes that decide which algorithm is taken, the same at all ranks; zero where ranks cannot know.
+size_t agreedBytes(const CollectiveCall& call);
+
+/// What ranks compare: fixed layout, no padding.
+struct Descriptor {
+  uint8_t collective = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t isContiguous = 0;
+  int32_t root = 0;
+  uint32_t algorithm = 0;  ///< row of the catalog
+  uint32_t planVersion = 0;
+  uint64_t segmentBytes = 0;
+  uint64_t numBytes = 0;  ///< agreedBytes()
+  uint64_t layout = 0;    ///< hash of the sizes of all pieces where ranks know them
+  bool operator==(const Descriptor&) const = default;
+};
+
+/// Without what the plan decides: algorithm, version, segments.
+Descriptor describe(const CollectiveCall& call);
+/// "all_reduce(1024 x f32, sum)", "broadcast(12 x u8, root 1)".
+std::string toString(const Descriptor& descriptor);
+/// A hash of `descriptor` after `chain`, the hash of all operations before it.
+uint64_t extendChain(uint64_t chain, const Descriptor& descriptor);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/communicator.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "comm/reduce/reduce.h"
+
+namespace agspeed::comm {
+
+namespace {
+
+/// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
+void premultiply(CollectiveOperation& operation) {
+  CollectiveCall& call = operation.call;
+  if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
+  const size_t elementBytes = sizeInBytes(call.dtype);
+  const bool fitsOutput = call.collective == Collective::kAllReduce;
+  size_t size = 0;
+  for (const auto piece : call.input) size += piece.size();
+  if (!fitsOutput) operation.scaledInput.resize(size);
+  std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.data();
+  for (auto& piece : call.input) {
+    multiply(next, piece.data(), piece.size() / elementBytes, call.dtype, call.factor);
+    piece = {next, piece.size()};
+    next += piece.size();
+  }
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Communicator>> Communicator::create(Engine& engine, GroupOptions options) {
+  const int size = engine.messenger().size(), own = engine.messenger().rank();
+  if (options.members.empty()) {
+    options.members.resize(static_cast<size_t>(size));
+    std::iota(options.members.begin(), options.members.end(), 0);
+  }
+  const auto at = std::find(options.members.begin(), options.members.end(), own);
+  if (at == options.members.end()) {
+    return invalidArgument("group '" + options.name + "': rank " + std::to_string(own) +
+                           " of the job is not among its members; only members create a group");
+  }
+  for (const int member : options.members) {
+    if (member < 0 || member >= size || std::count(options.members.begin(), options.members.end(), member) > 1) {
+      return invalidArgument("group '" + options.name + "': member " + std::to_string(member) +
+                             " is named twice or is not one of the job's " + std::to_string(size) + " ranks");
+    }
+  }
+  if (options.timeout <= Clock::duration::zero()) {
+    return invalidArgument("group '" + options.name + "': the timeout must be positive");
+  }
+  const auto rank = static_cast<int>(at - options.members.begin());
+  return std::unique_ptr<Communicator>(new Communicator(engine, std::move(options), rank));
+}
+
+Communicator::Communicator(Engine& engine, GroupOptions options, int rank)
+    : engine_(engine), rank_(rank), name_(options.name), members_(options.members), timeout_(options.timeout) {
+  engine_.runOnDriver([&] {
+    group_ = std::make_unique<Group>(engine_, std::move(options), rank);
+    group_->open();
+  });
+}
+
+Communicator::~Communicator() {
+  engine_.runOnDriver([this] { group_->close(); });
+}
+
+OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {
+  if (Status status = validate(call, rank_, size()); !status) return failed(std::move(status));
+  if (call.collective == Collective::kBarrier) call.input = {std::span(&token_, 1)};
+  auto operation = std::make_shared<CollectiveOperation>(engine_);
+  operation->call = std::move(call);
+  operation->priority = options.priority;
+  operation->started = Clock::now();
+  operation->deadline = deadlineOf(operation->started, options);
+  premultiply(*operation);
+  engine_.operationStarted();
+  engine_.enqueue([this, operation] { group_->submit(operation); });
+  engine_.kick();
+  return operation;
+}
+
+OperationHandle Communicator::send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options) {
+  // A transfer only reads what it sends.
+  return startMessage(true, rank, tag, {const_cast<std::byte*>(bytes.data()), bytes.size()}, options);
+}
+
+OperationHandle Communicator::receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
+  return startMessage(false, rank, tag, bytes, options);
+}
+
+OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
+                                           OperationOptions options) {
+  if (rank < 0 || rank >= size() || rank == rank_ || tag == UINT32_MAX) {
+    return failed(invalidArgument(std::string(isSend ? "send to" : "receive from") + " rank " + std::to_string(rank) +
+                                  " with tag " + std::to_string(tag) + ": group '" + name_ + "' has ranks 0 to " +
+                                  std::to_string(size() - 1) + ", this one is " + std::to_string(rank_) +
+                                  ", and tags end below 2^32 - 1"));
+  }
+  auto operation = std::make_shared<MessageOperation>(engine_);
+  operation->rank = rank;
+  operation->tag = tag;
+  operation->isSend = isSend;
+  operation->bytes = bytes;
+  operation->started = Clock::now();
+  operation->deadline = deadlineOf(operation->started, options);
+  engine_.operationStarted();
+  engine_.enqueue([this, operation] { group_->submit(operation); });
+  engine_.kick();
+  return operation;
+}
+
+void Communicator::setPlan(Plan plan) {
+  engine_.enqueue([this, plan = std::move(plan)]() mutable { group_->setPlan(std::move(plan)); });
+}
+
+void Communicator::abort(const std::string& reason) {
+  engine_.runOnDriver([&] { group_->fail(unavailable("aborted: " + reason)); });
+}
+
+Status Communicator::health() {
+  Status status;
+  engine_.runOnDriver([&] { status = group_->failure(); });
+  return status;
+}
+
+Clock::time_point Communicator::deadlineOf(Clock::time_point now, const OperationOptions& options) const {
+  const auto timeout = options.timeout > Clock::duration::zero() ? options.timeout : timeout_;
+  return timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max();
+}
+
+OperationHandle Communicator::failed(Status status) {
+  auto operation = std::make_shared<Operation>(engine_);
+  operation->complete(status.withContext("rank " + std::to_string(rank_) + " of group '" + name_ + "'"));
+  return operation;
+}
+
+}  // namespace agspeed::comm

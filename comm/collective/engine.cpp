@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace agspeed::comm {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How long the background thread leaves an engine alone whose user comes back soon: a hand-over costs a short
+/// operation more than its messages do.
+constexpr milliseconds kNap{1};
+constexpr milliseconds kIdleAfter{100};
+/// The longest wait for the network without a look around.
+constexpr milliseconds kLongWait{1000};
+
+Clock::rep now() { return Clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+Engine::Engine(Messenger& messenger) : messenger_(messenger), lastUse_(now()) {
+  backgroundThread_ = std::thread([this] { driveInBackground(); });
+}
+
+Engine::~Engine() {
+  {
+    std::lock_guard lock(mutex_);
+    isStopping_ = true;
+    background_.notify_all();
+    messenger_.wake();
+  }
+  backgroundThread_.join();
+  {
+    std::lock_guard lock(callbackMutex_);
+    callbackAdded_.notify_all();
+  }
+  if (callbackThread_.joinable()) callbackThread_.join();
+}
+
+void Engine::enqueue(std::function<void()> action) {
+  std::lock_guard lock(mutex_);
+  actions_.push_back(std::move(action));
+  hasActions_ = true;
+}
+
+void Engine::kick() {
+  std::unique_lock lock(mutex_);
+  lastUse_ = now();
+  if (isDriven_) return messenger_.wake();
+  isDriven_ = true;
+  lock.unlock();
+  driveOnce({});
+  lock.lock();
+  isDriven_ = false;
+  if (numWaiting_ > 0) handOver_.notify_all();
+}
+
+void Engine::runOnDriver(std::function<void()> action) {
+  std::atomic<bool> isDone = false;
+  enqueue([&] {
+    action();
+    isDone = true;
+    wakeWaiting();
+  });
+  wait(isDone, Clock::time_point::max());
+}
+
+bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
+  if (isDone) return true;
+  std::unique_lock lock(mutex_);
+  ++numWaiting_;
+  if (isDriven_) messenger_.wake();  // the background thread hands over
+  while (!isDone && Clock::now() < until) {
+    if (isDriven_) {
+      // Looks around now and then, so that a time far away needs no arithmetic.
+      handOver_.wait_until(lock, std::min(until, Clock::now() + kLongWait));
+      continue;
+    }
+    isDriven_ = true;
+    lock.unlock();
+    while (!isDone && Clock::now() < until) driveOnce(until);
+    lock.lock();
+    isDriven_ = false;
+    if (numWaiting_ > 1) handOver_.notify_all();
+  }
+  --numWaiting_;
+  lastUse_ = now();
+  return isDone;
+}
+
+void Engine::callLater(std::function<void()> callback) {
+  std::lock_guard lock(callbackMutex_);
+  callbacks_.push_back(std::move(callback));
+  if (!callbackThread_.joinable()) callbackThread_ = std::thread([this] { runCallbacks(); });
+  callbackAdded_.notify_one();
+}
+
+void Engine::runCallbacks() {
+  std::unique_lock lock(callbackMutex_);
+  std::vector<std::function<void()>> current;
+  while (!isStopping_ || !callbacks_.empty()) {
+    if (callbacks_.empty()) {
+      callbackAdded_.wait(lock);
+      continue;
+    }
+    current.swap(callbacks_);
+    lock.unlock();
+    for (auto& callback : current) callback();
+    current.clear();
+    lock.lock();
+  }
+}
+
+void Engine::addWork(Worker& worker, uint64_t token, int priority) {
+  const auto at = std::upper_bound(work_.begin(), work_.end(), priority,
+                                   [](int value, const WorkItem& item) { return value < item.priority; });
+  work_.insert(at, {&worker, token, priority});
+}
+
+void Engine::removeWork(const Worker& worker) {
+  std::erase_if(work_, [&](const WorkItem& item) { return item.worker == &worker; });
+}
+
+void Engine::operationEnded() {
+  --numOperations_;
+  wakeWaiting();
+}
+
+void Engine::wakeWaiting() {
+  if (numWaiting_ == 0) return;
+  // Under the lock, or a thread that just found its operation unfinished would sleep through this.
+  std::lock_guard lock(mutex_);
+  handOver_.notify_all();
+}
+
+void Engine::driveOnce(Clock::time_point until) {
+  const bool hadActions = runActions();
+  const bool hadWork = runWork();
+  // Bytes move between two computations. The network is waited for only when nothing happened that a thread may wait
+  // for.
+  const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
+  messenger_.progress(mayWait ? std::min({until, nextTick_, Clock::now() + kLongWait}) : Clock::time_point{});
+  const auto time = Clock::now();
+  if (time < nextTick_) return;
+  nextTick_ = Clock::time_point::max();
+  for (EngineClient* client : clients_) tickBy(client->tick(time));
+}
+
+bool Engine::runActions() {
+  if (!hasActions_) return false;
+  {
+    std::lock_guard lock(mutex_);
+    running_.swap(actions_);
+    hasActions_ = false;
+  }
+  for (auto& action : running_) action();
+  running_.clear();
+  return true;
+}
+
+bool Engine::runWork() {
+  if (work_.empty()) return false;
+  const WorkItem item = work_.front();
+  work_.erase(work_.begin());
+  item.worker->work(item.token);
+  return true;
+}
+
+bool Engine::needsBackground() const {
+  return numOperations_ > 0 || hasActions_ || now() - lastUse_ > Clock::duration(kIdleAfter).count();
+}
+
+void Engine::driveInBackground() {
+  std::unique_lock lock(mutex_);
+  while (!isStopping_) {
+    if (isDriven_ || numWaiting_ > 0 || !needsBackground()) {
+      background_.wait_for(lock, kNap);
+      continue;
+    }
+    isDriven_ = true;
+    lock.unlock();
+    while (!isStopping_ && numWaiting_ == 0 && needsBackground()) driveOnce(Clock::time_point::max());
+    lock.lock();
+    isDriven_ = false;
+    handOver_.notify_all();
+  }
+}
+
+}  // namespace agspeed::comm

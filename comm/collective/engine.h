@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves everything that is under way in a process: one messenger, and the operations of all groups that use it.
+//
+// At any time at most one thread drives: it runs queued actions, computes, moves bytes and looks at deadlines. Whoever
+// waits for an operation drives until it is done, so that a short operation involves no other thread. When nobody waits
+// a background thread drives. A thread that starts an operation drives one round, so that its first bytes leave at
+// once. Callbacks run on a thread of their own. No thread here runs Python or takes a lock of the caller's.
+//
+// Threading: as each function says. "On the driver" means: from an action, from Worker::work, from EngineClient::tick
+// or from Transfer::finished.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/transport/messenger.h"
+
+namespace agspeed::comm {
+
+/// Has deadlines to look at.
+class EngineClient {
+ public:
+  /// On the driver. Returns: when to be called next.
+  virtual Clock::time_point tick(Clock::time_point now) = 0;
+
+ protected:
+  ~EngineClient() = default;
+};
+
+/// Has something to compute between two looks at the network.
+class Worker {
+ public:
+  /// On the driver, once per Engine::addWork().
+  virtual void work(uint64_t token) = 0;
+
+ protected:
+  ~Worker() = default;
+};
+
+class Engine {
+ public:
+  /// `messenger` must outlive the engine and is used by it alone.
+  explicit Engine(Messenger& messenger);
+  /// Requires: no clients are left.
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  // --- from any thread ---
+
+  /// Queues an action for the driver; actions run in the order of these calls. kick() makes it soon.
+  void enqueue(std::function<void()> action);
+  /// Lets a sleeping driver look at new actions, or drives one round without waiting if nobody drives.
+  void kick();
+  /// Runs `action` on the driver and returns when it ran. Not from the driver itself.
+  void runOnDriver(std::function<void()> action);
+  /// Drives, or lets another waiting thread drive, until `isDone` or `until`. Returns: isDone. Not from the driver.
+  bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
+  /// Runs `callback` on the thread for callbacks.
+  void callLater(std::function<void()> callback);
+
+  // --- on the driver ---
+
+  Messenger& messenger() { return messenger_; }
+  void addClient(EngineClient& client) { clients_.push_back(&client); }
+  void removeClient(EngineClient& client) { std::erase(clients_, &client); }
+  /// Asks for tick() at the latest then.
+  void tickBy(Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
+  /// Asks for worker.work(token); work of a lower `priority` goes first, equal ones in order.
+  void addWork(Worker& worker, uint64_t token, int priority);
+  void removeWork(const Worker& worker);
+  /// Operations that are not done keep the background thread driving.
+  void operationStarted() { ++numOperations_; }
+  void operationEnded();
+  /// Lets waiting threads look whether they are done.
+  void wakeWaiting();
+
+ private:
+  struct WorkItem {
+    Worker* worker;
+    uint64_t token;
+    int priority;
+  };
+
+  void driveOnce(Clock::time_point until);
+  /// Both return whether there were any.
+  bool runActions();
+  bool runWork();
+  void driveInBackground();
+  bool needsBackground() const;
+  void runCallbacks();
+
+  Messenger& messenger_;
+
+  // Of the driver.
+  std::vector<EngineClient*> clients_;
+  std::vector<WorkItem> work_;
+  Clock::time_point nextTick_ = Clock::time_point::max();
+  std::vector<std::function<void()>> running_;
+
+  // Lock order: mutex_ before the messenger's own. Never held while driving.
+  std::mutex mutex_;
+  std::condition_variable handOver_;    ///< waiting threads: an operation ended or nobody drives
+  std::condition_variable background_;  ///< the background thread, when the engine ends
+  std::vector<std::function<void()>> actions_;
+  bool isDriven_ = false;
+  std::atomic<bool> hasActions_ = false;
+  std::atomic<bool> isStopping_ = false;
+  std::atomic<int> numWaiting_ = 0;
+  std::atomic<int> numOperations_ = 0;
+  std::atomic<Clock::rep> lastUse_;  ///< when a thread last waited or kicked
+
+  std::mutex callbackMutex_;
+  std::condition_variable callbackAdded_;
+  std::vector<std::function<void()>> callbacks_;
+  std::thread callbackThread_;  ///< started with the first callback
+  std::thread backgroundThread_;
+};
+
+}  // namespace agspeed::comm

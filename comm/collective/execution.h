@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes one rank's schedule over a messenger.
+//
+// Up to `window` instances of the schedule (see geometry.h) are open at a time, each in a lane with its own scratch.
+// A step starts as soon as all steps before it ended; sends and receives run concurrently, reductions one after another
+// between two looks at the network, so they overlap with transfers. An execution is prepared once per schedule and
+// reused; running it allocates only while its scratch grows to the longest operation seen.
+//
+// Threading: all on the engine's driver. Ownership: whoever made it; it must not be destroyed while it runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/collective/call.h"
+#include "comm/collective/engine.h"
+#include "comm/collective/geometry.h"
+#include "comm/reduce/reduce.h"
+#include "comm/schedule/schedule.h"
+
+namespace agspeed::comm {
+
+/// A schedule with what the executor looks up: who waits for whom.
+struct PreparedSchedule {
+  explicit PreparedSchedule(Schedule schedule);
+
+  Schedule schedule;
+  std::vector<std::vector<uint32_t>> dependents;  ///< of each step
+  std::vector<uint32_t> numDependencies;
+};
+
+/// One run. Everything referred to outlives it.
+struct ExecutionRequest {
+  const CollectiveCall* call = nullptr;
+  std::span<const int> members;  ///< the messenger's rank of each rank of the group
+  uint32_t communicator = 0;     ///< for message names
+  uint64_t sequence = 0;         ///< for message names
+  size_t segmentElements = 1;
+  std::span<const uint32_t> shares = {};
+  uint32_t window = 1;
+  int priority = 0;
+};
+
+class Execution;
+
+class ExecutionListener {
+ public:
+  /// On the driver. The execution may be started anew from here.
+  virtual void executionEnded(Execution& execution) = 0;
+  /// A transfer failed; the execution waits to be cancelled. Not called from within the messenger.
+  virtual void executionFailed(Execution& execution, const Status& status) = 0;
+
+ protected:
+  ~ExecutionListener() = default;
+};
+
+class Execution final : private Worker {
+ public:
+  Execution(const PreparedSchedule& prepared, Engine& engine, ExecutionListener& listener);
+
+  /// Starts; may end before it returns. Requires: not running.
+  void start(const ExecutionRequest& request);
+  /// Ends all transfers without telling the listener. Requires: running, not from within the messenger.
+  void cancel(const Status& reason);
+
+  /// "segment 3 of 8, waiting for ranks 1 and 2".
+  std::string progress() const;
+  /// Ranks of the group that a message is awaited from, or that have not taken one, ascending.
+  std::vector<int> awaitedRanks() const;
+
+ private:
+  /// A message of one step.
+  struct StepTransfer final : Transfer {
+    void finished(const Status& status) override { owner->transferFinished(*this, status); }
+
+    Execution* owner = nullptr;
+    uint32_t lane = 0;
+    uint32_t step = 0;
+    int rank = -1;  ///< the peer's in the group
+    bool isPending = false;
+  };
+
+  /// One instance in flight.
+  struct Lane {
+    uint32_t instance = 0;
+    uint32_t numStepsLeft = 0;
+    std::vector<uint32_t> numWaiting;  ///< unfinished dependencies of each step
+    std::vector<Piece> input, output;
+    std::vector<size_t> slotOffsets;
+    std::unique_ptr<std::byte[]> scratch;
+    size_t scratchBytes = 0;
+    std::vector<StepTransfer> transfers;  ///< one per step; of sends and receives only
+  };
+  /// A region in memory.
+  struct View {
+    std::byte* data;
+    size_t numElements;
+    bool isWide;
+  };
+
+  void openLane(uint32_t lane, uint32_t instance);
+  void layOutScratch(Lane& lane);
+  void launch(uint32_t lane, uint32_t step);
+  void compute(const Lane& lane, const Step& step);
+  void complete(uint32_t lane, uint32_t step);
+  void drain();
+  void advance(uint32_t lane, uint32_t step);
+  void transferFinished(StepTransfer& transfer, const Status& status);
+  void work(uint64_t token) override;
+
+  std::span<const Piece> piecesOf(const Lane& lane, const Region& region) const;
+  View view(const Lane& lane, const Region& region) const;
+  size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
+
+  const PreparedSchedule& prepared_;
+  Engine& engine_;
+  ExecutionListener& listener_;
+
+  ExecutionRequest request_;
+  Geometry geometry_;
+  size_t elementBytes_ = 1, wideBytes_ = 1;
+  std::vector<Lane> lanes_;
+  /// Lane and step of finished steps whose dependents are still to start: a ring with room for all there can be.
+  std::vector<std::pair<uint32_t, uint32_t>> done_;
+  size_t firstDone_ = 0, numDone_ = 0;
+  std::vector<Operand> operands_;
+  uint32_t nextInstance_ = 0;
+  uint32_t numOpenLanes_ = 0;
+  bool isDraining_ = false;
+  Status failure_;
+};
+
+}  // namespace agspeed::comm

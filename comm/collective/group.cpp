@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace agspeed::comm {
+
+namespace {
+
+/// How long an operation waits before it asks the ranks it waits for.
+constexpr std::chrono::milliseconds kPatience{250};
+constexpr int kAtOnce = INT32_MIN;
+constexpr int kSequenceBits = 48;
+
+std::string seconds(Clock::duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f s", std::chrono::duration<double>(duration).count());
+  return text;
+}
+
+/// What message names carry: the operation's number and bits of the chain up to it.
+uint64_t nameOf(const CollectiveOperation& operation) {
+  return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
+}
+
+size_t bytesOf(const CollectiveCall& call) {
+  size_t bytes = 0;
+  for (const auto piece : call.input) bytes += piece.size();
+  for (const auto piece : call.output) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace
+
+void MessageOperation::finished(const Status& status) {
+  if (std::exchange(isPending, false)) group->endMessage(*this, status);
+}
+
+Group::Group(Engine& engine, GroupOptions options, int rank)
+    : engine_(engine),
+      options_(std::move(options)),
+      rank_(rank),
+      notices_(engine, *this, options_.members, rank, 2 * options_.id + 1) {}
+
+void Group::open() {
+  engine_.addClient(*this);
+  notices_.open();
+}
+
+void Group::close() {
+  failBecause(unavailable("the group was destroyed"), !running_.empty());
+  notices_.close();
+  engine_.removeWork(*this);
+  engine_.removeClient(*this);
+}
+
+// --- starting -----------------------------------------------------------------------------------------------------
+
+void Group::submit(CollectiveHandle operation) {
+  operation->sequence = ++sequence_;
+  const auto numRanks = static_cast<int>(options_.members.size());
+  operation->descriptor = comm::describe(operation->call);
+  operation->choice = options_.plan.choose(operation->call.collective, operation->descriptor.numBytes, numRanks,
+                                           operation->call.isContiguous);
+  operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
+  operation->descriptor.planVersion = options_.plan.version;
+  operation->descriptor.segmentBytes = operation->choice.segmentBytes;
+  operation->chain = chain_ = extendChain(chain_, operation->descriptor);
+  remember(*operation);
+  engine_.tickBy(operation->deadline);
+  waiting_.push_back(std::move(operation));
+  if (!failure_) return failBecause(failure_, false);
+  for (const auto& [rank, notice] : questions_) {
+    if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
+  }
+  std::erase_if(questions_, [&](const auto& question) { return question.second.history[0].sequence <= sequence_; });
+  startWaiting();
+}
+
+void Group::submit(std::shared_ptr<MessageOperation> operation) {
+  auto& counts = operation->isSend ? numSent_ : numReceived_;
+  operation->id = {2 * options_.id + 1, operation->tag, ++counts[{operation->rank, operation->tag}]};
+  operation->peer = options_.members[static_cast<size_t>(operation->rank)];
+  operation->group = this;
+  messages_.push_back(operation);
+  if (!failure_) return failBecause(failure_, false);
+  operation->isPending = true;
+  engine_.tickBy(operation->deadline);
+  operation->isSend ? engine_.messenger().send(*operation) : engine_.messenger().receive(*operation);
+}
+
+void Group::startWaiting() {
+  if (isStarting_) return;  // the loop below goes on
+  isStarting_ = true;
+  while (CollectiveHandle next = takeNext()) start(next);
+  isStarting_ = false;
+}
+
+Group::CollectiveHandle Group::takeNext() {
+  if (waiting_.empty()) return nullptr;
+  const auto isOlder = [&](const CollectiveHandle& other) { return other->sequence < waiting_.front()->sequence; };
+  auto at = waiting_.begin();
+  if (std::any_of(running_.begin(), running_.end(), isOlder)) {
+    at = std::min_element(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a->priority, a->sequence) < std::pair(b->priority, b->sequence);
+    });
+    if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.creditBytes) return nullptr;
+  }
+  CollectiveHandle next = std::move(*at);
+  waiting_.erase(at);
+  return next;
+}
+
+void Group::start(const CollectiveHandle& operation) {
+  Pool& pool = poolOf(*operation);
+  if (pool.idle.empty()) {
+    ExecutionListener& listener = *this;
+    pool.all.push_back(std::make_unique<Execution>(pool.prepared, engine_, listener));
+    pool.idle.push_back(pool.all.back().get());
+  }
+  operation->execution = pool.idle.back();
+  pool.idle.pop_back();
+  running_.push_back(operation);
+  bytesInFlight_ += bytesInFlight(*operation);
+  engine_.tickBy(operation->started + kPatience);
+  const size_t elementBytes = sizeInBytes(operation->call.dtype);
+  operation->execution->start({.call = &operation->call,
+                               .members = options_.members,
+                               .communicator = 2 * options_.id,
+                               .sequence = nameOf(*operation),
+                               .segmentElements = operation->choice.segmentBytes / elementBytes,
+                               .shares = operation->choice.shares,
+                               .window = operation->choice.window,
+                               .priority = operation->priority});
+}
+
+Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
+  const std::pair key(operation.choice.algorithm, operation.descriptor.root);
+  if (auto at = pools_.find(key); at != pools_.end()) return at->second;
+  const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()),
+                                operation.descriptor.root};
+  return pools_.try_emplace(key, operation.choice.algorithm->make(request)).first->second;
+}
+
+size_t Group::bytesInFlight(const CollectiveOperation& operation) const {
+  const size_t most = std::min<size_t>(operation.choice.segmentBytes, options_.creditBytes) * operation.choice.window *
+                      options_.members.size();
+  return std::min(bytesOf(operation.call), most);
+}
+
+// --- ending -------------------------------------------------------------------------------------------------------
+
+void Group::executionEnded(Execution& execution) {
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const CollectiveHandle& operation) { return operation->execution == &execution; });
+  const CollectiveHandle operation = std::move(*at);
+  running_.erase(at);
+  bytesInFlight_ -= bytesInFlight(*operation);
+  operation->execution = nullptr;
+  poolOf(*operation).idle.push_back(&execution);
+  operation->complete({});
+  engine_.operationEnded();
+  startWaiting();
+}
+
+void Group::executionFailed(Execution&, const Status& status) { fail(status); }
+
+void Group::endMessage(MessageOperation& operation, const Status& status) {
+  if (!status) {
+    // The messenger must not be asked to cancel other transfers from here.
+    if (messageFailure_) engine_.addWork(*this, 0, kAtOnce);
+    if (messageFailure_) messageFailure_ = status;
+    return;
+  }
+  const auto at = std::find_if(messages_.begin(), messages_.end(),
+                               [&](const auto& message) { return message.get() == &operation; });
+  const auto message = std::move(*at);
+  messages_.erase(at);
+  message->complete({});
+  engine_.operationEnded();
+}
+
+void Group::work(uint64_t) { fail(messageFailure_); }
+
+void Group::peerLost(int rank, const Status& status) {
+  fail(status.withContext("rank " + std::to_string(rank) + " cannot be reached"));
+}
+
+void Group::fail(const Status& reason) { failBecause(reason, true); }
+
+void Group::failBecause(const Status& reason, bool tellOthers) {
+  if (failure_) {
+    failure_ = reason;
+    if (tellOthers) {
+      Notice notice;
+      notice.kind = NoticeKind::kFailed;
+      notice.code = static_cast<uint32_t>(reason.code());
+      notice.textLength = static_cast<uint32_t>(std::min(reason.message().size(), Notice::kTextBytes));
+      std::memcpy(notice.text.data(), reason.message().data(), notice.textLength);
+      for (int rank = 0; rank < static_cast<int>(options_.members.size()); ++rank) {
+        if (rank != rank_) notices_.send(rank, notice);
+      }
+    }
+  }
+  const auto end = [&](Operation& operation, const Status& status) {
+    operation.complete(status);
+    engine_.operationEnded();
+  };
+  for (const auto& operation : std::exchange(running_, {})) {
+    const std::string progress = progressOf(*operation);
+    operation->execution->cancel(reason);
+    poolOf(*operation).idle.push_back(std::exchange(operation->execution, nullptr));
+    end(*operation, explain(describe(*operation), operation->started, reason, progress));
+  }
+  for (const auto& operation : std::exchange(waiting_, {})) {
+    end(*operation, explain(describe(*operation), operation->started, reason, progressOf(*operation)));
+  }
+  for (const auto& message : std::exchange(messages_, {})) {
+    if (std::exchange(message->isPending, false)) engine_.messenger().cancel(*message, reason);
+    end(*message, explain(describe(*message), message->started, reason, ""));
+  }
+  bytesInFlight_ = 0;
+}
+
+std::string Group::describe(const CollectiveOperation& operation) const {
+  return toString(operation.descriptor) + ", operation " + std::to_string(operation.sequence);
+}
+
+std::string Group::describe(const MessageOperation& operation) const {
+  return std::string(operation.isSend ? "send to" : "receive from") + " rank " + std::to_string(operation.rank) + " (" +
+         std::to_string(operation.bytes.size()) + " bytes, tag " + std::to_string(operation.tag) + ")";
+}
+
+std::string Group::progressOf(const CollectiveOperation& operation) const {
+  return operation.execution ? " in " + operation.execution->progress() : " before it started";
+}
+
+Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
+                      const std::string& progress) const {
+  return Status(reason.code(), "rank " + std::to_string(rank_) + " of group '" + options_.name + "': " + operation +
+                                   " failed after " + seconds(Clock::now() - started) + progress + ": " +
+                                   reason.message() +
+                                   "; the group is not usable any more: destroy it and create it again");
+}
+
+// --- waiting and agreement ----------------------------------------------------------------------------------------
+
+Clock::time_point Group::tick(Clock::time_point now) {
+  auto next = Clock::time_point::max();
+  const auto checkDeadline = [&](const auto& operation) {
+    next = std::min(next, operation->deadline);
+    if (now < operation->deadline) return false;
+    fail(resourceExhausted(describe(*operation) + " did not end within " +
+                           seconds(operation->deadline - operation->started) + progressOf(*operation)));
+    return true;
+  };
+  for (const auto& operation : running_) {
+    if (checkDeadline(operation)) return Clock::time_point::max();
+    if (operation->hasAsked) continue;
+    if (now >= operation->started + kPatience) askAwaited(*operation);
+    if (!operation->hasAsked) next = std::min(next, operation->started + kPatience);
+  }
+  for (const auto& operation : waiting_) {
+    if (checkDeadline(operation)) return Clock::time_point::max();
+  }
+  for (const auto& message : messages_) {
+    if (checkDeadline(message)) return Clock::time_point::max();
+  }
+  return next;
+}
+
+void Group::askAwaited(CollectiveOperation& operation) {
+  operation.hasAsked = true;
+  Notice notice;
+  for (size_t i = 0; i < Notice::kNumEntries && i < operation.sequence; ++i) {
+    const uint64_t sequence = operation.sequence - i;
+    const HistoryEntry& entry = history_[sequence % kHistory];
+    if (entry.sequence == sequence) notice.history[i] = entry;
+  }
+  for (const int rank : operation.execution->awaitedRanks()) notices_.send(rank, notice);
+}
+
+void Group::remember(const CollectiveOperation& operation) {
+  history_[operation.sequence % kHistory] = {operation.sequence, operation.chain, operation.descriptor};
+}
+
+void Group::noticeArrived(int rank, const Notice& notice) {
+  if (!failure_) return;
+  if (notice.kind == NoticeKind::kFailed) {
+    const bool isMismatch = notice.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
+    const std::string text = "rank " + std::to_string(rank) + " gave up: " + std::string(notice.reason());
+    return failBecause(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable, text), false);
+  }
+  if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
+  if (notice.history[0].sequence > sequence_) questions_[rank] = notice;
+}
+
+std::optional<std::string> Group::findDifference(int rank, const Notice& notice) const {
+  const HistoryEntry* theirs = nullptr;
+  for (const HistoryEntry& entry : notice.history) {
+    const HistoryEntry& own = history_[entry.sequence % kHistory];
+    const bool differs = entry.sequence != 0 && own.sequence == entry.sequence && own.chain != entry.chain;
+    if (differs && (!theirs || entry.sequence < theirs->sequence)) theirs = &entry;
+  }
+  if (!theirs) return std::nullopt;
+  const Descriptor& own = history_[theirs->sequence % kHistory].descriptor;
+  std::string ownText = toString(own), theirText = toString(theirs->descriptor);
+  if (own == theirs->descriptor) {
+    ownText = theirText = "calls that differ before it";
+  } else if (ownText == theirText) {
+    const auto detail = [](const Descriptor& descriptor) {
+      return " with plan " + std::to_string(descriptor.planVersion) + ", algorithm " +
+             std::string(algorithms()[descriptor.algorithm % algorithms().size()].name) + ", segments of " +
+             std::to_string(descriptor.segmentBytes) + " bytes, sizes " + std::to_string(descriptor.layout % 10000);
+    };
+    ownText += detail(own);
+    theirText += detail(theirs->descriptor);
+  }
+  return "the ranks' calls differ: as operation " + std::to_string(theirs->sequence) + " of group '" + options_.name +
+         "' rank " + std::to_string(rank_) + " called " + ownText + " and rank " + std::to_string(rank) + " called " +
+         theirText + "; all ranks must make the same calls in the same order";
+}
+
+}  // namespace agspeed::comm

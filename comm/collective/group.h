@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver's side of a communicator: operations that are under way, in which order they start, what ends them, and
+// what the ranks tell each other about it.
+//
+// Order: operations start in the order of their priority while their bytes in flight stay below the group's credit; the
+// oldest one always may. All ranks submit in the same order, so the oldest is the same everywhere and nothing can wait
+// in a circle.
+//
+// Agreement: every rank hashes its calls into a chain, and bits of the chain are part of every message's name. Messages
+// of ranks whose calls differ therefore never meet; an operation that waits for long sends its last calls to the ranks
+// it waits for, and whoever finds a difference tells everybody which call it was.
+//
+// Failure: whatever ends one operation ends the group: bytes of others may be half reduced. All operations then end,
+// and later ones fail at once with the reason.
+//
+// Threading: on the engine's driver, constructor included.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/collective/execution.h"
+#include "comm/collective/notices.h"
+#include "comm/collective/operation.h"
+#include "comm/plan/plan.h"
+
+namespace agspeed::comm {
+
+class Group;
+
+/// A collective under way.
+struct CollectiveOperation final : Operation {
+  using Operation::Operation;
+
+  CollectiveCall call;
+  int priority = 0;
+  Clock::time_point started, deadline;
+  std::vector<std::byte> scaledInput;  ///< of a premultiplied sum, where the output cannot hold it
+  // Set by the group.
+  uint64_t sequence = 0;
+  uint64_t chain = 0;
+  Descriptor descriptor;
+  Choice choice;
+  Execution* execution = nullptr;  ///< while running
+  bool hasAsked = false;           ///< peers were told that it waits
+};
+
+/// A send or receive under way.
+struct MessageOperation final : Operation, Transfer {
+  using Operation::Operation;
+  void finished(const Status& status) override;
+
+  Group* group = nullptr;
+  int rank = -1;  ///< the peer's in the group
+  uint32_t tag = 0;
+  bool isSend = false;
+  bool isPending = false;
+  Clock::time_point started, deadline;
+};
+
+/// What a group is made with.
+struct GroupOptions {
+  /// The same at all ranks, and of no other group that uses the messenger. Below 2^31.
+  uint32_t id = 0;
+  std::string name = "world";                          ///< for messages to people
+  std::vector<int> members = {};                       ///< the messenger's rank of each rank; empty: all of them
+  Plan plan = {};                                      ///< equal at all ranks
+  Clock::duration timeout = std::chrono::minutes(30);  ///< of operations that state none
+  size_t creditBytes = size_t{64} << 20;               ///< bytes in flight from which on operations wait for older ones
+};
+
+class Group final : private EngineClient, private ExecutionListener, private NoticeListener, private Worker {
+ public:
+  /// Requires: the messenger's rank is among options.members.
+  Group(Engine& engine, GroupOptions options, int rank);
+
+  void open();
+  /// Ends everything; nothing refers to the group afterwards.
+  void close();
+
+  void submit(std::shared_ptr<CollectiveOperation> operation);
+  void submit(std::shared_ptr<MessageOperation> operation);
+  /// Holds for operations submitted from now on.
+  void setPlan(Plan plan) { options_.plan = std::move(plan); }
+  /// Ends all operations and tells the other ranks.
+  void fail(const Status& reason);
+  /// Ok, or why the group is not usable.
+  const Status& failure() const { return failure_; }
+
+ private:
+  friend struct MessageOperation;
+  using CollectiveHandle = std::shared_ptr<CollectiveOperation>;
+
+  /// Executions of one schedule, running and idle.
+  struct Pool {
+    explicit Pool(Schedule schedule) : prepared(std::move(schedule)) {}
+
+    PreparedSchedule prepared;
+    std::vector<std::unique_ptr<Execution>> all;
+    std::vector<Execution*> idle;
+  };
+
+  Clock::time_point tick(Clock::time_point now) override;
+  void executionEnded(Execution& execution) override;
+  void executionFailed(Execution& execution, const Status& status) override;
+  void noticeArrived(int rank, const Notice& notice) override;
+  void peerLost(int rank, const Status& status) override;
+  void work(uint64_t token) override;
+
+  void startWaiting();
+  CollectiveHandle takeNext();
+  void start(const CollectiveHandle& operation);
+  Pool& poolOf(const CollectiveOperation& operation);
+  size_t bytesInFlight(const CollectiveOperation& operation) const;
+
+  void askAwaited(CollectiveOperation& operation);
+  void remember(const CollectiveOperation& operation);
+  /// The sentence about the first call in which a peer differs, if there is one.
+  std::optional<std::string> findDifference(int rank, const Notice& notice) const;
+  void failBecause(const Status& reason, bool tellOthers);
+  void endMessage(MessageOperation& operation, const Status& status);
+  std::string describe(const CollectiveOperation& operation) const;
+  std::string describe(const MessageOperation& operation) const;
+  std::string progressOf(const CollectiveOperation& operation) const;
+  std::string progressOf(const MessageOperation&) const { return ""; }
+  Status explain(const std::string& operation, Clock::time_point started, const Status& reason,
+                 const std::string& progress) const;
+
+  static constexpr size_t kHistory = 64;
+
+  Engine& engine_;
+  GroupOptions options_;
+  const int rank_;
+  Notices notices_;
+  std::map<std::pair<const Algorithm*, int>, Pool> pools_;  ///< by algorithm and root
+  std::deque<CollectiveHandle> waiting_;                    ///< submitted, in order
+  std::vector<CollectiveHandle> running_;                   ///< in order of their start
+  std::vector<std::shared_ptr<MessageOperation>> messages_;
+  std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag
+  size_t bytesInFlight_ = 0;
+  uint64_t sequence_ = 0, chain_ = 0;
+  std::array<HistoryEntry, kHistory> history_ = {};  ///< of sequence i at i modulo its size
+  std::map<int, Notice> questions_;                  ///< the last one of each rank that runs ahead
+  bool isStarting_ = false;
+  Status failure_;
+  Status messageFailure_;  ///< to be looked at outside the messenger
+};
+
+}  // namespace agspeed::comm

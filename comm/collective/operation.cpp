@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/operation.h"
+
+#include <utility>
+
+namespace agspeed::comm {
+
+bool Operation::poll() {
+  if (!isDone_) engine_.kick();
+  return isDone_;
+}
+
+Status Operation::wait() {
+  waitUntil(Clock::time_point::max());
+  return status_;
+}
+
+void Operation::whenDone(Callback callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!isDone_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
+}
+
+void Operation::complete(Status status) {
+  std::vector<Callback> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    status_ = std::move(status);
+    isDone_ = true;
+    callbacks.swap(callbacks_);
+  }
+  for (auto& callback : callbacks) {
+    engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
+  }
+}
+
+}  // namespace agspeed::comm

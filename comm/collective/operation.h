@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A handle of something that was started: a collective, a send or a receive.
+//
+// Thread-safety: all functions, from any thread; wait() not from the engine's driver. Ownership: shared; dropping a
+// handle does not end the operation, whose bytes must stay in place until it is done. Handles may outlive their group
+// but not their engine.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/collective/engine.h"
+
+namespace agspeed::comm {
+
+class Operation {
+ public:
+  using Callback = std::function<void(const Status&)>;
+
+  explicit Operation(Engine& engine) : engine_(engine) {}
+  virtual ~Operation() = default;
+
+  bool isDone() const { return isDone_; }
+  /// Ok, or why there is no result. Requires: isDone().
+  const Status& status() const { return status_; }
+  /// The same, after a round of driving without waiting if nobody else drives: for those who poll.
+  bool poll();
+  /// Drives the engine until the operation is done. Every operation ends: at its deadline at the latest.
+  Status wait();
+  /// The same, but at most until then. Returns: isDone().
+  bool waitUntil(Clock::time_point until) { return engine_.wait(isDone_, until); }
+  /// Calls back once on the engine's thread for callbacks, soon if the operation is done already.
+  void whenDone(Callback callback);
+
+  /// Ends the operation. On the driver, or before anybody else knows it; once.
+  void complete(Status status);
+
+ private:
+  Engine& engine_;
+  std::mutex mutex_;  ///< guards callbacks_ against the end of the operation
+  std::vector<Callback> callbacks_;
+  Status status_;
+  std::atomic<bool> isDone_ = false;
+};
+
+using OperationHandle = std::shared_ptr<Operation>;
+
+}  // namespace agspeed::comm

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/plan/plan.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace agspeed::comm {
+
+namespace {
+
+constexpr size_t kKiB = 1024;
+/// Up to so many ranks it is quicker to send everything to everybody than to take turns.
+constexpr int kFewRanks = 8;
+constexpr size_t kSegmentUnit = 256;
+
+/// Few messages one after another for short buffers, least bytes for long ones.
+std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks) {
+  const bool isFew = numRanks <= kFewRanks;
+  switch (collective) {
+    case Collective::kAllReduce:
+      if (bytes <= (isFew ? 16 * kKiB : 2 * kKiB)) return isFew ? "exchange" : "doubling";
+      return !isFew && bytes <= 64 * kKiB ? "halving" : "direct";
+    case Collective::kReduce:
+      if (bytes > 32 * kKiB) return "direct";
+      return isFew ? "exchange" : "binomial";
+    case Collective::kBroadcast: return bytes <= 32 * kKiB ? "binomial" : "direct";
+    case Collective::kBarrier: return "dissemination";
+    default: return "direct";
+  }
+}
+
+}  // namespace
+
+Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const {
+  const auto canRun = [&](const Algorithm* algorithm) {
+    return algorithm && (!isReproducible || algorithm->order == Order::kCanonical) &&
+           (algorithm->memory == Memory::kPieces || isDivisible(collective) || isContiguous);
+  };
+  Choice choice;
+  choice.segmentBytes = segmentBytes;
+  for (const PlanRule& rule : rules) {
+    if (rule.collective != collective || bytes > rule.maxBytes) continue;
+    choice.algorithm = findAlgorithm(collective, rule.algorithm);
+    if (!canRun(choice.algorithm)) continue;
+    if (rule.segmentBytes > 0) choice.segmentBytes = rule.segmentBytes;
+    break;
+  }
+  if (!canRun(choice.algorithm)) {
+    choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks));
+  }
+  choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
+  choice.window = std::max(window, 1u);
+  // Runs of several listed pieces are one message only while pieces are not cut.
+  if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
+  const bool hasPiecePerRank = isReduction(collective) && isDivisible(collective) && choice.algorithm->name == "direct";
+  if (hasPiecePerRank && shares.size() == static_cast<size_t>(numRanks)) choice.shares = shares;
+  return choice;
+}
+
+}  // namespace agspeed::comm

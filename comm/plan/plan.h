@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which algorithm runs an operation, and in what segments: a pure function of facts that all ranks share.
+//
+// All ranks of a group use equal plans; the version is part of what ranks compare, so two ranks with different plans
+// get an error instead of a wrong result. Thread-safety: a plan is a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/schedule/catalog.h"
+
+namespace agspeed::comm {
+
+/// How one operation runs.
+struct Choice {
+  const Algorithm* algorithm = nullptr;
+  size_t segmentBytes = 0;       ///< of a piece; a multiple of 256
+  uint32_t window = 1;           ///< segments of each piece in flight
+  std::vector<uint32_t> shares;  ///< relative sizes of the ranks' pieces; empty: equal
+};
+
+/// A row that overrides what the plan would choose.
+struct PlanRule {
+  Collective collective = Collective::kAllReduce;
+  size_t maxBytes = SIZE_MAX;  ///< the rule holds up to this size
+  std::string algorithm;       ///< a name in the catalog
+  size_t segmentBytes = 0;     ///< 0: as the plan says
+};
+
+struct Plan {
+  uint32_t version = 0;
+  bool isReproducible = true;         ///< only algorithms of canonical order
+  size_t segmentBytes = 256 * 1024;   ///< of a piece
+  uint32_t window = 4;                ///< segments of each piece in flight
+  std::vector<uint32_t> shares = {};  ///< of ranks, where hosts are unequal; empty: equal
+  std::vector<PlanRule> rules = {};   ///< the first that fits holds
+
+  /// How an operation of `bytes` runs, a size all ranks know or zero. Never fails: rules that name no algorithm, or one
+  /// that is not reproducible where that is asked for, are passed over. Memory::kContiguous algorithms are chosen for
+  /// lists of pieces only where `isContiguous`.
+  Choice choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const;
+};
+
+}  // namespace agspeed::comm

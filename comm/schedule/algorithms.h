@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions named in catalog.def. Each makes one rank's schedule of its algorithm for any number of ranks; what the
+// algorithm does is told in its file. Pure; thread-safe.
+#pragma once
+
+#include "comm/schedule/schedule_builder.h"
+
+namespace agspeed::comm {
+
+#define AG_ALGORITHM(collective, name, function, order, memory) Schedule function(const ScheduleRequest& request);
+#include "comm/schedule/catalog.def"
+#undef AG_ALGORITHM
+
+}  // namespace agspeed::comm

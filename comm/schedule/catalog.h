@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The algorithms there are, as a table made from catalog.def.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "comm/schedule/schedule_builder.h"
+
+namespace agspeed::comm {
+
+/// In which order an algorithm reduces; see catalog.def.
+enum class Order : uint8_t { kCanonical, kAnyOrder };
+/// Where the pieces of its buffers may lie.
+enum class Memory : uint8_t { kPieces, kContiguous };
+
+struct Algorithm {
+  Collective collective;
+  std::string_view name;
+  Schedule (*make)(const ScheduleRequest& request);  ///< the schedule of any rank of any number of ranks
+  Order order;
+  Memory memory;
+};
+
+/// All algorithms, those of one collective next to each other.
+std::span<const Algorithm> algorithms();
+/// The algorithm with this name, or nullptr.
+const Algorithm* findAlgorithm(Collective collective, std::string_view name);
+
+}  // namespace agspeed::comm

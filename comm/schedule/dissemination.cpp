@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dissemination: in the round of distance d = 1, 2, 4, ... every rank tells the rank d before it all it knows, so that
+// after log2 p rounds, rounded up, everybody knows everything, for any number of ranks.
+#include <algorithm>
+
+#include "comm/schedule/algorithms.h"
+
+namespace agspeed::comm {
+
+namespace {
+
+using B = ScheduleBuilder;
+
+/// Calls f(first, count, i) for the one or two runs that `count` pieces from `first`, counted around, consist of.
+template <typename F>
+void forEachRun(int first, int count, int size, F f) {
+  const int beforeEnd = std::min(count, size - first);
+  f(static_cast<uint32_t>(first), static_cast<uint32_t>(beforeEnd), 0u);
+  if (beforeEnd < count) f(0u, static_cast<uint32_t>(count - beforeEnd), 1u);
+}
+
+}  // namespace
+
+Schedule disseminationAllGather(const ScheduleRequest& request) {
+  const int size = request.numRanks;
+  B builder(request, static_cast<uint32_t>(size));
+  builder.copy(B::output(static_cast<uint32_t>(request.rank)), B::input(static_cast<uint32_t>(request.rank)));
+  uint32_t tag = 0;
+  for (int distance = 1; distance < size; distance *= 2, tag += 2) {
+    const int to = (request.rank + size - distance) % size, from = (request.rank + distance) % size;
+    const int count = std::min(distance, size - distance);
+    forEachRun(request.rank, count, size, [&](uint32_t first, uint32_t length, uint32_t run) {
+      builder.send(to, B::output(first, length), tag + run);
+    });
+    forEachRun(from, count, size, [&](uint32_t first, uint32_t length, uint32_t run) {
+      builder.receive(from, B::output(first, length), tag + run);
+    });
+  }
+  return std::move(builder).build();
+}
+
+Schedule disseminationBarrier(const ScheduleRequest& request) {
+  // A rank sends the token on that it received last, so no message leaves before all earlier ones came. It is received
+  // beside the one that is still being sent: otherwise ranks whose sends end late would wait for each other in a
+  // circle.
+  const int size = request.numRanks;
+  B builder(request, 1);
+  const Region token = builder.scratch(B::input(0));
+  builder.copy(token, B::input(0));
+  uint32_t tag = 0;
+  for (int distance = 1; distance < size; distance *= 2, ++tag) {
+    builder.send((request.rank + size - distance) % size, token, tag);
+    const Region arriving = builder.scratch(B::input(0));
+    builder.receive((request.rank + distance) % size, arriving, tag);
+    builder.copy(token, arriving);
+  }
+  return std::move(builder).build();
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recursive doubling and halving: all-reduces along the canonical tree (reduce_op.h).
+//
+// A position of the tree stands for one rank or for a pair. The second rank of a pair gives its contribution to the
+// first and gets the result from it at the end; between, the first ranks of the P positions work in log2 P rounds. In
+// the round of distance d = 1, 2, 4, ... position i meets position i xor d: both hold partial results of the d
+// positions around them, which are siblings in the tree.
+//
+//   doubling  both exchange all they have: 1 message per round, S bytes each, for short buffers
+//   halving   each keeps half of the pieces and gives the other half away, so the P pieces end at P owners;
+//             the rounds backwards gather the result. 2 log2 P messages, 2 (P-1)/P S bytes
+//
+// Partial results are wide, so 16-bit floats double their bytes from the second round on.
+#include "comm/reduce/reduce_op.h"
+#include "comm/schedule/algorithms.h"
+
+namespace agspeed::comm {
+
+namespace {
+
+using B = ScheduleBuilder;
+
+/// What doubling and halving share: the rounds' partners, and pairs before and after them.
+class Recursion {
+ public:
+  Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numPieces)
+      : builder(request, numPieces),
+        tree_(tree),
+        position_(tree.positionOf(request.rank)),
+        isSecond_(tree.isPair(position_) && request.rank != tree.firstLeaf(position_)),
+        all_(numPieces) {}
+
+  /// Whether this rank leaves the work to the first of its pair.
+  bool isSecond() const { return isSecond_; }
+  /// Whether this rank stands right of its partner at `distance`.
+  bool isRight(int distance) const { return (position_ & distance) != 0; }
+  int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
+
+  /// The value of this position, once a pair has joined its two. Requires: !isSecond().
+  Region join() {
+    const Region own = B::input(0, all_);
+    if (!tree_.isPair(position_)) return own;
+    const Region other = builder.scratch(own);
+    builder.receive(tree_.firstLeaf(position_) + 1, other, kPairTag);
+    return merge(own, other, false);
+  }
+
+  /// Scratch for what the partner at `distance` sends of `pieces`: only a single rank's contribution is not wide.
+  Region fromPartner(const Region& pieces, int distance) {
+    const bool isWide = distance > 1 || tree_.isPair(position_ ^ distance);
+    return isWide ? builder.wideScratch(pieces) : builder.scratch(pieces);
+  }
+
+  /// left op right: the final value, or a partial one.
+  Region merge(const Region& left, const Region& right, bool isFinal) {
+    if (isFinal) {
+      builder.reduceFinally(B::output(left.first, left.count), {left, right});
+      return B::output(left.first, left.count);
+    }
+    const Region target = builder.wideScratch(left);
+    builder.reducePartly(target, {left, right});
+    return target;
+  }
+
+  /// A pair's second rank: gives its contribution and gets the result.
+  void followFirst() {
+    const int first = tree_.firstLeaf(position_);
+    builder.send(first, B::input(0, all_), kPairTag);
+    builder.receive(first, B::output(0, all_), kPairTag);
+  }
+  /// Its first rank: passes the result on.
+  void tellSecond() {
+    if (tree_.isPair(position_)) builder.send(tree_.firstLeaf(position_) + 1, B::output(0, all_), kPairTag);
+  }
+
+  B builder;
+
+ private:
+  static constexpr uint32_t kPairTag = 0;
+
+  const CanonicalTree& tree_;
+  const int position_;
+  const bool isSecond_;
+  const uint32_t all_;
+};
+
+}  // namespace
+
+Schedule doublingAllReduce(const ScheduleRequest& request) {
+  const CanonicalTree tree(request.numRanks);
+  Recursion recursion(request, tree, 1);
+  B& builder = recursion.builder;
+  if (request.numRanks == 1) {
+    builder.reduceFinally(B::output(0), {B::input(0)});
+    return std::move(builder).build();
+  }
+  if (recursion.isSecond()) {
+    recursion.followFirst();
+    return std::move(builder).build();
+  }
+  Region own = recursion.join();
+  uint32_t tag = 1;
+  for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
+    const Region other = recursion.fromPartner(B::input(0), distance);
+    builder.send(recursion.partner(distance), own, tag);
+    builder.receive(recursion.partner(distance), other, tag);
+    const bool isRight = recursion.isRight(distance);
+    own = recursion.merge(isRight ? other : own, isRight ? own : other, 2 * distance == tree.numPositions);
+  }
+  recursion.tellSecond();
+  return std::move(builder).build();
+}
+
+Schedule halvingAllReduce(const ScheduleRequest& request) {
+  const CanonicalTree tree(request.numRanks);
+  const auto numPieces = static_cast<uint32_t>(tree.numPositions);
+  Recursion recursion(request, tree, numPieces);
+  B& builder = recursion.builder;
+  if (request.numRanks == 1) {
+    builder.reduceFinally(B::output(0), {B::input(0)});
+    return std::move(builder).build();
+  }
+  if (recursion.isSecond()) {
+    recursion.followFirst();
+    return std::move(builder).build();
+  }
+  Region own = recursion.join();
+  uint32_t tag = 1;
+  for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
+    const uint32_t half = own.count / 2;
+    const bool isRight = recursion.isRight(distance);
+    const Region kept = part(own, own.first + (isRight ? half : 0), half);
+    const Region given = part(own, own.first + (isRight ? 0 : half), half);
+    const Region other = recursion.fromPartner(B::input(kept.first, half), distance);
+    builder.send(recursion.partner(distance), given, tag);
+    builder.receive(recursion.partner(distance), other, tag);
+    own = recursion.merge(isRight ? other : kept, isRight ? kept : other, 2 * distance == tree.numPositions);
+  }
+  for (int distance = tree.numPositions / 2; distance > 0; distance /= 2, ++tag) {
+    const uint32_t count = own.count;
+    const bool isRight = recursion.isRight(distance);
+    const uint32_t first = isRight ? own.first - count : own.first;
+    builder.send(recursion.partner(distance), own, tag);
+    builder.receive(recursion.partner(distance), B::output(isRight ? first : own.first + count, count), tag);
+    own = B::output(first, 2 * count);
+  }
+  recursion.tellSecond();
+  return std::move(builder).build();
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/schedule/schedule.h"
+
+#include <algorithm>
+
+namespace agspeed::comm {
+
+std::string_view toString(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kAllToAll: return "all_to_all";
+    case Collective::kBarrier: return "barrier";
+    case Collective::kBroadcast: return "broadcast";
+    case Collective::kGather: return "gather";
+    case Collective::kReduce: return "reduce";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kScatter: return "scatter";
+  }
+  return "unknown";
+}
+
+bool isReduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+bool hasRoot(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kGather ||
+         collective == Collective::kReduce || collective == Collective::kScatter;
+}
+
+bool isDivisible(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kReduce;
+}
+
+bool Schedule::overlap(const Region& a, const Region& b) const {
+  const bool isScratch = a.place == Place::kScratch;
+  if (isScratch != (b.place == Place::kScratch) || (isScratch && a.slot != b.slot)) return false;
+  if (!mayBeInPlace && a.place != b.place) return false;
+  return a.first < b.first + b.count && b.first < a.first + a.count;
+}
+
+bool Schedule::conflict(const Step& a, const Step& b) const {
+  const auto writesWhatTouches = [&](const Step& writer, const Step& other) {
+    if (writer.kind == StepKind::kSend) return false;
+    return overlap(writer.region, other.region) ||
+           std::any_of(other.sources.begin(), other.sources.end(),
+                       [&](const Region& source) { return overlap(writer.region, source); });
+  };
+  return writesWhatTouches(a, b) || writesWhatTouches(b, a);
+}
+
+}  // namespace agspeed::comm

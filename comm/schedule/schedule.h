@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collective operation as data: what one rank sends, receives, reduces and copies, and what must come before what.
+//
+// A schedule knows neither sizes nor types nor addresses. It speaks of pieces of two buffers, the caller's input and
+// output, and of scratch slots that are as large as some of these pieces. Sizes of pieces may differ and may be zero.
+//
+//   collective                        input            output
+//   all-reduce, broadcast, reduce     P equal pieces   the same P pieces       P is the algorithm's choice
+//   all-gather, gather                piece `rank`     a piece per rank
+//   reduce-scatter, scatter           a piece per rank piece `rank`
+//   all-to-all                        one per receiver one per sender
+//   barrier                           one byte         none
+//
+// Input piece i and output piece i may be the same memory, but for all-to-all; no others overlap. Input is only read.
+// Thread-safety: a finished schedule is immutable.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace agspeed::comm {
+
+enum class Collective : uint8_t {
+  kAllGather,
+  kAllReduce,
+  kAllToAll,
+  kBarrier,
+  kBroadcast,
+  kGather,
+  kReduce,
+  kReduceScatter,
+  kScatter,
+};
+
+/// "all_gather", "all_reduce", ...
+std::string_view toString(Collective collective);
+bool isReduction(Collective collective);
+/// Whether one rank is special: broadcast, gather, reduce, scatter.
+bool hasRoot(Collective collective);
+/// Whether the pieces are the algorithm's choice (first row of the table above) and not one per rank.
+bool isDivisible(Collective collective);
+
+enum class Place : uint8_t { kInput, kOutput, kScratch };
+
+/// Pieces first .. first + count - 1 of a buffer.
+struct Region {
+  Place place = Place::kInput;
+  uint32_t slot = 0;  ///< which one, of scratch
+  uint32_t first = 0;
+  uint32_t count = 0;
+  bool operator==(const Region&) const = default;
+};
+
+/// Scratch memory as large as pieces of the input or output; its pieces have the numbers of these.
+struct Slot {
+  Region like;
+  bool isWide = false;  ///< holds elements of the accumulator type: partial results
+};
+
+enum class StepKind : uint8_t { kSend, kReceive, kReduce, kCopy };
+
+struct Step {
+  StepKind kind = StepKind::kSend;
+  int peer = -1;                       ///< of a send or receive
+  uint32_t tag = 0;                    ///< of a send or receive: unique among those from one rank to another
+  Region region;                       ///< what is sent, or written
+  std::vector<Region> sources;         ///< of a reduction in canonical order (reduce_op.h), or of a copy
+  bool isResult = false;               ///< the reduction yields the final value: it is divided and rounded
+  std::vector<uint32_t> dependencies;  ///< earlier steps that must be finished
+};
+
+/// One rank's part.
+struct Schedule {
+  int rank = 0;
+  int numRanks = 1;
+  uint32_t numPieces = 1;
+  bool mayBeInPlace = true;  ///< input and output may be the same memory
+  std::vector<Slot> slots;
+  std::vector<Step> steps;  ///< in an order in which they could be executed one after another
+
+  /// Tags are below this, at all ranks of all algorithms.
+  uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
+  bool isWide(const Region& region) const { return region.place == Place::kScratch && slots[region.slot].isWide; }
+  /// Whether two regions can share memory.
+  bool overlap(const Region& a, const Region& b) const;
+  /// Whether two steps touch the same memory and one of them writes it.
+  bool conflict(const Step& a, const Step& b) const;
+};
+
+}  // namespace agspeed::comm

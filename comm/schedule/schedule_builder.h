@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes schedules: an algorithm states one rank's steps as a plain sequential program, and the builder finds out which
+// of them may run at the same time.
+//
+// Two steps stay in order exactly when both touch the same memory and one writes it; everything else is concurrent. An
+// algorithm therefore cannot race, and needs no thought about what overlaps what.
+#pragma once
+
+#include <vector>
+
+#include "comm/schedule/schedule.h"
+
+namespace agspeed::comm {
+
+/// For whom a schedule is made.
+struct ScheduleRequest {
+  Collective collective = Collective::kAllReduce;
+  int rank = 0;
+  int numRanks = 1;
+  int root = 0;  ///< of collectives that have one
+};
+
+class ScheduleBuilder {
+ public:
+  ScheduleBuilder(const ScheduleRequest& request, uint32_t numPieces);
+
+  static Region input(uint32_t first, uint32_t count = 1) { return {Place::kInput, 0, first, count}; }
+  static Region output(uint32_t first, uint32_t count = 1) { return {Place::kOutput, 0, first, count}; }
+  /// New scratch as large as `like`.
+  Region scratch(const Region& like);
+  /// New scratch for partial results as large as `like`.
+  Region wideScratch(const Region& like);
+  bool isWide(const Region& region) const { return schedule_.isWide(region); }
+
+  void send(int peer, const Region& region, uint32_t tag = 0);
+  void receive(int peer, const Region& region, uint32_t tag = 0);
+  void copy(const Region& target, const Region& source);
+  /// A partial result. Requires: `target` is wide.
+  void reducePartly(const Region& target, std::vector<Region> sources);
+  /// The final value of all ranks' contributions. Requires: `target` is not wide.
+  void reduceFinally(const Region& target, std::vector<Region> sources);
+
+  /// The schedule with its dependencies; the builder is used up.
+  Schedule build() &&;
+
+ private:
+  Step& add(StepKind kind, const Region& region);
+
+  Schedule schedule_;
+};
+
+/// Pieces first .. first + count - 1 of the buffer of `region`.
+Region part(const Region& region, uint32_t first, uint32_t count);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values as formulas, for the verifier: equal symbols are equal formulas, so comparing them compares whole trees.
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace agspeed::comm {
+
+using Symbol = uint32_t;
+/// Memory that was never written.
+inline constexpr Symbol kNoSymbol = 0;
+
+class SymbolTable {
+ public:
+  /// What `rank` had in `piece` of its input.
+  Symbol leaf(int rank, uint32_t piece) { return intern(Kind::kLeaf, static_cast<uint32_t>(rank), piece); }
+  /// left op right. Requires: neither is kNoSymbol.
+  Symbol merge(Symbol left, Symbol right) { return intern(Kind::kMerge, left, right); }
+  /// The rounded final value.
+  Symbol result(Symbol value) { return intern(Kind::kResult, value, 0); }
+
+  /// Whether both are made of the same leaves, each as often, and as many roundings, in any order.
+  bool hasSameLeaves(Symbol a, Symbol b) const { return leaves(a) == leaves(b); }
+  /// "result((0.2 + 1.2))": ranks and pieces.
+  std::string text(Symbol symbol) const;
+
+ private:
+  enum class Kind : uint8_t { kLeaf, kMerge, kResult };
+  using Formula = std::tuple<Kind, uint32_t, uint32_t>;
+
+  Symbol intern(Kind kind, uint32_t a, uint32_t b);
+  std::map<Formula, int> leaves(Symbol symbol) const;
+
+  std::map<Formula, Symbol> symbols_;
+  std::vector<Formula> formulas_;
+};
+
+}  // namespace agspeed::comm

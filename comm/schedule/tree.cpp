@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trees: broadcast and reduce for short buffers in log2 p rounds, and the double tree for long ones.
+//
+//   binomial broadcast  the root sends to the rank half the ranks away, then both go on in their halves
+//   binomial reduce     every merge of the canonical tree happens at one rank of its two halves, the root's if it is
+//   there double tree         two trees that differ in which ranks have children each carry half of the buffer, so that
+//   every
+//                       rank sends and receives about the whole buffer once: full bandwidth when pipelined
+#include <bit>
+
+#include "comm/reduce/reduce_op.h"
+#include "comm/schedule/algorithms.h"
+
+namespace agspeed::comm {
+
+namespace {
+
+using B = ScheduleBuilder;
+
+/// Reduces positions along the canonical tree; every rank walks all of it and adds the steps that are its own.
+class BinomialReduction {
+ public:
+  explicit BinomialReduction(const ScheduleRequest& request)
+      : builder_(request, 1), request_(request), tree_(request.numRanks) {}
+
+  Schedule build() {
+    if (request_.numRanks == 1) {
+      builder_.reduceFinally(B::output(0), {B::input(0)});
+    } else {
+      reducePositions(0, tree_.numPositions);
+    }
+    return std::move(builder_).build();
+  }
+
+ private:
+  /// Where a partial result is, and where in this rank's memory if it is here.
+  struct Value {
+    int holder;
+    bool isWide;
+    Region here;
+  };
+
+  Value reducePositions(int first, int count) {
+    if (count > 1) {
+      const Value left = reducePositions(first, count / 2);
+      return merge(left, reducePositions(first + count / 2, count / 2), count == tree_.numPositions);
+    }
+    const int leaf = tree_.firstLeaf(first);
+    const Value own{leaf, false, B::input(0)};
+    if (!tree_.isPair(first)) return own;
+    return merge(own, {leaf + 1, false, B::input(0)}, false);
+  }
+
+  Value merge(Value left, Value right, bool isFinal) {
+    const bool isRight = right.holder == request_.root;
+    Value& kept = isRight ? right : left;
+    Value& given = isRight ? left : right;
+    const auto tag = static_cast<uint32_t>(given.holder);  // a rank gives its value away once
+    if (request_.rank == given.holder) builder_.send(kept.holder, given.here, tag);
+    if (request_.rank == kept.holder) {
+      given.here = given.isWide ? builder_.wideScratch(B::input(0)) : builder_.scratch(B::input(0));
+      builder_.receive(given.holder, given.here, tag);
+      const std::vector<Region> sources = {left.here, right.here};
+      kept.here = isFinal ? B::output(0) : builder_.wideScratch(B::input(0));
+      isFinal ? builder_.reduceFinally(kept.here, sources) : builder_.reducePartly(kept.here, sources);
+    }
+    return {kept.holder, true, kept.here};
+  }
+
+  B builder_;
+  const ScheduleRequest request_;
+  const CanonicalTree tree_;
+};
+
+/// The parent of `node` >= 1 in a tree over 1 .. numNodes - 1 below 0, in which odd nodes have no children: the lowest
+/// set bit of a node is its height, and a parent that would lie outside is left out.
+int treeParent(int node, int numNodes) {
+  const int height = node & -node;
+  const int parent = (node ^ height) | (height << 1);
+  return parent < numNodes ? parent : node ^ height;
+}
+
+/// `node` of the first tree in the numbers of the second, where nodes with children have none: mirrored, or moved by
+/// one where mirroring would keep odd nodes odd.
+int inSecondTree(int node, int numNodes) {
+  if (node == 0) return 0;
+  return numNodes % 2 ? numNodes - node : node % (numNodes - 1) + 1;
+}
+
+}  // namespace
+
+Schedule binomialReduce(const ScheduleRequest& request) { return BinomialReduction(request).build(); }
+
+Schedule binomialBroadcast(const ScheduleRequest& request) {
+  B builder(request, 1);
+  const int size = request.numRanks;
+  const int node = (request.rank + size - request.root) % size;
+  const auto rankOf = [&](int other) { return (other + request.root) % size; };
+  const auto span = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)));
+  const int height = node == 0 ? span : node & -node;
+  const Region whole = node == 0 ? B::input(0) : B::output(0);
+  if (node != 0) builder.receive(rankOf(node ^ height), whole);
+  for (int distance = height / 2; distance > 0; distance /= 2) {
+    if (node + distance < size) builder.send(rankOf(node + distance), whole);
+  }
+  if (node == 0) builder.copy(B::output(0), whole);
+  return std::move(builder).build();
+}
+
+Schedule doubleTreeBroadcast(const ScheduleRequest& request) {
+  B builder(request, 2);
+  const int size = request.numRanks;
+  const int node = (request.rank + size - request.root) % size;
+  for (const uint32_t half : {0u, 1u}) {
+    const auto numberOf = [&](int other) { return half == 0 ? other : inSecondTree(other, size); };
+    const Region bytes = node == 0 ? B::input(half) : B::output(half);
+    for (int parent = 0; node != 0 && parent < size; ++parent) {
+      if (numberOf(parent) != treeParent(numberOf(node), size)) continue;
+      builder.receive((parent + request.root) % size, bytes, half);
+    }
+    for (int child = 1; child < size; ++child) {
+      if (treeParent(numberOf(child), size) != numberOf(node)) continue;
+      builder.send((child + request.root) % size, bytes, half);
+    }
+  }
+  if (node == 0) builder.copy(B::output(0, 2), B::input(0, 2));
+  return std::move(builder).build();
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/schedule/verifier.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "comm/reduce/reduce_op.h"
+#include "comm/schedule/symbols.h"
+
+namespace agspeed::comm {
+
+namespace {
+
+std::string describe(const Region& region) {
+  constexpr const char* kNames[] = {"input", "output", "scratch "};
+  std::string text = kNames[static_cast<int>(region.place)];
+  if (region.place == Place::kScratch) text += std::to_string(region.slot);
+  return text + "[" + std::to_string(region.first) + ", " + std::to_string(region.first + region.count) + ")";
+}
+
+/// What the collective gives and takes at each rank.
+class Contract {
+ public:
+  Contract(Collective collective, int numRanks, int root) : collective_(collective), numRanks_(numRanks), root_(root) {}
+
+  bool hasInput(int rank, uint32_t piece) const {
+    switch (collective_) {
+      case Collective::kBroadcast:
+      case Collective::kScatter: return rank == root_;
+      case Collective::kAllGather:
+      case Collective::kGather: return static_cast<int>(piece) == rank;
+      default: return true;
+    }
+  }
+  bool hasOutput(int rank, uint32_t piece) const {
+    switch (collective_) {
+      case Collective::kGather:
+      case Collective::kReduce: return rank == root_;
+      case Collective::kReduceScatter:
+      case Collective::kScatter: return static_cast<int>(piece) == rank;
+      case Collective::kBarrier: return false;
+      default: return true;
+    }
+  }
+  /// The value of an output piece.
+  Symbol expected(SymbolTable& symbols, int rank, uint32_t piece) const {
+    const int other = static_cast<int>(piece);
+    switch (collective_) {
+      case Collective::kAllGather:
+      case Collective::kGather: return symbols.leaf(other, piece);
+      case Collective::kAllToAll: return symbols.leaf(other, static_cast<uint32_t>(rank));
+      case Collective::kBroadcast:
+      case Collective::kScatter: return symbols.leaf(root_, piece);
+      default: break;
+    }
+    return symbols.result(foldCanonically(
+        numRanks_, [&](int leaf) { return symbols.leaf(leaf, piece); },
+        [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
+  }
+  /// A number that stands for the size of a piece: equal exactly where sizes must be.
+  uint64_t size(int rank, Place place, uint32_t piece) const {
+    uint64_t key = piece;
+    if (collective_ == Collective::kAllToAll) {
+      const auto own = static_cast<uint64_t>(rank);
+      key = place == Place::kInput ? own * 1000 + piece : piece * uint64_t{1000} + own;
+    }
+    return (key + 1) * (key + 1) * 1000003 + key;
+  }
+
+ private:
+  const Collective collective_;
+  const int numRanks_, root_;
+};
+
+/// One rank while it executes: the symbols in its memory and the state of its steps.
+class Rank {
+ public:
+  Rank(const Schedule& schedule, const Contract& contract, SymbolTable& symbols)
+      : schedule(schedule), isDone(schedule.steps.size(), false), round(schedule.steps.size(), 0) {
+    memory_[{Place::kInput, 0}].resize(schedule.numPieces);
+    memory_[{Place::kOutput, 0}].resize(schedule.numPieces);
+    for (uint32_t piece = 0; piece < schedule.numPieces; ++piece) {
+      if (contract.hasInput(schedule.rank, piece))
+        memory_[{Place::kInput, 0}][piece] = symbols.leaf(schedule.rank, piece);
+    }
+    for (uint32_t slot = 0; slot < schedule.slots.size(); ++slot) {
+      memory_[{Place::kScratch, slot}].resize(schedule.numPieces);
+    }
+  }
+
+  std::vector<Symbol> read(const Region& region) {
+    const auto& values = memory_[{region.place, region.slot}];
+    return {values.begin() + region.first, values.begin() + region.first + region.count};
+  }
+  void write(const Region& region, const std::vector<Symbol>& values) {
+    std::copy(values.begin(), values.end(), memory_[{region.place, region.slot}].begin() + region.first);
+  }
+  bool isReady(size_t step) const {
+    const auto& before = schedule.steps[step].dependencies;
+    return !isDone[step] && std::all_of(before.begin(), before.end(), [&](uint32_t i) { return isDone[i]; });
+  }
+  /// The round in which the last thing that `step` waits for has ended.
+  int readyRound(size_t step) const {
+    int latest = 0;
+    for (const uint32_t i : schedule.steps[step].dependencies) latest = std::max(latest, round[i]);
+    return latest;
+  }
+  /// All ranks whose start `step` waits for, directly or not.
+  std::vector<bool> knownBefore(size_t step) const {
+    std::vector<bool> known(static_cast<size_t>(schedule.numRanks), false);
+    known[static_cast<size_t>(schedule.rank)] = true;
+    for (const uint32_t i : schedule.steps[step].dependencies) unite(known, knows.at(i));
+    return known;
+  }
+  static void unite(std::vector<bool>& target, const std::vector<bool>& other) {
+    for (size_t i = 0; i < other.size(); ++i) target[i] = target[i] || other[i];
+  }
+
+  const Schedule& schedule;
+  std::vector<bool> isDone;
+  std::vector<int> round;                       ///< messages on the longest way to the end of a step
+  std::map<uint32_t, std::vector<bool>> knows;  ///< of a finished step, its ranks of knownBefore() and its message's
+
+ private:
+  std::map<std::pair<Place, uint32_t>, std::vector<Symbol>> memory_;
+};
+
+class Verification {
+ public:
+  Verification(Collective collective, Order order, int root, const std::vector<Schedule>& schedules)
+      : collective_(collective), order_(order), contract_(collective, static_cast<int>(schedules.size()), root) {
+    for (const Schedule& schedule : schedules) ranks_.emplace_back(schedule, contract_, symbols_);
+  }
+
+  StatusOr<ScheduleCounts> run() {
+    for (const Rank& rank : ranks_) AG_RETURN_IF_ERROR(checkAccesses(rank));
+    AG_RETURN_IF_ERROR(pairMessages());
+    AG_RETURN_IF_ERROR(execute());
+    for (Rank& rank : ranks_) AG_RETURN_IF_ERROR(checkResult(rank));
+    return counts();
+  }
+
+ private:
+  using MessageKey = std::tuple<int, int, uint32_t>;  // from, to, tag
+
+  Status wrong(const Rank& rank, size_t step, const std::string& what) const {
+    return internalError(std::string(toString(collective_)) + " of " + std::to_string(ranks_.size()) + " ranks: rank " +
+                         std::to_string(rank.schedule.rank) + ", step " + std::to_string(step) + " (" +
+                         describe(rank.schedule.steps[step].region) + ") " + what);
+  }
+
+  /// Dependencies point backwards, only output and scratch are written, and steps that could run at the same time do
+  /// not touch memory that one of them writes.
+  Status checkAccesses(const Rank& rank) const {
+    const auto& steps = rank.schedule.steps;
+    std::vector<std::vector<bool>> before(steps.size(), std::vector<bool>(steps.size(), false));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (const uint32_t dependency : steps[i].dependencies) {
+        if (dependency >= i) return wrong(rank, i, "waits for a later step");
+        before[i][dependency] = true;
+        for (size_t j = 0; j < dependency; ++j) before[i][j] = before[i][j] || before[dependency][j];
+      }
+      AG_RETURN_IF_ERROR(checkTarget(rank, i));
+      for (size_t j = 0; j < i; ++j) {
+        if (!before[i][j] && rank.schedule.conflict(steps[i], steps[j])) {
+          return wrong(rank, i, "runs at the same time as step " + std::to_string(j) + " on the same memory");
+        }
+      }
+    }
+    return {};
+  }
+
+  Status checkTarget(const Rank& rank, size_t index) const {
+    const Step& step = rank.schedule.steps[index];
+    if (step.region.first + step.region.count > rank.schedule.numPieces) return wrong(rank, index, "leaves the buffer");
+    if (step.kind == StepKind::kSend) return {};
+    if (step.region.place == Place::kInput) return wrong(rank, index, "writes the input");
+    if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.region)) {
+      return wrong(rank, index, "rounds a partial result or leaves the final one wide");
+    }
+    for (uint32_t i = 0; step.region.place == Place::kOutput && i < step.region.count; ++i) {
+      if (!contract_.hasOutput(rank.schedule.rank, step.region.first + i)) {
+        return wrong(rank, index, "writes output that is not the rank's");
+      }
+    }
+    return {};
+  }
+
+  uint64_t sizeOf(const Rank& rank, const Region& region) const {
+    const bool isScratch = region.place == Place::kScratch;
+    const Place place = isScratch ? rank.schedule.slots[region.slot].like.place : region.place;
+    uint64_t size = rank.schedule.isWide(region) ? 1 : 0;
+    for (uint32_t i = 0; i < region.count; ++i) size += contract_.size(rank.schedule.rank, place, region.first + i);
+    return size;
+  }
+
+  Status pairMessages() {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      for (size_t i = 0; i < ranks_[r].schedule.steps.size(); ++i) {
+        const Step& step = ranks_[r].schedule.steps[i];
+        if (step.kind != StepKind::kSend && step.kind != StepKind::kReceive) continue;
+        const int self = static_cast<int>(r);
+        if (step.peer < 0 || step.peer >= static_cast<int>(ranks_.size()) || step.peer == self) {
+          return wrong(ranks_[r], i, "has no such peer: " + std::to_string(step.peer));
+        }
+        if (step.tag >= ranks_[r].schedule.tagLimit()) return wrong(ranks_[r], i, "has a tag beyond the limit");
+        const bool isSend = step.kind == StepKind::kSend;
+        const MessageKey key = isSend ? MessageKey{self, step.peer, step.tag} : MessageKey{step.peer, self, step.tag};
+        auto& ends = isSend ? sends_ : receives_;
+        if (!ends.emplace(key, i).second) return wrong(ranks_[r], i, "uses a tag for the second time");
+      }
+    }
+    for (const auto& [key, send] : sends_) {
+      const Rank& from = ranks_[static_cast<size_t>(std::get<0>(key))];
+      const Rank& to = ranks_[static_cast<size_t>(std::get<1>(key))];
+      const auto receive = receives_.find(key);
+      if (receive == receives_.end()) return wrong(from, send, "sends what nobody receives");
+      if (sizeOf(from, from.schedule.steps[send].region) != sizeOf(to, to.schedule.steps[receive->second].region)) {
+        return wrong(from, send, "sends another size than rank " + std::to_string(std::get<1>(key)) + " expects");
+      }
+    }
+    for (const auto& [key, receive] : receives_) {
+      if (!sends_.contains(key)) {
+        return wrong(ranks_[static_cast<size_t>(std::get<1>(key))], receive, "receives what nobody sends");
+      }
+    }
+    return {};
+  }
+
+  Status execute() {
+    for (bool hasMoved = true; hasMoved;) {
+      hasMoved = false;
+      for (Rank& rank : ranks_) {
+        for (size_t i = 0; i < rank.schedule.steps.size(); ++i) {
+          if (!rank.isReady(i)) continue;
+          AG_ASSIGN_OR_RETURN(const bool didRun, executeStep(rank, i));
+          hasMoved = hasMoved || didRun;
+        }
+      }
+    }
+    for (const Rank& rank : ranks_) {
+      const auto stuck = std::find(rank.isDone.begin(), rank.isDone.end(), false);
+      if (stuck != rank.isDone.end()) {
+        return wrong(rank, static_cast<size_t>(stuck - rank.isDone.begin()), "waits forever");
+      }
+    }
+    return {};
+  }
+
+  StatusOr<bool> executeStep(Rank& rank, size_t index) {
+    const Step& step = rank.schedule.steps[index];
+    if (step.kind == StepKind::kReceive) return false;  // runs with its send
+    if (step.kind == StepKind::kSend) return transfer(rank, index);
+    std::vector<Symbol> values(step.region.count);
+    for (uint32_t piece = 0; piece < step.region.count; ++piece) {
+      std::vector<Symbol> inputs;
+      for (const Region& source : step.sources) {
+        if (source.count != step.region.count) return wrong(rank, index, "combines regions of different sizes");
+        inputs.push_back(rank.read(source)[piece]);
+      }
+      if (std::count(inputs.begin(), inputs.end(), kNoSymbol)) return wrong(rank, index, "reads what was not written");
+      values[piece] = foldCanonically(
+          static_cast<int>(inputs.size()), [&](int leaf) { return inputs[static_cast<size_t>(leaf)]; },
+          [&](Symbol left, Symbol right) { return symbols_.merge(left, right); });
+      if (step.isResult) values[piece] = symbols_.result(values[piece]);
+    }
+    rank.write(step.region, values);
+    finish(rank, index, rank.readyRound(index), rank.knownBefore(index));
+    return true;
+  }
+
+  StatusOr<bool> transfer(Rank& from, size_t send) {
+    const Step& step = from.schedule.steps[send];
+    Rank& to = ranks_[static_cast<size_t>(step.peer)];
+    const size_t receive = receives_.at({from.schedule.rank, step.peer, step.tag});
+    if (!to.isReady(receive)) return false;
+    const std::vector<Symbol> values = from.read(step.region);
+    if (std::count(values.begin(), values.end(), kNoSymbol)) return wrong(from, send, "sends what was not written");
+    to.write(to.schedule.steps[receive].region, values);
+    auto known = to.knownBefore(receive);
+    Rank::unite(known, from.knownBefore(send));
+    const int sent = from.readyRound(send);
+    finish(to, receive, std::max(to.readyRound(receive), sent + 1), std::move(known));
+    finish(from, send, sent, from.knownBefore(send));
+    return true;
+  }
+
+  static void finish(Rank& rank, size_t step, int round, std::vector<bool> known) {
+    rank.isDone[step] = true;
+    rank.round[step] = round;
+    rank.knows[static_cast<uint32_t>(step)] = std::move(known);
+  }
+
+  Status checkResult(Rank& rank) {
+    if (collective_ == Collective::kBarrier) return checkBarrier(rank);
+    const auto values = rank.read({Place::kOutput, 0, 0, rank.schedule.numPieces});
+    for (uint32_t piece = 0; piece < rank.schedule.numPieces; ++piece) {
+      if (!contract_.hasOutput(rank.schedule.rank, piece)) continue;
+      const Symbol expected = contract_.expected(symbols_, rank.schedule.rank, piece);
+      const bool isSame =
+          order_ == Order::kCanonical ? values[piece] == expected : symbols_.hasSameLeaves(values[piece], expected);
+      if (isSame) continue;
+      return internalError(std::string(toString(collective_)) + " of " + std::to_string(ranks_.size()) +
+                           " ranks: rank " + std::to_string(rank.schedule.rank) + " ends with " +
+                           symbols_.text(values[piece]) + " in piece " + std::to_string(piece) + " instead of " +
+                           symbols_.text(expected));
+    }
+    return {};
+  }
+
+  Status checkBarrier(const Rank& rank) const {
+    std::vector<bool> known(ranks_.size(), false);
+    known[static_cast<size_t>(rank.schedule.rank)] = true;
+    for (const auto& [step, ranks] : rank.knows) Rank::unite(known, ranks);
+    const auto unknown = std::find(known.begin(), known.end(), false);
+    if (unknown == known.end()) return {};
+    return internalError("barrier of " + std::to_string(ranks_.size()) + " ranks: rank " +
+                         std::to_string(rank.schedule.rank) + " may leave before rank " +
+                         std::to_string(unknown - known.begin()) + " has entered");
+  }
+
+  ScheduleCounts counts() const {
+    ScheduleCounts counts;
+    for (const Rank& rank : ranks_) {
+      ScheduleCounts own;
+      for (size_t i = 0; i < rank.schedule.steps.size(); ++i) {
+        const Step& step = rank.schedule.steps[i];
+        const double share = static_cast<double>(step.region.count) / rank.schedule.numPieces;
+        own.numRounds = std::max(own.numRounds, rank.round[i]);
+        own.numMessages += step.kind == StepKind::kSend;
+        own.sent += step.kind == StepKind::kSend ? share : 0;
+        own.received += step.kind == StepKind::kReceive ? share : 0;
+        own.reduced += step.kind == StepKind::kReduce ? share * static_cast<double>(step.sources.size()) : 0;
+      }
+      counts.numRounds = std::max(counts.numRounds, own.numRounds);
+      counts.numMessages = std::max(counts.numMessages, own.numMessages);
+      counts.sent = std::max(counts.sent, own.sent);
+      counts.received = std::max(counts.received, own.received);
+      counts.reduced = std::max(counts.reduced, own.reduced);
+    }
+    return counts;
+  }
+
+  const Collective collective_;
+  const Order order_;
+  const Contract contract_;
+  SymbolTable symbols_;
+  std::vector<Rank> ranks_;
+  std::map<MessageKey, size_t> sends_, receives_;
+};
+
+}  // namespace
+
+StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules) {
+  return Verification(collective, order, root, schedules).run();
+}
+
+StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < numRanks; ++rank) {
+    schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root}));
+  }
+  auto counts = verify(algorithm.collective, algorithm.order, root, schedules);
+  if (!counts) return counts.status().withContext("algorithm " + std::string(algorithm.name));
+  return counts;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every collective by every algorithm, with random sizes, segments and ranks, against what a plain loop computes.
+// Reductions are compared bit for bit with the canonical tree, so all algorithms agree with each other as well.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "comm/reduce/reduce.h"
+#include "tests/comm/collective/ranks.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// One random operation, the same at all ranks.
+struct Case {
+  const Algorithm* algorithm;
+  int numRanks;
+  int root;
+  DType dtype;
+  ReduceOp op;
+  std::vector<size_t> counts;  ///< elements per rank; [0] of a divisible buffer
+  size_t segmentBytes;
+  bool isInPlace;
+  LoopbackOptions loopback;
+
+  std::string text() const {
+    std::string text = std::string(toString(algorithm->collective)) + "/" + std::string(algorithm->name) + ", ranks " +
+                       std::to_string(numRanks) + ", root " + std::to_string(root) + ", " +
+                       std::string(agspeed::toString(dtype)) + " " + std::string(toString(op)) + ", segments " +
+                       std::to_string(segmentBytes) + (isInPlace ? ", in place" : "") + ", counts";
+    for (const size_t count : counts) text += " " + std::to_string(count);
+    return text;
+  }
+};
+
+using Bytes = std::vector<std::byte>;
+
+/// The contribution of `rank` for piece `piece`: small integers or random floats, different everywhere.
+Bytes contribution(const Case& test, int rank, int piece, size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank * 1009 + piece * 31 + 7));
+  Bytes bytes(count * sizeInBytes(test.dtype));
+  for (size_t i = 0; i < count; ++i) {
+    std::byte* at = bytes.data() + i * sizeInBytes(test.dtype);
+    const float value = std::uniform_real_distribution<float>(-4, 4)(random);
+    const auto bits = static_cast<uint64_t>(random());
+    switch (test.dtype) {
+      case DType::kF32: std::memcpy(at, &value, 4); break;
+      case DType::kF64: {
+        const double wide = value / 3.0;
+        std::memcpy(at, &wide, 8);
+        break;
+      }
+      case DType::kBF16: {
+        const auto narrow = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+        std::memcpy(at, &narrow, 2);
+        break;
+      }
+      case DType::kF16: {
+        const auto narrow = static_cast<_Float16>(value);
+        std::memcpy(at, &narrow, 2);
+        break;
+      }
+      default: std::memcpy(at, &bits, sizeInBytes(test.dtype));
+    }
+  }
+  return bytes;
+}
+
+Bytes reduced(const Case& test, int piece, size_t count) {
+  std::vector<Bytes> inputs;
+  std::vector<Operand> operands;
+  for (int rank = 0; rank < test.numRanks; ++rank) inputs.push_back(contribution(test, rank, piece, count));
+  for (const Bytes& input : inputs) operands.push_back({input.data(), false});
+  Bytes result(count * sizeInBytes(test.dtype));
+  const int divisor = test.op == ReduceOp::kAverage ? test.numRanks : 1;
+  reduce(result.data(), false, operands, count, {test.dtype, test.op, divisor});
+  return result;
+}
+
+/// What one rank gives and must get, piece by piece.
+struct Expectation {
+  std::vector<Bytes> input, output;
+};
+
+Expectation expectationOf(const Case& test, int rank) {
+  Expectation result;
+  const auto own = static_cast<size_t>(rank);
+  const auto add = [&](std::vector<Bytes>& list, int from, int piece, size_t count) {
+    list.push_back(contribution(test, from, piece, count));
+  };
+  const bool isRoot = rank == test.root;
+  switch (test.algorithm->collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+      add(result.input, rank, 0, test.counts[0]);
+      if (isRoot || test.algorithm->collective == Collective::kAllReduce) {
+        result.output.push_back(reduced(test, 0, test.counts[0]));
+      }
+      break;
+    case Collective::kBroadcast:
+      if (isRoot) add(result.input, test.root, 0, test.counts[0]);
+      add(result.output, test.root, 0, test.counts[0]);
+      break;
+    case Collective::kAllGather:
+    case Collective::kGather:
+      add(result.input, rank, 0, test.counts[own]);
+      for (int i = 0; i < test.numRanks; ++i) {
+        if (isRoot || test.algorithm->collective == Collective::kAllGather) {
+          add(result.output, i, 0, test.counts[static_cast<size_t>(i)]);
+        }
+      }
+      break;
+    case Collective::kReduceScatter:
+      for (int i = 0; i < test.numRanks; ++i) add(result.input, rank, i, test.counts[static_cast<size_t>(i)]);
+      result.output.push_back(reduced(test, rank, test.counts[own]));
+      break;
+    case Collective::kScatter:
+      for (int i = 0; isRoot && i < test.numRanks; ++i) add(result.input, rank, i, test.counts[static_cast<size_t>(i)]);
+      add(result.output, test.root, rank, test.counts[own]);
+      break;
+    case Collective::kAllToAll: {
+      const auto countOf = [&](int from, int to) {
+        return test.counts[static_cast<size_t>((from * 3 + to) % test.numRanks)];
+      };
+      for (int i = 0; i < test.numRanks; ++i) add(result.input, rank, i, countOf(rank, i));
+      for (int i = 0; i < test.numRanks; ++i) add(result.output, i, rank, countOf(i, rank));
+      break;
+    }
+    case Collective::kBarrier: break;
+  }
+  return result;
+}
+
+/// Lays pieces one behind the other.
+struct Buffer {
+  Bytes bytes;
+  Pieces pieces;
+  explicit Buffer(const std::vector<Bytes>& parts) {
+    for (const Bytes& part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    size_t at = 0;
+    for (const Bytes& part : parts) {
+      pieces.push_back(std::span(bytes).subspan(at, part.size()));
+      at += part.size();
+    }
+  }
+};
+
+void runCase(const Case& test) {
+  GroupOptions options;
+  options.plan = planWith(test.algorithm->collective, std::string(test.algorithm->name), test.segmentBytes);
+  Ranks ranks(test.numRanks, options, test.loopback);
+  std::vector<std::string> problems(static_cast<size_t>(test.numRanks));
+  ranks.run([&](int rank, Communicator& group) {
+    const Expectation expected = expectationOf(test, rank);
+    for (int repetition = 0; repetition < 2; ++repetition) {
+      Buffer input(expected.input), output(expected.output);
+      std::fill(output.bytes.begin(), output.bytes.end(), std::byte{0xee});
+      if (test.isInPlace && isDivisible(test.algorithm->collective) && !input.pieces.empty() &&
+          !output.pieces.empty()) {
+        output.bytes = input.bytes;
+        input.pieces = output.pieces;
+      }
+      const Status status = group
+                                .start({.collective = test.algorithm->collective,
+                                        .dtype = test.dtype,
+                                        .input = input.pieces,
+                                        .output = output.pieces,
+                                        .op = test.op,
+                                        .root = test.root,
+                                        .isContiguous = test.algorithm->memory == Memory::kContiguous})
+                                ->wait();
+      auto& problem = problems[static_cast<size_t>(rank)];
+      if (!status) problem = status.toString();
+      if (output.bytes != Buffer(expected.output).bytes) problem += " wrong result";
+    }
+  });
+  for (int rank = 0; rank < test.numRanks; ++rank) {
+    ASSERT_EQ(problems[static_cast<size_t>(rank)], "") << "rank " << rank << ": " << test.text();
+  }
+}
+
+class EveryAlgorithm : public testing::TestWithParam<Algorithm> {
+ protected:
+  Case randomCase(std::mt19937_64& random, int numRanks) const {
+    constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64,
+                                DType::kI32, DType::kI16,  DType::kI8,  DType::kU8};
+    constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kMin};
+    Case test;
+    test.algorithm = findAlgorithm(GetParam().collective, GetParam().name);
+    test.numRanks = numRanks;
+    test.root = static_cast<int>(random() % static_cast<uint64_t>(numRanks));
+    test.dtype = kTypes[random() % std::size(kTypes)];
+    test.op = kOps[random() % std::size(kOps)];
+    if (test.algorithm->order == Order::kAnyOrder) test.dtype = DType::kI32;
+    constexpr size_t kSizes[] = {0, 1, 33, 700, 9000};
+    const size_t most = kSizes[random() % std::size(kSizes)];
+    for (int i = 0; i < numRanks; ++i) test.counts.push_back(random() % (most + 1));
+    test.segmentBytes = 256 << (random() % 6);
+    test.isInPlace = random() % 2;
+    test.loopback = {.eagerBytes = random() % 2 ? size_t{64} : size_t{1} << 20, .shuffleSeed = random()};
+    return test;
+  }
+};
+
+TEST_P(EveryAlgorithm, GivesWhatAPlainLoopGives) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 12; ++i) {
+    runCase(randomCase(random, 1 + static_cast<int>(random() % 9)));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(EveryAlgorithm, ReducesToTheSameBitsForTwoToSeventeenRanks) {
+  if (!isReduction(GetParam().collective) || GetParam().order == Order::kAnyOrder) {
+    GTEST_SKIP() << "does not promise an order";
+  }
+  std::mt19937_64 random(5);
+  for (int numRanks = 2; numRanks <= 17; ++numRanks) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Case test = randomCase(random, numRanks);
+      test.dtype = dtype;
+      test.op = numRanks % 2 ? ReduceOp::kSum : ReduceOp::kAverage;
+      for (auto& count : test.counts) count = 100 + random() % 400;
+      runCase(test);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, EveryAlgorithm, testing::ValuesIn(algorithms().begin(), algorithms().end()),
+                         [](const auto& info) {
+                           std::string name =
+                               std::string(toString(info.param.collective)) + "_" + std::string(info.param.name);
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Collectives, UnequalSharesGiveTheSameBits) {
+  for (const std::vector<uint32_t>& shares : {std::vector<uint32_t>{2, 1, 2, 2}, {0, 1, 0, 0}, {7, 3, 1, 900}}) {
+    GroupOptions options;
+    options.plan = planWith(Collective::kAllReduce, "direct", 512);
+    options.plan.shares = shares;
+    Ranks ranks(4, options);
+    Case test{findAlgorithm(Collective::kAllReduce, "direct"), 4, 0, DType::kF32, ReduceOp::kSum, {10001}, 0, true, {}};
+    std::atomic<int> numWrong = 0;
+    ranks.run([&](int rank, Communicator& group) {
+      const Expectation expected = expectationOf(test, rank);
+      Buffer buffer(expected.input);
+      const Status status = group
+                                .start({.collective = Collective::kAllReduce,
+                                        .dtype = DType::kF32,
+                                        .input = buffer.pieces,
+                                        .output = buffer.pieces})
+                                ->wait();
+      numWrong += !status || buffer.bytes != expected.output[0];
+    });
+    EXPECT_EQ(numWrong, 0) << shares[0] << " " << shares[1];
+  }
+}
+
+TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {
+  Ranks ranks(3);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<float> values(1000), parts(999), part(333);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 100 + static_cast<size_t>(rank));
+    std::copy(values.begin(), values.begin() + 999, parts.begin());
+    const double factor = rank + 1;
+    CollectiveCall call{.collective = Collective::kAllReduce,
+                        .dtype = DType::kF32,
+                        .input = {bytesOf(values)},
+                        .output = {bytesOf(values)},
+                        .op = ReduceOp::kPremultipliedSum,
+                        .factor = factor};
+    CollectiveCall scatter{.collective = Collective::kReduceScatter,
+                           .dtype = DType::kF32,
+                           .input = splitEvenly(bytesOf(parts), 3),
+                           .output = {bytesOf(part)},
+                           .op = ReduceOp::kPremultipliedSum,
+                           .factor = factor};
+    numWrong += !group.start(call)->wait() || !group.start(scatter)->wait();
+    const auto expected = [](size_t i) { return static_cast<float>(6 * (i % 100) + 0 + 2 + 6); };
+    for (size_t i = 0; i < values.size(); ++i) numWrong += values[i] != expected(i);
+    for (size_t i = 0; i < part.size(); ++i) numWrong += part[i] != expected(i + 333 * static_cast<size_t>(rank));
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Collectives, ABarrierHoldsEverybodyUntilTheLastOneCame) {
+  Ranks ranks(5);
+  std::atomic<int> numEntered = 0;
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    for (int round = 1; round <= 20; ++round) {
+      if (rank == round % 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++numEntered;
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+      numWrong += numEntered < 5 * round;
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+    }
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many operations at once, groups beside each other, messages, callbacks, and who drives.
+#include "comm/collective/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <random>
+
+#include "tests/comm/collective/ranks.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+CollectiveCall sumOf(std::vector<float>& values) {
+  return {.collective = Collective::kAllReduce,
+          .dtype = DType::kF32,
+          .input = {bytesOf(values)},
+          .output = {bytesOf(values)}};
+}
+
+TEST(Communicator, ManyOperationsInFlightEndWithTheirOwnResults) {
+  GroupOptions options;
+  options.creditBytes = 100000;  // some start only when others have ended
+  options.plan.segmentBytes = 1024;
+  Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 3});
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<std::vector<float>> buffers;
+    std::vector<OperationHandle> handles;
+    for (size_t i = 0; i < 60; ++i) {
+      buffers.emplace_back(1 + (i * 977) % 9000);
+      for (size_t k = 0; k < buffers[i].size(); ++k)
+        buffers[i][k] = static_cast<float>(i + k % 64) + static_cast<float>(rank);
+    }
+    for (size_t i = 0; i < 60; ++i) {
+      handles.push_back(group.start(sumOf(buffers[i]), {.priority = static_cast<int>(i * 7 % 5)}));
+    }
+    for (size_t i = 60; i-- > 0;) numWrong += !handles[i]->wait();
+    for (size_t i = 0; i < 60; ++i) {
+      for (size_t k = 0; k < buffers[i].size(); ++k) {
+        numWrong += buffers[i][k] != static_cast<float>(4 * (i + k % 64) + 6);
+      }
+    }
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, OperationsEndAlthoughNobodyWaits) {
+  Ranks ranks(3);
+  std::vector<std::vector<float>> buffers(3, std::vector<float>(100000, 1.0f));
+  std::vector<OperationHandle> handles;
+  for (size_t rank = 0; rank < 3; ++rank) handles.push_back(ranks.groups[rank]->start(sumOf(buffers[rank])));
+  const auto limit = Clock::now() + seconds(20);
+  for (const auto& handle : handles) {
+    while (!handle->isDone() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(handle->isDone());
+    EXPECT_TRUE(handle->status().isOk()) << handle->status().toString();
+  }
+  for (const auto& buffer : buffers) EXPECT_EQ(buffer, std::vector<float>(100000, 3.0f));
+}
+
+TEST(Communicator, SeveralThreadsWaitForDifferentOperations) {
+  Ranks ranks(2);
+  std::vector<std::vector<float>> buffers(2 * 16, std::vector<float>(5000, 2.0f));
+  std::vector<OperationHandle> handles;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    for (size_t i = 0; i < 16; ++i) handles.push_back(ranks.groups[rank]->start(sumOf(buffers[rank * 16 + i])));
+  }
+  std::atomic<int> numWrong = 0;
+  std::vector<std::thread> threads;
+  for (const auto& handle : handles) threads.emplace_back([&] { numWrong += !handle->wait(); });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(numWrong, 0);
+  for (const auto& buffer : buffers) EXPECT_EQ(buffer, std::vector<float>(5000, 4.0f));
+}
+
+TEST(Communicator, CallbacksRunOnceAndNotOnAThreadThatWaits) {
+  Ranks ranks(2);
+  std::atomic<int> numCalls = 0, numWrong = 0;
+  ranks.run([&](int, Communicator& group) {
+    const auto self = std::this_thread::get_id();
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> values(10, 1.0f);
+      const auto handle = group.start(sumOf(values));
+      const auto count = [&, self](const Status& status) {
+        ++numCalls;
+        numWrong += !status || std::this_thread::get_id() == self;
+      };
+      handle->whenDone(count);
+      numWrong += !handle->wait();
+      handle->whenDone(count);
+    }
+  });
+  ranks.groups.clear();
+  ranks.engines.clear();  // callbacks that are due still run
+  EXPECT_EQ(numCalls, 200);
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, GroupsAreIndependentOfEachOther) {
+  Ranks ranks(4);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& world) {
+    Engine& engine = *ranks.engines[static_cast<size_t>(rank)];
+    const bool isEven = rank % 2 == 0;
+    // The members of the odd group stand in another order than in the job.
+    auto half = Communicator::create(engine, {.id = 1u + static_cast<uint32_t>(rank % 2),
+                                              .name = isEven ? "even" : "odd",
+                                              .members = isEven ? std::vector<int>{0, 2} : std::vector<int>{3, 1},
+                                              .timeout = seconds(60)})
+                    .value();
+    numWrong += half->size() != 2 || half->rank() != (isEven ? rank / 2 : (rank == 3 ? 0 : 1));
+    for (int round = 0; round < 30; ++round) {
+      std::vector<float> all(300, static_cast<float>(rank)), some(500, static_cast<float>(rank));
+      const auto first = rank < 2 ? world.start(sumOf(all)) : half->start(sumOf(some));
+      const auto second = rank < 2 ? half->start(sumOf(some)) : world.start(sumOf(all));
+      numWrong += !second->wait() || !first->wait();
+      numWrong += all != std::vector<float>(300, 6.0f) || some != std::vector<float>(500, isEven ? 2.0f : 4.0f);
+    }
+    numWrong += !world.start({.collective = Collective::kBarrier})->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, MessagesOfATagArriveInOrderWhateverTheirSize) {
+  Ranks ranks(3, {}, {.eagerBytes = 64, .shuffleSeed = 9});
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<std::vector<int>> sent, received;
+    std::vector<OperationHandle> handles;
+    const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
+    for (int i = 0; i < 40; ++i) {
+      const auto size = static_cast<size_t>(i * i);
+      sent.emplace_back(size, rank * 1000 + i);
+      received.emplace_back(size, -1);
+    }
+    for (size_t i = 0; i < 40; ++i) {
+      handles.push_back(group.send(next, static_cast<uint32_t>(i % 3), bytesOf(sent[i])));
+      handles.push_back(group.receive(previous, static_cast<uint32_t>(i % 3), bytesOf(received[i])));
+    }
+    for (const auto& handle : handles) numWrong += !handle->wait();
+    for (int i = 0; i < 40; ++i) {
+      numWrong += received[static_cast<size_t>(i)] != std::vector<int>(static_cast<size_t>(i * i), previous * 1000 + i);
+    }
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, APlanMayChangeBetweenTwoOperations) {
+  Ranks ranks(3);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int, Communicator& group) {
+    uint32_t version = 0;
+    for (const char* name : {"exchange", "doubling", "halving", "direct"}) {
+      Plan plan = planWith(Collective::kAllReduce, name, 512);
+      plan.version = ++version;
+      group.setPlan(plan);
+      std::vector<float> values(3000, 1.0f);
+      numWrong += !group.start(sumOf(values))->wait() || values != std::vector<float>(3000, 3.0f);
+    }
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, OptionsThatMakeNoSenseAreRefused) {
+  LoopbackGroup network(2);
+  Engine engine(network.messenger(0));
+  const auto expectRefused = [&](GroupOptions options, const std::string& words) {
+    const auto group = Communicator::create(engine, std::move(options));
+    ASSERT_FALSE(group.isOk());
+    EXPECT_NE(group.status().message().find(words), std::string::npos) << group.status().toString();
+  };
+  expectRefused({.members = {1}}, "rank 0 of the job is not among its members");
+  expectRefused({.members = {0, 0}}, "member 0 is named twice");
+  expectRefused({.members = {0, 7}}, "member 7");
+  expectRefused({.timeout = seconds(0)}, "timeout must be positive");
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor over a messenger whose transfers end at once, so that nothing but the executor itself is at work.
+#include "comm/collective/execution.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "comm/schedule/catalog.h"
+
+namespace {
+thread_local size_t numAllocations = 0;
+}  // namespace
+
+void* operator new(size_t size) {
+  ++numAllocations;
+  if (void* memory = std::malloc(size ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace agspeed::comm {
+namespace {
+
+/// Rank 0 of many; every transfer ends when it starts.
+class InstantMessenger final : public Messenger {
+ public:
+  explicit InstantMessenger(int size) : size_(size) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void send(Transfer& transfer) override { end(transfer); }
+  void receive(Transfer& transfer) override { end(transfer); }
+  void cancel(Transfer&, const Status&) override {}
+  bool progress(Clock::time_point until) override {
+    std::unique_lock lock(mutex_);
+    wakeUp_.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(1)), [&] { return isAwake_; });
+    isAwake_ = false;
+    return false;
+  }
+  void wake() override {
+    std::lock_guard lock(mutex_);
+    isAwake_ = true;
+    wakeUp_.notify_all();
+  }
+
+  size_t numTransfers = 0;
+
+ private:
+  void end(Transfer& transfer) {
+    ++numTransfers;
+    transfer.finished({});
+  }
+
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable wakeUp_;
+  bool isAwake_ = false;
+};
+
+struct CountEnds final : ExecutionListener {
+  int numEnded = 0;
+  void executionEnded(Execution&) override { ++numEnded; }
+  void executionFailed(Execution&, const Status& status) override { ADD_FAILURE() << status.toString(); }
+};
+
+TEST(Execution, RunningAgainAllocatesNothing) {
+  constexpr int kRanks = 5;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != Collective::kAllReduce) continue;
+    SCOPED_TRACE(algorithm.name);
+    InstantMessenger messenger(kRanks);
+    Engine engine(messenger);
+    CountEnds ends;
+    const PreparedSchedule prepared(algorithm.make({algorithm.collective, 0, kRanks, 0}));
+    Execution execution(prepared, engine, ends);
+    std::vector<float> values(20001);
+    const auto bytes = std::as_writable_bytes(std::span(values));
+    const CollectiveCall call{
+        .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
+    const std::vector<int> members = {0, 1, 2, 3, 4};
+    const ExecutionRequest request{.call = &call, .members = members, .segmentElements = 64, .window = 3};
+    size_t numInSteadyState = 1;
+    engine.runOnDriver([&] {
+      execution.start(request);
+      const size_t before = numAllocations;
+      execution.start(request);
+      numInSteadyState = numAllocations - before;
+    });
+    EXPECT_EQ(ends.numEnded, 2);
+    EXPECT_EQ(numInSteadyState, 0u);
+    EXPECT_GT(messenger.numTransfers, 100u);
+  }
+}
+
+TEST(Execution, EveryInstanceUsesNamesOfItsOwn) {
+  struct Recording final : Messenger {
+    std::vector<std::pair<int, MessageId>> names;
+    int rank() const override { return 0; }
+    int size() const override { return 3; }
+    void send(Transfer& transfer) override {
+      names.emplace_back(transfer.peer, transfer.id);
+      transfer.finished({});
+    }
+    void receive(Transfer& transfer) override { transfer.finished({}); }
+    void cancel(Transfer&, const Status&) override {}
+    bool progress(Clock::time_point) override {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      return false;
+    }
+    void wake() override {}
+  } messenger;
+  Engine engine(messenger);
+  CountEnds ends;
+  const auto* direct = findAlgorithm(Collective::kAllReduce, "direct");
+  const PreparedSchedule prepared(direct->make({Collective::kAllReduce, 0, 3, 0}));
+  Execution execution(prepared, engine, ends);
+  std::vector<float> values(1000);
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  const CollectiveCall call{
+      .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
+  const std::vector<int> members = {0, 2, 1};
+  engine.runOnDriver([&] {
+    execution.start({.call = &call, .members = members, .communicator = 8, .sequence = 77, .segmentElements = 64});
+  });
+  EXPECT_EQ(ends.numEnded, 1);
+  auto names = messenger.names;
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end()) << "a name is used twice";
+  for (const auto& [peer, id] : names) {
+    EXPECT_EQ(id.communicator, 8u);
+    EXPECT_EQ(id.sequence, 77u);
+  }
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong ends with a sentence at every rank that depends on it, and never with a hang.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "tests/comm/collective/ranks.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Every rank's status of one operation.
+std::vector<Status> statusesOf(Ranks& ranks, const std::function<OperationHandle(int, Communicator&)>& start) {
+  std::vector<Status> statuses(static_cast<size_t>(ranks.size()));
+  ranks.run([&](int rank, Communicator& group) {
+    const auto handle = start(rank, group);
+    if (handle) statuses[static_cast<size_t>(rank)] = handle->wait();
+  });
+  return statuses;
+}
+
+void expectSentence(const Status& status, StatusCode code, const std::vector<std::string>& words) {
+  EXPECT_EQ(status.code(), code) << status.toString();
+  for (const auto& word : words) {
+    EXPECT_NE(status.message().find(word), std::string::npos) << "lacks '" << word << "': " << status.toString();
+  }
+}
+
+/// Rank 1 of three makes a call that differs; all three must learn who called what.
+void expectMismatch(const std::function<CollectiveCall(int rank, std::span<std::byte>)>& callOf,
+                    const std::vector<std::string>& words) {
+  Ranks ranks(3);
+  std::vector<std::vector<double>> buffers(3, std::vector<double>(600));
+  const auto start = Clock::now();
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
+    return group.start(callOf(rank, bytesOf(buffers[static_cast<size_t>(rank)])));
+  });
+  EXPECT_LT(Clock::now() - start, seconds(10));
+  for (const Status& status : statuses) {
+    auto expected = words;
+    expected.push_back("rank 1");
+    expected.push_back("the ranks' calls differ");
+    expected.push_back("not usable any more");
+    expectSentence(status, StatusCode::kInvalidArgument, expected);
+  }
+}
+
+CollectiveCall allReduce(std::span<std::byte> bytes, DType dtype = DType::kF32, ReduceOp op = ReduceOp::kSum) {
+  return {.collective = Collective::kAllReduce, .dtype = dtype, .input = {bytes}, .output = {bytes}, .op = op};
+}
+
+TEST(Failure, RanksWithAnotherTypeAreNamed) {
+  expectMismatch([](int rank, auto bytes) { return allReduce(bytes, rank == 1 ? DType::kI32 : DType::kF32); },
+                 {"all_reduce(1200 x f32, sum)", "all_reduce(1200 x i32, sum)"});
+}
+
+TEST(Failure, RanksWithAnotherSizeAreNamed) {
+  expectMismatch([](int rank, auto bytes) { return allReduce(bytes.first(rank == 1 ? 4000 : 400)); },
+                 {"all_reduce(1000 x f32, sum)", "all_reduce(100 x f32, sum)"});
+}
+
+TEST(Failure, RanksWithAnotherOperationAreNamed) {
+  expectMismatch(
+      [](int rank, auto bytes) { return allReduce(bytes, DType::kF32, rank == 1 ? ReduceOp::kMax : ReduceOp::kSum); },
+      {"sum)", "max)"});
+}
+
+TEST(Failure, RanksWithAnotherRootAreNamed) {
+  // Ranks that are not a root need nobody, so they learn of it at their next operation.
+  Ranks ranks(3);
+  std::vector<std::vector<float>> buffers(3, std::vector<float>(600));
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
+    const auto bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
+    const auto reduce = group.start({.collective = Collective::kReduce,
+                                     .dtype = DType::kF32,
+                                     .input = {bytes},
+                                     .output = {bytes},
+                                     .root = rank == 1 ? 2 : 0});
+    return reduce->wait() ? group.start({.collective = Collective::kBarrier}) : reduce;
+  });
+  for (const Status& status : statuses) {
+    expectSentence(status, StatusCode::kInvalidArgument, {"as operation 1", "rank 1", "root 0", "root 2"});
+  }
+}
+
+TEST(Failure, RanksWithAnotherCollectiveAreNamed) {
+  expectMismatch(
+      [](int rank, auto bytes) {
+        if (rank != 1) return allReduce(bytes);
+        return CollectiveCall{.collective = Collective::kBarrier};
+      },
+      {"all_reduce", "barrier()"});
+}
+
+TEST(Failure, AMismatchThatNobodyWaitsForIsFoundAtTheNextOperation) {
+  // With two ranks that both take themselves for the root, a broadcast waits for nobody.
+  Ranks ranks(2);
+  std::vector<std::vector<float>> buffers(2, std::vector<float>(4));
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
+    const auto bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
+    const Status first =
+        group.start({.collective = Collective::kBroadcast, .input = {bytes}, .output = {bytes}, .root = rank})->wait();
+    EXPECT_TRUE(first.isOk()) << first.toString();
+    return group.start({.collective = Collective::kBarrier});
+  });
+  for (const Status& status : statuses) {
+    expectSentence(status, StatusCode::kInvalidArgument, {"as operation 1", "root 0", "root 1", "rank 0", "rank 1"});
+  }
+}
+
+TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
+  GroupOptions options;
+  options.name = "data parallel";
+  Ranks ranks(3, options);
+  std::vector<std::vector<float>> buffers(3, std::vector<float>(100));
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+    if (rank == 2) return nullptr;
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])),
+                       {.timeout = milliseconds(400 + 100 * rank)});
+  });
+  expectSentence(statuses[0], StatusCode::kResourceExhausted,
+                 {"rank 0 of group 'data parallel'", "all_reduce(100 x f32, sum), operation 1",
+                  "did not end within 0.40 s in segment 1 of 1, waiting for rank 2"});
+  expectSentence(statuses[1], StatusCode::kUnavailable,
+                 {"rank 0 gave up", "did not end within 0.40 s", "waiting for rank 2"});
+}
+
+TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
+  Ranks ranks(4);
+  std::vector<std::vector<float>> buffers(4, std::vector<float>(100000));
+  const auto start = [&](int rank, Communicator& group) -> OperationHandle {
+    if (rank == 3) return nullptr;
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
+  };
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    ranks.network.kill(3);
+  });
+  const auto statuses = statusesOf(ranks, start);
+  killer.join();
+  const auto later = statusesOf(ranks, start);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    expectSentence(statuses[rank], StatusCode::kUnavailable, {"rank 3", "operation 1", "not usable any more"});
+    expectSentence(later[rank], StatusCode::kUnavailable, {"rank 3", "operation 2"});
+    EXPECT_FALSE(ranks.groups[rank]->health().isOk());
+  }
+}
+
+TEST(Failure, AnAbortEndsEverythingEverywhere) {
+  Ranks ranks(3);
+  std::vector<std::vector<float>> buffers(3, std::vector<float>(50000));
+  std::vector<std::byte> inbox(16);
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+    if (rank == 0) {
+      const auto message = group.receive(1, 5, inbox);
+      group.abort("the user asked for it");
+      expectSentence(message->wait(), StatusCode::kUnavailable, {"receive from rank 1 (16 bytes, tag 5)", "aborted"});
+      return message;
+    }
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
+  });
+  for (size_t rank = 1; rank < 3; ++rank) {
+    expectSentence(statuses[rank], StatusCode::kUnavailable, {"rank 0 gave up: aborted: the user asked for it"});
+  }
+}
+
+TEST(Failure, AMessageOfAnotherSizeFailsAtBothEnds) {
+  Ranks ranks(2);
+  std::vector<std::byte> out(12), in(8);
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
+    if (rank == 1) return group.receive(0, 3, in);
+    EXPECT_TRUE(group.send(1, 3, out)->wait().isOk());
+    return group.start({.collective = Collective::kBarrier});
+  });
+  for (const Status& status : statuses) {
+    expectSentence(status, StatusCode::kInvalidArgument, {"rank 1", "expected 8 bytes", "which sent 12"});
+  }
+}
+
+TEST(Failure, ACallThatIsWrongByItselfLeavesTheGroupUsable) {
+  Ranks ranks(2);
+  std::vector<std::vector<float>> buffers(2, std::vector<float>(10, 1.0f));
+  const auto wrong = statusesOf(ranks, [&](int rank, Communicator& group) {
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)]), DType::kF32, ReduceOp::kBitAnd));
+  });
+  const auto self = statusesOf(ranks, [&](int rank, Communicator& group) { return group.receive(rank, 0, {}); });
+  for (const Status& status : wrong) expectSentence(status, StatusCode::kInvalidArgument, {"bitwise and", "f32"});
+  for (const Status& status : self) expectSentence(status, StatusCode::kInvalidArgument, {"ranks 0 to 1"});
+  const auto right = statusesOf(ranks, [&](int rank, Communicator& group) {
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
+  });
+  for (const Status& status : right) EXPECT_TRUE(status.isOk()) << status.toString();
+  EXPECT_EQ(buffers[0], std::vector<float>(10, 2.0f));
+}
+
+TEST(Failure, DestroyingAGroupEndsItsOperations) {
+  Ranks ranks(2);
+  std::vector<float> values(10);
+  const auto handle = ranks.groups[0]->start(allReduce(bytesOf(values)));
+  ranks.groups[0].reset();
+  ASSERT_TRUE(handle->isDone());
+  expectSentence(handle->status(), StatusCode::kUnavailable, {"the group was destroyed"});
+}
+
+TEST(Failure, ASlowRankIsWaitedFor) {
+  Ranks ranks(3);
+  std::vector<std::vector<float>> buffers(3, std::vector<float>(10, 1.0f));
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(600));  // the others ask meanwhile
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
+  });
+  for (const Status& status : statuses) EXPECT_TRUE(status.isOk()) << status.toString();
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a group in one process: an engine and a communicator each over loopback, and a thread each while run().
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/api.h"
+#include "comm/transport/loopback/loopback_messenger.h"
+
+namespace agspeed::comm {
+
+class Ranks {
+ public:
+  explicit Ranks(int size, GroupOptions options = {}, LoopbackOptions loopback = {})
+      : network(size, loopback), size_(size) {
+    options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::seconds(60));
+    for (int rank = 0; rank < size; ++rank) {
+      engines.push_back(std::make_unique<Engine>(network.messenger(rank)));
+      groups.push_back(Communicator::create(*engines.back(), options).value());
+    }
+  }
+
+  int size() const { return size_; }
+
+  /// Calls `body` with every rank in a thread of its own.
+  void run(const std::function<void(int rank, Communicator& group)>& body) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size_; ++rank) {
+      threads.emplace_back([&, rank] { body(rank, *groups[static_cast<size_t>(rank)]); });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+
+  LoopbackGroup network;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<Communicator>> groups;
+
+ private:
+  const int size_;
+};
+
+template <typename T>
+std::span<std::byte> bytesOf(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+/// A plan that always takes this algorithm, with segments of `segmentBytes` per piece.
+inline Plan planWith(Collective collective, std::string algorithm, size_t segmentBytes = 0) {
+  Plan plan;
+  plan.isReproducible = algorithm != "ring";
+  plan.rules = {{collective, SIZE_MAX, std::move(algorithm), segmentBytes}};
+  return plan;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every algorithm of the catalog is proved for 1 to 17 ranks, and its costs are those that comm/README.md states.
+#include "comm/schedule/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "comm/schedule/verifier.h"
+
+namespace agspeed::comm {
+namespace {
+
+TEST(Catalog, EveryAlgorithmIsProvedForOneToSeventeenRanksAndEveryRoot) {
+  for (const Algorithm& algorithm : algorithms()) {
+    for (int numRanks = 1; numRanks <= 17; ++numRanks) {
+      for (int root = 0; root < (hasRoot(algorithm.collective) ? numRanks : 1); ++root) {
+        const auto counts = verify(algorithm, numRanks, root);
+        ASSERT_TRUE(counts.isOk()) << "root " << root << ": " << counts.status().toString();
+      }
+    }
+  }
+}
+
+TEST(Catalog, AlgorithmsHoldForManyRanks) {
+  for (const Algorithm& algorithm : algorithms()) {
+    const auto counts = verify(algorithm, 33, 5);
+    EXPECT_TRUE(counts.isOk()) << counts.status().toString();
+  }
+}
+
+TEST(Catalog, NamesAreUniqueWithinACollective) {
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_EQ(findAlgorithm(algorithm.collective, algorithm.name), &algorithm) << algorithm.name;
+  }
+  EXPECT_EQ(findAlgorithm(Collective::kBarrier, "direct"), nullptr);
+}
+
+/// "| all_reduce | direct | 2 | 6 | 1.50 | 1.50 |": the row of an algorithm for 4, 6 and 16 ranks.
+std::string rowOf(const Algorithm& algorithm) {
+  std::string row = "| `" + std::string(toString(algorithm.collective)) + "` | " + std::string(algorithm.name) + " |";
+  for (const int numRanks : {4, 6, 16}) {
+    const ScheduleCounts counts = verify(algorithm, numRanks, 0).value();
+    char cell[64];
+    std::snprintf(cell, sizeof cell, " %d / %d / %.2f / %.2f |", counts.numRounds, counts.numMessages, counts.sent,
+                  counts.received);
+    row += cell;
+  }
+  return row;
+}
+
+TEST(Catalog, TheReadmeStatesTheCountedCosts) {
+  std::ifstream file(AG_COMM_README);
+  const std::string readme(std::istreambuf_iterator<char>(file), {});
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_NE(readme.find(rowOf(algorithm)), std::string::npos) << "comm/README.md lacks the row\n" << rowOf(algorithm);
+  }
+}
+
+}  // namespace
+}  // namespace agspeed::comm
