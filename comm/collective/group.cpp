@@ -185,10 +185,6 @@ void Group::endMessage(MessageOperation& operation, const Status& status) {
 
 void Group::work(uint64_t) { fail(messageFailure_); }
 
-void Group::peerLost(int rank, const Status& status) {
-  fail(status.withContext("rank " + std::to_string(rank) + " cannot be reached"));
-}
-
 void Group::fail(const Status& reason) { failBecause(reason, true); }
 
 void Group::failBecause(const Status& reason, bool tellOthers) {

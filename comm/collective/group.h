@@ -110,7 +110,6 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void executionEnded(Execution& execution) override;
   void executionFailed(Execution& execution, const Status& status) override;
   void noticeArrived(int rank, const Notice& notice) override;
-  void peerLost(int rank, const Status& status) override;
   void work(uint64_t token) override;
 
   void startWaiting();

@@ -78,7 +78,7 @@ void Notices::work(uint64_t token) {
     std::erase_if(letters_, [&](const auto& other) { return other.get() == letter; });
     return;
   }
-  if (!letter->status) return listener_.peerLost(letter->rank, letter->status);
+  if (!letter->status) return;
   const Notice notice = letter->notice;
   const int rank = letter->rank;
   post(*letter);

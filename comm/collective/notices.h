@@ -3,7 +3,8 @@
 // failed".
 //
 // Every rank keeps one receive posted per peer, so a notice arrives whatever the peer is doing. Notices have one fixed
-// size and are compared or shown, never executed.
+// size and are compared or shown, never executed. A rank that cannot be heard any more is none of this file's business:
+// ranks leave when they are done, and whoever still needs one learns of it from his own messages.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -49,8 +50,6 @@ struct Notice {
 class NoticeListener {
  public:
   virtual void noticeArrived(int rank, const Notice& notice) = 0;
-  /// The peer cannot be heard any more.
-  virtual void peerLost(int rank, const Status& status) = 0;
 
  protected:
   ~NoticeListener() = default;

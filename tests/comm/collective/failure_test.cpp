@@ -197,6 +197,20 @@ TEST(Failure, ACallThatIsWrongByItselfLeavesTheGroupUsable) {
   EXPECT_EQ(buffers[0], std::vector<float>(10, 2.0f));
 }
 
+TEST(Failure, ARankThatLeavesDoesNotDisturbThoseWhoDoNotNeedIt) {
+  Ranks ranks(3);
+  const auto barrier = statusesOf(ranks, [](int, Communicator& group) { return group.start({}); });
+  for (const Status& status : barrier) EXPECT_TRUE(status.isOk()) << status.toString();
+  ranks.network.kill(2);
+  std::vector<int> sent(5000, 7), received(5000);
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+    if (rank == 2) return nullptr;
+    return rank == 0 ? group.send(1, 1, bytesOf(sent)) : group.receive(0, 1, bytesOf(received));
+  });
+  for (const Status& status : statuses) EXPECT_TRUE(status.isOk()) << status.toString();
+  EXPECT_EQ(received, sent);
+}
+
 TEST(Failure, DestroyingAGroupEndsItsOperations) {
   Ranks ranks(2);
   std::vector<float> values(10);
