@@ -55,6 +55,10 @@ void Acceptor::expire(Clock::time_point now) {
     ++numRefused_;
     pending_.pop_front();
   }
+  for (auto next = pending_.begin(); next != pending_.end();) {
+    Pending& pending = *next++;
+    if (!pending.responder && pending.size == kRequestBytes) finish(pending, answer(pending));
+  }
 }
 
 void Acceptor::Pending::ready(uint32_t) { acceptor.finish(*this, acceptor.read(*this)); }
@@ -82,7 +86,8 @@ Acceptor::Verdict Acceptor::answer(Pending& pending) {
   if (!isForUs) return Verdict::kRefuse;
   pending.peer = static_cast<int>(claim->from);
   const StatusOr<const Peer*> peer = directory_.find(pending.peer, Clock::now());
-  if (!peer || *peer == nullptr) return Verdict::kRefuse;
+  if (!peer) return Verdict::kRefuse;
+  if (*peer == nullptr) return Verdict::kWait;  // looked for a moment ago, before it was there
   pending.responder = Responder::answer(pending.bytes, (*peer)->secret);
   if (!pending.responder) return Verdict::kRefuse;
   pending.size = 0;

@@ -31,7 +31,7 @@ class Acceptor final : public Poller::Handler {
   ~Acceptor();
 
   void ready(uint32_t events) override;
-  /// Closes connections that have not proven themselves in time.
+  /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
   void expire(Clock::time_point now);
   size_t numPending() const { return pending_.size(); }
   uint64_t numRefused() const { return numRefused_; }
