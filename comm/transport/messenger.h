@@ -6,7 +6,8 @@
 // were sent and asked for. There is no order between messages of different names.
 //
 // Threading: all calls but wake() come from one thread at a time (the engine's lock). Transfer::finished is called from
-// within progress(), send() or receive() and must not call back into the messenger except to start further transfers.
+// within progress(), send(), receive() or cancel() and must not call back into the messenger except to start further
+// transfers.
 #pragma once
 
 #include <chrono>
@@ -56,8 +57,8 @@ class Messenger {
   virtual void send(Transfer& transfer) = 0;
   /// Starts to receive. A message of another length than `bytes` fails the receive with invalid argument.
   virtual void receive(Transfer& transfer) = 0;
-  /// Ends an unfinished transfer with `reason`; afterwards neither it nor its bytes are touched. A message that arrives
-  /// for it later is discarded.
+  /// Ends an unfinished transfer: finished(reason) runs before this returns; afterwards neither it nor its bytes are
+  /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
