@@ -21,8 +21,8 @@ class ByteWriter {
 
   /// Requires: room for the value.
   template <typename T>
-  requires(std::is_trivially_copyable_v<T> &&
-           !std::is_convertible_v<const T&, std::span<const std::byte>>) ByteWriter& put(const T& value) {
+    requires(std::is_trivially_copyable_v<T> && !std::is_convertible_v<const T&, std::span<const std::byte>>)
+  ByteWriter& put(const T& value) {
     return put(std::as_bytes(std::span(&value, 1)));
   }
   ByteWriter& put(std::span<const std::byte> bytes) {

@@ -179,8 +179,8 @@ void Writer::check(Clock::time_point now) {
 }
 
 void Writer::limitUnsent() {
-  const int wanted = static_cast<int>(
-      std::clamp<double>(vitals_.bytesPerSecond * kUnsentSeconds, kMinUnsentBytes, kMaxUnsentBytes));
+  const int wanted =
+      static_cast<int>(std::clamp<double>(vitals_.bytesPerSecond * kUnsentSeconds, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
 }

@@ -35,8 +35,7 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
   faults.seed = seed;
   auto owned = std::make_unique<RelayStore>(faults);
   const RelayStore& store = *owned;
-  NetworkGroup group(
-      3, 2, [](NetworkOptions& options) { options.mode = GetParam().mode; }, std::move(owned));
+  NetworkGroup group(3, 2, [](NetworkOptions& options) { options.mode = GetParam().mode; }, std::move(owned));
   EXPECT_EQ(group.exchange(80, 1 << 18, seed), "");
   const RelayCounts& counts = store.counts();
   EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 0);
@@ -101,8 +100,7 @@ TEST(Rails, AllMayBeGoneForAWhile) {
 TEST(Rails, APeerThatNoRailLeadsToIsGivenUpAfterItsTimeout) {
   auto owned = std::make_unique<RelayStore>(RelayFaults{});
   RelayStore& store = *owned;
-  NetworkGroup group(
-      2, 2, [](NetworkOptions& options) { options.peerTimeout = milliseconds(200); }, std::move(owned));
+  NetworkGroup group(2, 2, [](NetworkOptions& options) { options.peerTimeout = milliseconds(200); }, std::move(owned));
   ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
   for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setOpen(false);
   Parcel send(1, {7, 7, 7}, 1 << 20);
