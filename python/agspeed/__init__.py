@@ -4,7 +4,8 @@
     model = agspeed.optimize(model)
 
 Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line
-works on machines without torch. What is public is listed in ``__all__`` and documented where it is defined.
+works on machines without torch. It makes the backend "agspeed" known to torch.distributed. What is public is listed in
+``__all__`` and documented where it is defined.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from agspeed.distributed import register_once_loaded
 from agspeed.version import __version__ as __version__
 
 __all__ = ["AgspeedError", "UserError", "optimize", "paused", "report", "restore", "status", "wait"]
@@ -43,3 +45,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+register_once_loaded()

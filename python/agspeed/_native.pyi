@@ -101,6 +101,14 @@ class MemoryMeter:
     @property
     def is_running(self) -> bool: ...
 
+# --- process group (bind_process_group.cpp) ---------------------------------------------------------------------------
+
+class ProcessGroup(torch.distributed.Backend):
+    """A group of ranks of torch.distributed, over all network interfaces of the host (comm/c10d/process_group.h)."""
+
+def create_process_group(options: Any) -> ProcessGroup:
+    """Joins the group that torch's DistributedBackendOptions describe. Blocks until the ranks can be found."""
+
 # --- tuner (bind_tuner.cpp) -------------------------------------------------------------------------------------------
 
 class TunerArm(TypedDict, total=False):

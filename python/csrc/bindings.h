@@ -16,6 +16,8 @@ void bindDispatcher(pybind11::module_& module);
 void bindExecutable(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
+/// ProcessGroup: the backend "agspeed" of torch.distributed.
+void bindProcessGroup(pybind11::module_& module);
 /// Region: a compiled forward/backward pair with its own autograd node.
 void bindRegion(pybind11::module_& module);
 /// Tuner and TuningDatabase.

@@ -11,5 +11,6 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindExecutable(module);
   agspeed::python::bindRegion(module);
   agspeed::python::bindMemoryMeter(module);
+  agspeed::python::bindProcessGroup(module);
   agspeed::python::bindTuner(module);
 }

@@ -36,6 +36,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/plan": ("comm/schedule", "runtime/base"),
     "comm/collective": ("comm/plan", "comm/reduce", "comm/schedule", "comm/transport", "runtime/base"),
     "comm": ("comm/collective", "comm/plan"),
+    "comm/c10d": ("comm/collective", "comm/rendezvous", "comm/transport", "runtime/base"),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
     "passes/graph": _GRAPH,
@@ -46,12 +47,12 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "backends": (*_GRAPH, "compiler/kernel", "compiler/program", "passes", "passes/graph", "passes/kernel", *_RUNTIME),
     "compiler/driver": (*_COMPILER, "backends"),
     "compiler/tools": (*_COMPILER, "backends", "compiler/driver"),
-    "python/csrc": ("compiler/driver", "runtime/tune", *_RUNTIME),
+    "python/csrc": ("comm/c10d", "compiler/driver", "runtime/tune", *_RUNTIME),
 }
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
-    r"(ATen|c10|caffe2|torch)/": ("python/csrc", "runtime/aten"),
+    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "python/csrc", "runtime/aten"),
     r"(llvm|llvm-c|mlir|mlir-c)/": ("compiler/kernel", "compiler/tools", "passes/kernel"),
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/process_group.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+using ::c10d::OpType;
+
+[[noreturn]] void raise(const Status& status) {
+  if (status.code() == StatusCode::kInvalidArgument) C10_THROW_ERROR(ValueError, status.message());
+  C10_THROW_ERROR(DistBackendError, status.message());
+}
+
+template <typename T>
+T valueOrThrow(StatusOr<T> result) {
+  if (!result.isOk()) raise(result.status());
+  return std::move(result.value());
+}
+
+/// The tensor of an operation that takes one tensor per rank.
+at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "agspeed: ", operation, " requires non-empty tensor list");
+  TORCH_CHECK_VALUE(tensors.size() == 1, "agspeed: ", operation, " takes one tensor per rank, not ", tensors.size());
+  return tensors[0];
+}
+
+void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation) {
+  TORCH_CHECK_VALUE(tensor.scalar_type() == expected.scalar_type(), "agspeed: ", operation,
+                    ": invalid tensor type: ", tensor.scalar_type(), " beside ", expected.scalar_type());
+}
+
+void checkCount(size_t count, size_t expected, const char* operation, const char* what) {
+  TORCH_CHECK_VALUE(count == expected, "agspeed: ", operation, ": ", count, " ", what, " given, ", expected,
+                    " are needed, one per rank");
+}
+
+/// Sets the call's operation and type for reducing elements like those of `tensor`.
+void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
+  using Torch = ::c10d::ReduceOp;
+  call.dtype = reducibleTypeOf(tensor);
+  switch (static_cast<Torch::RedOpType>(op)) {
+    case Torch::SUM: call.op = ReduceOp::kSum; return;
+    case Torch::AVG: call.op = ReduceOp::kAverage; return;
+    case Torch::PRODUCT: call.op = ReduceOp::kProduct; return;
+    case Torch::MIN: call.op = ReduceOp::kMin; return;
+    case Torch::MAX: call.op = ReduceOp::kMax; return;
+    case Torch::BAND: call.op = ReduceOp::kBitAnd; return;
+    case Torch::BOR: call.op = ReduceOp::kBitOr; return;
+    case Torch::BXOR: call.op = ReduceOp::kBitXor; return;
+    case Torch::PREMUL_SUM: {
+      const auto* supplement = dynamic_cast<const ::c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+      TORCH_CHECK_VALUE(supplement != nullptr, "agspeed: a premultiplied sum needs its factor");
+      call.op = ReduceOp::kPremultipliedSum;
+      call.factor =
+          supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
+      return;
+    }
+    default:
+      C10_THROW_ERROR(ValueError, "agspeed: this reduce operation is not known; use one of torch.distributed.ReduceOp");
+  }
+}
+
+/// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.
+Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
+           const char* what) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  if (sizes.empty()) {
+    TORCH_CHECK_VALUE(rows % count == 0, "agspeed: all_to_all: invalid tensor size: the ", what, " has ", rows,
+                      " rows, which ", count, " ranks cannot share equally");
+    return splitEvenly(whole, count);
+  }
+  checkCount(sizes.size(), static_cast<size_t>(count), "all_to_all", "split sizes");
+  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  TORCH_CHECK_VALUE(sum == rows && *std::min_element(sizes.begin(), sizes.end()) >= 0,
+                    "agspeed: all_to_all: invalid tensor size: the split sizes of the ", what, " add up to ", sum,
+                    ", it has ", rows, " rows");
+  const size_t rowBytes = rows == 0 ? 0 : whole.size() / static_cast<size_t>(rows);
+  Pieces pieces;
+  size_t offset = 0;
+  for (const int64_t size : sizes) {
+    pieces.push_back(whole.subspan(offset, static_cast<size_t>(size) * rowBytes));
+    offset += pieces.back().size();
+  }
+  return pieces;
+}
+
+void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation) {
+  checkSameType(part, whole, operation);
+  TORCH_CHECK_VALUE(whole.numel() == part.numel() * count, "agspeed: ", operation,
+                    ": invalid tensor size: ", whole.numel(), " elements are not ", count, " (ranks) times ",
+                    part.numel());
+}
+
+}  // namespace
+
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedBackendOptions& options) {
+  auto own =
+      c10::make_intrusive<Options>("agspeed", std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
+  own->group_name = options.group_id;
+  std::vector<int> members(options.global_ranks_in_group.begin(), options.global_ranks_in_group.end());
+  std::shared_ptr<World> world = members.empty() ? nullptr : World::current();
+  const auto isKnown = [&](int rank) { return rank < world->size(); };
+  if (world == nullptr || !std::all_of(members.begin(), members.end(), isKnown)) {
+    world = valueOrThrow(World::create(options.store, options.group_rank, options.group_size));
+    return join(std::move(world), 0, {}, options.group_id, std::move(own));
+  }
+  TorchStore store(options.store, "");
+  const uint32_t id = valueOrThrow(world->agreeOnId(store, options.group_rank == 0, own->timeout));
+  return join(std::move(world), id, std::move(members), options.group_id, std::move(own));
+}
+
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
+                                                    const std::string& name, c10::intrusive_ptr<Options> options) {
+  if (members.empty()) {
+    members.resize(static_cast<size_t>(world->size()));
+    std::iota(members.begin(), members.end(), 0);
+  }
+  GroupOptions group;
+  group.id = id;
+  group.members = members;
+  group.timeout = options->timeout;
+  if (!name.empty()) group.name = name;
+  auto communicator = valueOrThrow(Communicator::create(world->engine(), std::move(group)));
+  return c10::intrusive_ptr<ProcessGroup>::unsafe_steal_from_new(
+      new ProcessGroup(std::move(world), std::move(communicator), std::move(members), std::move(options)));
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<World> world, std::unique_ptr<Communicator> communicator,
+                           std::vector<int> members, c10::intrusive_ptr<Options> options)
+    : Backend(communicator->rank(), communicator->size()),
+      world_(std::move(world)),
+      communicator_(std::move(communicator)),
+      members_(std::move(members)),
+      options_(std::move(options)) {}
+
+ProcessGroup::~ProcessGroup() = default;
+
+// --- collectives
+
+ProcessGroup::TorchWork ProcessGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = single(tensors, "broadcast");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kBroadcast, .dtype = movableTypeOf(tensor)};
+  call.root = checkedRoot(options.rootRank);
+  const std::span<std::byte> bytes = call.root == getRank() ? buffers.read(tensor) : buffers.write(tensor);
+  if (call.root == getRank()) call.input = {bytes};
+  call.output = {bytes};
+  return start(std::move(call), OpType::BROADCAST, options.timeout, std::move(buffers), tensors);
+}
+
+ProcessGroup::TorchWork ProcessGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = single(tensors, "allreduce");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kAllReduce};
+  setReduction(call, options.reduceOp, tensor);
+  const std::span<std::byte> bytes = buffers.update(tensor);
+  call.input = call.output = {bytes};
+  return start(std::move(call), OpType::ALLREDUCE, options.timeout, std::move(buffers), tensors);
+}
+
+ProcessGroup::TorchWork ProcessGroup::allreduce_coalesced(Tensors& tensors,
+                                                          const ::c10d::AllreduceCoalescedOptions& options) {
+  return coalesced(tensors.size(), [&](size_t i) {
+    Tensors one = {tensors[i]};
+    return allreduce(one, options);
+  });
+}
+
+ProcessGroup::TorchWork ProcessGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
+  const at::Tensor& tensor = single(tensors, "reduce");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kReduce};
+  setReduction(call, options.reduceOp, tensor);
+  call.root = checkedRoot(options.rootRank);
+  const bool isRoot = call.root == getRank();
+  call.input = {isRoot ? buffers.update(tensor) : buffers.read(tensor)};
+  if (isRoot) call.output = call.input;
+  return start(std::move(call), OpType::REDUCE, options.timeout, std::move(buffers), tensors);
+}
+
+ProcessGroup::TorchWork ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                const ::c10d::AllgatherOptions& options) {
+  const at::Tensor& input = single(inputs, "allgather");
+  TORCH_CHECK_VALUE(outputs.size() == 1, "agspeed: allgather takes one list of outputs, not ", outputs.size());
+  checkCount(outputs[0].size(), static_cast<size_t>(getSize()), "allgather", "outputs");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kAllGather, .dtype = movableTypeOf(input)};
+  call.input = {buffers.read(input)};
+  for (const at::Tensor& output : outputs[0]) {
+    checkSameType(input, output, "allgather");
+    call.output.push_back(buffers.write(output));
+  }
+  return start(std::move(call), OpType::ALLGATHER, options.timeout, std::move(buffers), outputs[0]);
+}
+
+ProcessGroup::TorchWork ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                      const ::c10d::AllgatherOptions& options) {
+  checkParts(output, input, getSize(), "all_gather_into_tensor");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kAllGather, .dtype = movableTypeOf(input), .isContiguous = true};
+  call.output = splitEvenly(buffers.write(output), getSize());
+  call.input = {buffers.read(input)};
+  return start(std::move(call), OpType::_ALLGATHER_BASE, options.timeout, std::move(buffers), {output});
+}
+
+ProcessGroup::TorchWork ProcessGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                          const ::c10d::AllgatherOptions& options) {
+  checkCount(outputs.size(), static_cast<size_t>(getSize()), "allgather_coalesced", "lists of outputs");
+  return coalesced(inputs.size(), [&](size_t i) {
+    Tensors input = {inputs[i]};
+    std::vector<Tensors> output(1);
+    for (const Tensors& ofRank : outputs) output[0].push_back(ofRank.at(i));
+    return allgather(output, input, options);
+  });
+}
+
+ProcessGroup::TorchWork ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                      const ::c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: allgather_into_tensor_coalesced: ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
+  return coalesced(inputs.size(), [&](size_t i) { return _allgather_base(outputs[i], inputs[i], options); });
+}
+
+ProcessGroup::TorchWork ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                             const ::c10d::GatherOptions& options) {
+  const at::Tensor& input = single(inputs, "gather");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kGather, .dtype = movableTypeOf(input)};
+  call.root = checkedRoot(options.rootRank);
+  call.input = {buffers.read(input)};
+  Tensors results;
+  if (call.root == getRank()) {
+    TORCH_CHECK_VALUE(outputs.size() == 1, "agspeed: gather takes one list of outputs at the root, not ",
+                      outputs.size());
+    checkCount(outputs[0].size(), static_cast<size_t>(getSize()), "gather", "outputs");
+    for (const at::Tensor& output : outputs[0]) {
+      checkSameType(input, output, "gather");
+      call.output.push_back(buffers.write(output));
+    }
+    results = outputs[0];
+  } else {
+    TORCH_CHECK_VALUE(outputs.empty(), "agspeed: gather: requires empty output on non-root");
+  }
+  return start(std::move(call), OpType::GATHER, options.timeout, std::move(buffers), std::move(results));
+}
+
+ProcessGroup::TorchWork ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                              const ::c10d::ScatterOptions& options) {
+  const at::Tensor& output = single(outputs, "scatter");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kScatter, .dtype = movableTypeOf(output)};
+  call.root = checkedRoot(options.rootRank);
+  call.output = {buffers.write(output)};
+  if (call.root == getRank()) {
+    TORCH_CHECK_VALUE(inputs.size() == 1, "agspeed: scatter takes one list of inputs at the root, not ", inputs.size());
+    checkCount(inputs[0].size(), static_cast<size_t>(getSize()), "scatter", "inputs");
+    for (const at::Tensor& input : inputs[0]) {
+      checkSameType(output, input, "scatter");
+      call.input.push_back(buffers.read(input));
+    }
+  } else {
+    TORCH_CHECK_VALUE(inputs.empty(), "agspeed: scatter: requires empty input on non-root");
+  }
+  return start(std::move(call), OpType::SCATTER, options.timeout, std::move(buffers), outputs);
+}
+
+ProcessGroup::TorchWork ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                     const ::c10d::ReduceScatterOptions& options) {
+  const at::Tensor& output = single(outputs, "reduce_scatter");
+  TORCH_CHECK_VALUE(inputs.size() == 1, "agspeed: reduce_scatter takes one list of inputs, not ", inputs.size());
+  checkCount(inputs[0].size(), static_cast<size_t>(getSize()), "reduce_scatter", "inputs");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kReduceScatter};
+  setReduction(call, options.reduceOp, output);
+  for (const at::Tensor& input : inputs[0]) {
+    checkSameType(output, input, "reduce_scatter");
+    call.input.push_back(buffers.read(input));
+  }
+  call.output = {buffers.write(output)};
+  return start(std::move(call), OpType::REDUCE_SCATTER, options.timeout, std::move(buffers), outputs);
+}
+
+ProcessGroup::TorchWork ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                           const ::c10d::ReduceScatterOptions& options) {
+  checkParts(input, output, getSize(), "reduce_scatter_tensor");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kReduceScatter, .isContiguous = true};
+  setReduction(call, options.reduceOp, output);
+  call.input = splitEvenly(buffers.read(input), getSize());
+  call.output = {buffers.write(output)};
+  return start(std::move(call), OpType::_REDUCE_SCATTER_BASE, options.timeout, std::move(buffers), {output});
+}
+
+ProcessGroup::TorchWork ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                      const ::c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: reduce_scatter_tensor_coalesced: ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
+  return coalesced(inputs.size(), [&](size_t i) { return _reduce_scatter_base(outputs[i], inputs[i], options); });
+}
+
+ProcessGroup::TorchWork ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                    std::vector<int64_t>& outputSplits,
+                                                    std::vector<int64_t>& inputSplits,
+                                                    const ::c10d::AllToAllOptions& options) {
+  checkSameType(input, output, "all_to_all");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = movableTypeOf(input)};
+  call.input = cut(buffers.read(input), input, inputSplits, getSize(), "input");
+  call.output = cut(buffers.write(output), output, outputSplits, getSize(), "output");
+  return start(std::move(call), OpType::ALLTOALL_BASE, options.timeout, std::move(buffers), {output});
+}
+
+ProcessGroup::TorchWork ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
+                                               const ::c10d::AllToAllOptions& options) {
+  checkCount(inputs.size(), static_cast<size_t>(getSize()), "all_to_all", "inputs");
+  checkCount(outputs.size(), static_cast<size_t>(getSize()), "all_to_all", "outputs");
+  Buffers buffers;
+  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = movableTypeOf(inputs[0])};
+  for (const at::Tensor& input : inputs) {
+    checkSameType(inputs[0], input, "all_to_all");
+    call.input.push_back(buffers.read(input));
+  }
+  for (const at::Tensor& output : outputs) {
+    checkSameType(inputs[0], output, "all_to_all");
+    call.output.push_back(buffers.write(output));
+  }
+  return start(std::move(call), OpType::ALLTOALL, options.timeout, std::move(buffers), outputs);
+}
+
+ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
+  return start({.collective = Collective::kBarrier}, OpType::BARRIER, options.timeout, {}, {});
+}
+
+// --- messages
+
+ProcessGroup::TorchWork ProcessGroup::send(Tensors& tensors, int rank, int tag) {
+  return startMessage(/*isSend=*/true, tensors, rank, tag);
+}
+
+ProcessGroup::TorchWork ProcessGroup::recv(Tensors& tensors, int rank, int tag) {
+  return startMessage(/*isSend=*/false, tensors, rank, tag);
+}
+
+ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors, int rank, int tag) {
+  const char* name = isSend ? "send" : "recv";
+  const at::Tensor& tensor = single(tensors, name);
+  TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
+  Buffers buffers;
+  const OperationOptions options = timed(::c10d::kUnsetTimeout);
+  OperationHandle operation =
+      isSend ? communicator().send(rank, static_cast<uint32_t>(tag), buffers.read(tensor), options)
+             : communicator().receive(rank, static_cast<uint32_t>(tag), buffers.write(tensor), options);
+  WorkFacts facts{getRank(), isSend ? OpType::SEND : OpType::RECV, ++sequence_, name, isSend ? -1 : rank, {}};
+  if (!isSend) facts.results = tensors;
+  return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
+}
+
+// --- several at once
+
+void ProcessGroup::startCoalescing() {
+  isCoalescing_ = true;
+  coalescing_ = nullptr;
+}
+
+ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
+  isCoalescing_ = false;
+  if (coalescing_ != nullptr) return std::exchange(coalescing_, nullptr);
+  return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", -1, {}},
+                                   std::vector<OperationHandle>(), Buffers());
+}
+
+ProcessGroup::TorchWork ProcessGroup::handOut(c10::intrusive_ptr<Work> work) {
+  if (!isCoalescing_) return work;
+  if (coalescing_ == nullptr) {
+    coalescing_ = work;
+  } else {
+    coalescing_->absorb(*work);
+  }
+  return coalescing_;
+}
+
+template <typename Start>
+ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start) {
+  TORCH_CHECK_VALUE(count > 0, "agspeed: a coalesced operation requires non-empty tensor list");
+  if (isCoalescing_) {
+    for (size_t i = 0; i < count; ++i) start(i);
+    return coalescing_;
+  }
+  startCoalescing();
+  try {
+    for (size_t i = 0; i < count; ++i) start(i);
+  } catch (...) {
+    endCoalescing();
+    throw;
+  }
+  return endCoalescing();
+}
+
+// --- the group itself
+
+c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr<::c10d::Store>& store,
+                                                        const std::vector<int>& ranks,
+                                                        const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> members;
+  for (const int rank : ranks) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "agspeed: split: rank ", rank, " is not in this group of ",
+                      getSize());
+    members.push_back(members_[static_cast<size_t>(rank)]);
+  }
+  TorchStore groupStore(store, "");
+  const bool isFirst = !ranks.empty() && ranks.front() == getRank();
+  const uint32_t id = valueOrThrow(world_->agreeOnId(groupStore, isFirst, options_->timeout));
+  return join(world_, id, std::move(members), options->group_name, options);
+}
+
+::c10d::ErrorType ProcessGroup::getError() {
+  if (communicator_ == nullptr || communicator_->health().isOk()) return ::c10d::ErrorType::SUCCESS;
+  return ::c10d::ErrorType::COMM_ERROR;
+}
+
+void ProcessGroup::abort() {
+  if (communicator_ != nullptr) communicator_->abort("abort() was called on rank " + std::to_string(getRank()));
+}
+
+void ProcessGroup::shutdown() { communicator_.reset(); }
+
+Communicator& ProcessGroup::communicator() const {
+  TORCH_CHECK_WITH(DistBackendError, communicator_ != nullptr, "agspeed: the process group was shut down");
+  return *communicator_;
+}
+
+OperationOptions ProcessGroup::timed(std::chrono::milliseconds timeout) const {
+  return {.timeout = timeout == ::c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
+}
+
+int ProcessGroup::checkedRoot(int64_t root) const {
+  TORCH_CHECK_VALUE(root >= 0 && root < getSize(), "agspeed: invalid root rank: ", root, " in a group of ", getSize());
+  return static_cast<int>(root);
+}
+
+ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, std::chrono::milliseconds timeout,
+                                            Buffers buffers, Tensors results) {
+  WorkFacts facts{getRank(), type, ++sequence_, std::string(toString(call.collective)), -1, std::move(results)};
+  OperationHandle operation = communicator().start(std::move(call), timed(timeout));
+  // A call that is wrong by itself has failed already: say so at the call.
+  if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument) raise(operation->status());
+  return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
+}
+
+}  // namespace agspeed::comm

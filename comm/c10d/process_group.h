@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// ProcessGroup: the backend "agspeed" of torch.distributed. Follows c10d::Backend of torch 2.11.
+//
+// Tensors are checked, turned into runs of bytes (buffers.h) and handed to the group's communicator; what comes back is
+// a Work. Argument errors use the words of torch's Gloo backend, so that code which looks for them goes on working.
+//
+// Threading: as Communicator: operations are started in the same order at all ranks. Nothing here takes Python's lock;
+// callers from Python release it. Ownership: a group keeps its world; works outlive their group.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/c10d/work.h"
+#include "comm/c10d/world.h"
+#include "comm/collective/communicator.h"
+
+namespace agspeed::comm {
+
+class ProcessGroup final : public ::c10d::Backend {
+ public:
+  using TorchWork = c10::intrusive_ptr<::c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// A group for torch. A group whose members are known to the living world becomes part of it; any other one makes a
+  /// world of its own. Throws DistBackendError.
+  static c10::intrusive_ptr<ProcessGroup> create(const ::c10d::DistributedBackendOptions& options);
+  ~ProcessGroup() override;
+
+  const std::string getBackendName() const override { return "agspeed"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsSplitting() const override { return true; }
+
+  TorchWork broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
+  TorchWork allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+  TorchWork allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& options) override;
+  TorchWork reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) override;
+  TorchWork allgather(std::vector<Tensors>& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) override;
+  TorchWork _allgather_base(at::Tensor& output, at::Tensor& input, const ::c10d::AllgatherOptions& options) override;
+  TorchWork allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                const ::c10d::AllgatherOptions& options) override;
+  TorchWork allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                            const ::c10d::AllgatherOptions& options) override;
+  TorchWork gather(std::vector<Tensors>& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) override;
+  TorchWork scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ::c10d::ScatterOptions& options) override;
+  TorchWork reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                           const ::c10d::ReduceScatterOptions& options) override;
+  TorchWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                 const ::c10d::ReduceScatterOptions& options) override;
+  TorchWork reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                            const ::c10d::ReduceScatterOptions& options) override;
+  TorchWork alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& outputSplits,
+                          std::vector<int64_t>& inputSplits, const ::c10d::AllToAllOptions& options) override;
+  TorchWork alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) override;
+  TorchWork send(Tensors& tensors, int rank, int tag) override;
+  TorchWork recv(Tensors& tensors, int rank, int tag) override;
+  TorchWork barrier(const ::c10d::BarrierOptions& options) override;
+
+  void startCoalescing() override;
+  TorchWork endCoalescing() override;
+
+  c10::intrusive_ptr<::c10d::Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
+                                            const std::vector<int>& ranks,
+                                            const c10::intrusive_ptr<Options>& options) override;
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  ::c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  ProcessGroup(std::shared_ptr<World> world, std::unique_ptr<Communicator> communicator, std::vector<int> members,
+               c10::intrusive_ptr<Options> options);
+  static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
+                                               const std::string& name, c10::intrusive_ptr<Options> options);
+
+  Communicator& communicator() const;
+  OperationOptions timed(std::chrono::milliseconds timeout) const;
+  TorchWork start(CollectiveCall call, ::c10d::OpType type, std::chrono::milliseconds timeout, Buffers buffers,
+                  Tensors results);
+  TorchWork startMessage(bool isSend, Tensors& tensors, int rank, int tag);
+  TorchWork handOut(c10::intrusive_ptr<Work> work);
+  /// Starts one operation per index; together they are one work.
+  template <typename Start>
+  TorchWork coalesced(size_t count, const Start& start);
+  int checkedRoot(int64_t root) const;
+
+  std::shared_ptr<World> world_;
+  std::unique_ptr<Communicator> communicator_;  ///< null after shutdown()
+  const std::vector<int> members_;              ///< ranks of the world
+  c10::intrusive_ptr<Options> options_;
+  uint64_t sequence_ = 0;
+  c10::intrusive_ptr<Work> coalescing_;  ///< between startCoalescing() and endCoalescing()
+  bool isCoalescing_ = false;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/torch_store.h"
+
+#include <exception>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+/// What `action` returns, or its exception as a sentence.
+template <typename Action>
+auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype(action())> {
+  try {
+    return action();
+  } catch (const std::exception& error) {
+    return unavailable("torch's store could not " + what + ": " + error.what());
+  }
+}
+
+std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+}  // namespace
+
+Status TorchStore::set(const std::string& key, const std::string& value) {
+  return guarded("set " + key,
+                 [&] {
+                   store_->set(prefix_ + key, std::vector<uint8_t>(value.begin(), value.end()));
+                   return true;
+                 })
+      .status();
+}
+
+StatusOr<std::optional<std::string>> TorchStore::tryGet(const std::string& key) {
+  return guarded("read " + key, [&]() -> std::optional<std::string> {
+    if (!store_->check({prefix_ + key})) return std::nullopt;
+    return textOf(store_->get(prefix_ + key));
+  });
+}
+
+StatusOr<int64_t> TorchStore::add(const std::string& key, int64_t amount) {
+  return guarded("add to " + key, [&] { return store_->add(prefix_ + key, amount); });
+}
+
+StatusOr<std::string> TorchStore::get(const std::string& key, std::chrono::milliseconds timeout) {
+  return guarded("wait for " + key, [&] {
+    store_->wait({prefix_ + key}, timeout);
+    return textOf(store_->get(prefix_ + key));
+  });
+}
+
+}  // namespace agspeed::comm

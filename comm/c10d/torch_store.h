@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// TorchStore: torch's key-value store as the store through which ranks find each other.
+//
+// Thread-safety: that of torch's store (its clients lock). Torch's exceptions become Status.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/rendezvous/store.h"
+
+namespace agspeed::comm {
+
+class TorchStore final : public Store {
+ public:
+  /// All keys get `prefix` in front.
+  TorchStore(c10::intrusive_ptr<::c10d::Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  Status set(const std::string& key, const std::string& value) override;
+  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
+  StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
+
+  /// Waits until somebody has set `key`. Fails as unavailable after `timeout`.
+  StatusOr<std::string> get(const std::string& key, std::chrono::milliseconds timeout);
+
+ private:
+  c10::intrusive_ptr<::c10d::Store> store_;
+  const std::string prefix_;
+};
+
+}  // namespace agspeed::comm

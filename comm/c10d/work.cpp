@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/work.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace agspeed::comm {
+
+Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers)
+    : ::c10d::Work(facts.rank, facts.type), facts_(std::move(facts)), state_(std::make_shared<State>()) {
+  state_->operations = std::move(operations);
+  state_->buffers.push_back(std::move(buffers));
+}
+
+Work::~Work() {
+  if (!state_->areDone()) whenDone(state_, 0, [] {});  // the tensors stay until then
+}
+
+void Work::absorb(Work& other) {
+  std::move(other.state_->operations.begin(), other.state_->operations.end(), std::back_inserter(state_->operations));
+  std::move(other.state_->buffers.begin(), other.state_->buffers.end(), std::back_inserter(state_->buffers));
+  other.state_->operations.clear();
+  other.state_->buffers.clear();
+  facts_.results.insert(facts_.results.end(), other.facts_.results.begin(), other.facts_.results.end());
+}
+
+bool Work::isCompleted() {
+  if (!state_->areDone()) return false;
+  state_->finish();
+  return true;
+}
+
+bool Work::isSuccess() const { return state_->areDone() && state_->finish().isOk(); }
+
+std::exception_ptr Work::exception() const {
+  if (!state_->areDone() || state_->finish().isOk()) return nullptr;
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, state_->finish().message()));
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
+  for (const OperationHandle& operation : state_->operations) {
+    TORCH_CHECK_WITH(DistBackendError, operation->waitUntil(deadline), "agspeed: wait() gave up on ", facts_.name,
+                     " (operation ", facts_.sequence, " of rank ", facts_.rank, ") after ", timeout.count(),
+                     " ms; the operation goes on until its own timeout");
+  }
+  const Status& status = state_->finish();
+  TORCH_CHECK_WITH(DistBackendError, status.isOk(), status.message());
+  return true;
+}
+
+void Work::abort() {
+  TORCH_CHECK(false, "agspeed: a single operation cannot be aborted, as other ranks wait for it; abort the group");
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  const std::lock_guard lock(futureMutex_);
+  if (future_ == nullptr) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    whenDone(state_, 0, [state = state_, future = future_, results = facts_.results] {
+      const Status& status = state->finish();
+      if (status.isOk()) {
+        future->markCompleted(c10::IValue(results));
+      } else {
+        future->setError(
+            std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, status.message())));
+      }
+    });
+  }
+  return future_;
+}
+
+void Work::whenDone(const std::shared_ptr<State>& state, size_t next, std::function<void()> action) {
+  if (next == state->operations.size()) return action();
+  state->operations[next]->whenDone([state, next, action = std::move(action)](const Status&) mutable {
+    whenDone(state, next + 1, std::move(action));
+  });
+}
+
+bool Work::State::areDone() const {
+  return std::all_of(operations.begin(), operations.end(), [](const auto& operation) { return operation->isDone(); });
+}
+
+const Status& Work::State::finish() {
+  const std::lock_guard lock(mutex);
+  if (isFinished) return status;
+  isFinished = true;
+  const auto failed = std::find_if(operations.begin(), operations.end(),
+                                   [](const auto& operation) { return !operation->status().isOk(); });
+  if (failed != operations.end()) {
+    status = (*failed)->status();
+  } else {
+    for (Buffers& each : buffers) each.finish();
+  }
+  buffers.clear();
+  return status;
+}
+
+}  // namespace agspeed::comm

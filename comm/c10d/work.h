@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work: torch's handle of something that a process group does. One or more operations of ours, and tensors whose
+// results may have to be copied back when they are done.
+//
+// wait() drives the engine on the calling thread, so that a short operation involves no other thread; a future is
+// completed on the engine's thread for callbacks. Results are copied back once, by whoever comes first. Thread-safety:
+// all functions, from any thread. A work that is dropped before it is done keeps its tensors until then.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/c10d/buffers.h"
+#include "comm/collective/operation.h"
+
+namespace agspeed::comm {
+
+/// What a work is about.
+struct WorkFacts {
+  int rank = 0;
+  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+  uint64_t sequence = 0;
+  std::string name;                 ///< for messages: "all_reduce"
+  int sourceRank = -1;              ///< of a receive
+  std::vector<at::Tensor> results;  ///< what the future yields
+};
+
+class Work final : public ::c10d::Work {
+ public:
+  Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers);
+  ~Work() override;
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override { return facts_.sourceRank; }
+  std::vector<at::Tensor> result() override { return facts_.results; }
+  void synchronize() override { wait(); }
+  /// Throws DistBackendError when an operation failed or `timeout` passed first.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  /// Yields the list of results.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return facts_.sequence; }
+
+  const std::vector<OperationHandle>& operations() const { return state_->operations; }
+  /// Everything of `other` becomes part of this work, which must not have been handed out yet.
+  void absorb(Work& other);
+
+ private:
+  /// Outlives the work where operations do.
+  struct State {
+    std::vector<OperationHandle> operations;
+    std::vector<Buffers> buffers;
+    std::mutex mutex;
+    bool isFinished = false;
+    Status status;
+
+    bool areDone() const;
+    /// Requires: areDone(). Copies results back at the first call.
+    const Status& finish();
+  };
+
+  /// Calls `action` on the thread for callbacks when the last operation is done.
+  static void whenDone(const std::shared_ptr<State>& state, size_t next, std::function<void()> action);
+
+  WorkFacts facts_;
+  std::shared_ptr<State> state_;
+  std::mutex futureMutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/world.h"
+
+#include <charconv>
+#include <mutex>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+std::mutex currentMutex;
+std::weak_ptr<World> currentWorld;  // guarded by currentMutex
+
+}  // namespace
+
+StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size) {
+  // Every rank counts its own worlds; all ranks make them in the same order.
+  AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add("epoch/" + std::to_string(rank), 1));
+  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));
+  options.epoch = static_cast<uint32_t>(epoch);
+  auto own = std::make_unique<TorchStore>(store, "agspeed/" + std::to_string(epoch) + "/");
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
+  std::shared_ptr<World> world(new World(std::move(own), std::move(messenger)));
+  const std::lock_guard lock(currentMutex);
+  currentWorld = world;
+  return world;
+}
+
+std::shared_ptr<World> World::current() {
+  const std::lock_guard lock(currentMutex);
+  return currentWorld.lock();
+}
+
+World::World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
+    : store_(std::move(store)), messenger_(std::move(messenger)), engine_(*messenger_) {}
+
+StatusOr<uint32_t> World::agreeOnId(TorchStore& groupStore, bool isFirst, std::chrono::milliseconds timeout) {
+  const std::string key = "agspeed/group";
+  if (isFirst) {
+    AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
+    AG_RETURN_IF_ERROR(groupStore.set(key, std::to_string(id)));
+  }
+  AG_ASSIGN_OR_RETURN(const std::string text, groupStore.get(key, timeout));
+  uint32_t id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return dataLoss("the store's " + key + " is '" + text + "', not the number of a group");
+  }
+  return id;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "agspeed" of torch.distributed.
+
+    import agspeed
+    torch.distributed.init_process_group("agspeed")              # or "cpu:agspeed,cuda:nccl"
+
+Importing agspeed is all it takes: the name is registered at once where torch.distributed is loaded already, and as soon
+as it is loaded where not, so that importing agspeed stays cheap. The transport itself is C++ (``comm/``); without the
+native extension ``init_process_group`` raises one sentence that says why it is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["BACKEND", "register", "register_once_loaded"]
+
+BACKEND = "agspeed"
+_MODULE = "torch.distributed"
+
+
+def register() -> None:
+    """Makes the backend known to torch.distributed. Repeated calls change nothing."""
+    from torch import distributed
+
+    if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
+        distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def register_once_loaded() -> None:
+    """Registers now if torch.distributed is loaded, else when it has been."""
+    if _MODULE in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _WhenLoaded())
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    """What torch.distributed calls to make a group; `backend_options` are those of other backends."""
+    from agspeed.errors import AgspeedError
+    from agspeed.runtime import native
+
+    module = native.load()
+    if module is None:
+        raise AgspeedError(f'the torch.distributed backend "{BACKEND}" is not there: {native.why_missing()}')
+    return module.create_process_group(options)
+
+
+class _WhenLoaded(importlib.abc.MetaPathFinder):
+    """Finds torch.distributed as Python would, and registers the backend after its code has run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_register(module: ModuleType) -> None:
+                run(module)
+                sys.meta_path.remove(self)
+                register()
+
+            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+        return spec

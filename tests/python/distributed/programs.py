@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests: each function runs at every rank of a default group and returns what is to be compared."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+REDUCIBLE = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32,
+             torch.int64]  # fmt: skip
+
+
+def data(count: int, dtype: torch.dtype, rank: int, salt: int = 0) -> torch.Tensor:
+    """Small integers that depend on position and rank, exact in every type that is summed."""
+    values = (torch.arange(count, dtype=torch.int64) * 7 + rank * 3 + salt) % 5
+    return values.to(dtype)
+
+
+def all_reduces(count: int, dtypes: list[torch.dtype], ops: list[str]) -> list[torch.Tensor]:
+    results = []
+    for dtype in dtypes:
+        for op in ops:
+            tensor = data(count, dtype, dist.get_rank())
+            dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op))
+            results.append(tensor)
+    return results
+
+
+def movements(count: int, dtype: torch.dtype) -> dict[str, Any]:
+    """One of each operation that only moves elements."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    own = data(count, dtype, rank)
+    found: dict[str, Any] = {}
+
+    tensor = own.clone()
+    dist.broadcast(tensor, src=size - 1)
+    found["broadcast"] = tensor
+
+    gathered = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(gathered, own)
+    found["all_gather"] = gathered
+
+    whole = own.new_empty(size * count)
+    dist.all_gather_into_tensor(whole, own)
+    found["all_gather_into_tensor"] = whole
+
+    outputs = [torch.empty_like(own) for _ in range(size)] if rank == 1 else None
+    dist.gather(own, outputs, dst=1)
+    found["gather"] = outputs
+
+    inputs = [data(count, dtype, rank, salt) for salt in range(size)] if rank == 0 else None
+    tensor = torch.empty_like(own)
+    dist.scatter(tensor, inputs, src=0)
+    found["scatter"] = tensor
+
+    inputs = [data(count, dtype, rank, salt) for salt in range(size)]
+    if dist.get_backend() != "gloo":  # which has none
+        outputs = [torch.empty_like(own) for _ in range(size)]
+        dist.all_to_all(outputs, inputs)
+        found["all_to_all"] = outputs
+
+    output = own.new_empty(size * count)
+    dist.all_to_all_single(output, torch.cat(inputs))
+    found["all_to_all_single"] = output
+
+    dist.barrier()
+    return found
+
+
+def reductions_of_parts(count: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    inputs = [data(count, dtype, rank, salt) for salt in range(size)]
+    found = {}
+    output = torch.empty_like(inputs[0])
+    dist.reduce_scatter(output, [each.clone() for each in inputs])
+    found["reduce_scatter"] = output
+    output = torch.empty_like(inputs[0])
+    dist.reduce_scatter_tensor(output, torch.cat(inputs))
+    found["reduce_scatter_tensor"] = output
+    tensor = inputs[0].clone()
+    dist.reduce(tensor, dst=0, op=dist.ReduceOp.MAX)
+    if rank == 0:
+        found["reduce"] = tensor
+    return found
+
+
+def uneven() -> dict[str, Any]:
+    """Pieces of different sizes, strided tensors and empty ones."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found: dict[str, Any] = {}
+    outputs = [torch.empty(peer + 1) for peer in range(size)]
+    dist.all_gather(outputs, torch.full((rank + 1,), float(rank)))
+    found["all_gather"] = outputs
+    sent, received = [rank + peer for peer in range(size)], [peer + rank for peer in range(size)]
+    output = torch.empty(sum(received), 2)
+    dist.all_to_all_single(output, torch.full((sum(sent), 2), float(rank)), received, sent)
+    found["all_to_all_single"] = output
+    strided = torch.zeros(4, 6)
+    strided.t()[::2].fill_(float(rank + 1))
+    dist.all_reduce(strided.t()[::2])
+    found["strided"] = strided
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+    found["empty"] = empty
+    return found
+
+
+def ring_of_messages(count: int) -> list[torch.Tensor]:
+    """Each rank sends to the next one and receives from the one before, several messages of one tag in flight."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    received = [torch.empty(count) for _ in range(3)]
+    works = [dist.irecv(tensor, src=(rank - 1) % size, tag=7) for tensor in received]
+    works += [dist.isend(torch.full((count,), 10.0 * rank + i), dst=(rank + 1) % size, tag=7) for i in range(3)]
+    for work in works:
+        work.wait()
+    operations = []
+    both = torch.empty(count)
+    operations.append(dist.P2POp(dist.isend, torch.full((count,), -1.0 * rank), (rank + 1) % size))
+    operations.append(dist.P2POp(dist.irecv, both, (rank - 1) % size))
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return [*received, both]
+
+
+def subgroups() -> list[torch.Tensor]:
+    """The same number summed by even and odd ranks, by everybody, and by the odd ones again."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = [dist.new_group(list(range(start, size, 2))) for start in (0, 1)]
+    found = []
+    for group in (groups[rank % 2], None, groups[rank % 2]):
+        tensor = torch.tensor([float(rank + 1)])
+        dist.all_reduce(tensor, group=group)
+        found.append(tensor)
+    return found
+
+
+def objects() -> list[Any]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * (10 * rank)})
+    shared = [{"from": rank}] if rank == 0 else [None]
+    dist.broadcast_object_list(shared, src=0)
+    return [gathered, shared]
+
+
+def ddp_weights(steps: int, **options: Any) -> list[torch.Tensor]:
+    """Weights of a small model after training with DistributedDataParallel."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
+    unused = options.pop("unused", False)
+    if unused:
+        model.add_module("unused", copy.deepcopy(model[2]))
+        model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
+    wrapped = DistributedDataParallel(model, **options)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(50 + dist.get_rank())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        wrapped(torch.randn(16, 20, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def futures() -> tuple[torch.Tensor, bool]:
+    """A future's value, and what its callback made of it."""
+    tensor = torch.full((1000,), float(dist.get_rank() + 1))
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future().then(lambda done: done.value()[0] / dist.get_world_size())
+    return future.wait(), work.is_completed()
+
+
+def error_of(name: str) -> str:
+    """The message of the error that a wrong call raises."""
+    wrong = {
+        "root": lambda: (
+            dist.distributed_c10d._get_default_group()
+            .broadcast([torch.ones(2)], _options(dist.BroadcastOptions(), 9))
+            .wait()
+        ),
+        "bits of floats": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
+    }
+    try:
+        wrong[name]()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def _options(options: Any, root: int) -> Any:
+    options.rootRank = root
+    return options
+
+
+def mismatch() -> str:
+    """What a rank reads when one of them calls with another size."""
+    count = 8 if dist.get_rank() == 0 else 9
+    try:
+        dist.all_reduce(torch.ones(count))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"

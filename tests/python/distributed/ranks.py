@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks for tests: processes that stay, so that torch is loaded once, and run a function in a fresh group each time."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import multiprocessing
+import os
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_TIMEOUT_S = 60
+
+
+class Ranks:
+    """`size` processes. Not thread-safe; close it (or leave the with block) to end them."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.size = size
+        self._connections: list[Connection] = []
+        self._processes = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, theirs), daemon=True)
+            process.start()
+            self._connections.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Any, folder: Path, backend: str = "agspeed", **arguments: Any) -> list[Any]:
+        """function(**arguments) at every rank of a new default group; what the ranks return, in their order.
+
+        Raises AssertionError with the traceback of the first rank that raised, or that did not answer in time.
+        """
+        store = folder / f"store-{os.urandom(4).hex()}"
+        for connection in self._connections:
+            connection.send((function.__module__, function.__qualname__, str(store), backend, arguments))
+        results = []
+        for rank, connection in enumerate(self._connections):
+            assert connection.poll(_TIMEOUT_S), f"rank {rank} of {self.size} did not answer within {_TIMEOUT_S} s"
+            is_ok, result = connection.recv()
+            assert is_ok, f"rank {rank} of {self.size} raised:\n{result}"
+            results.append(result)
+        return results
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serve(rank: int, size: int, connection: Connection) -> None:
+    os.environ["AGSPEED_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    from torch import distributed
+
+    import agspeed  # noqa: F401  makes the backend known
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            module, name, store, backend, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            distributed.init_process_group(
+                backend,
+                init_method=f"file://{store}",
+                rank=rank,
+                world_size=size,
+                timeout=datetime.timedelta(seconds=_TIMEOUT_S / 2),
+            )
+            try:
+                torch.manual_seed(1000 + rank)
+                result = getattr(importlib.import_module(module), name)(**arguments)
+            finally:
+                distributed.destroy_process_group()
+            connection.send((True, result))
+        except Exception:
+            connection.send((False, traceback.format_exc()))
