@@ -170,6 +170,7 @@ class Tuner {
   double eagerStepSeconds() const;
   double stepSeconds() const;
   int64_t recheckEagerSteps() const;
+  int32_t runSteps(double stepSeconds) const;
 
   // tuner_judge.cpp: what the measurements say
   void finishBlock();

@@ -15,9 +15,10 @@ namespace {
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
 constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
-constexpr size_t kMinEagerSteps = 3;   ///< seen before the first block, which must know how long a step is
-constexpr double kUnseenRatio = 10.0;  ///< an arm that never ran is assumed to be this many times slower than eager
-constexpr double kResumeShare = 0.02;  ///< a suspended compile resumes with this share of the allowance free again
+constexpr size_t kMaxShapesInRun = 16;  ///< of more shapes, enough meet by chance
+constexpr size_t kMinEagerSteps = 3;    ///< seen before the first block, which must know how long a step is
+constexpr double kUnseenRatio = 10.0;   ///< an arm that never ran is assumed to be this many times slower than eager
+constexpr double kResumeShare = 0.02;   ///< a suspended compile resumes with this share of the allowance free again
 
 }  // namespace
 
@@ -244,8 +245,7 @@ double Tuner::excessSeconds(size_t arm) const {
 bool Tuner::isBlockAffordable(size_t arm) const {
   if (ledger_.isUnlimited()) return true;
   const bool isUnseen = arms_[arm].numSteps == 0;
-  const int32_t runSteps = chooseRunSteps(eagerStepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
-  return ledger_.canAfford(excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps + 1));
+  return ledger_.canAfford(excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1));
 }
 
 /// False when the next step of the arm on trial is more than the ledger can bear: the block is given up for now.
@@ -255,9 +255,8 @@ bool Tuner::isTrialAffordable() const {
 }
 
 void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
-  const int32_t runSteps = chooseRunSteps(stepSeconds(), config_.minRunSeconds, config_.maxRunSteps);
   const Side current = current_ == reference ? Side::kReference : Side::kArm;
-  trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps, current)});
+  trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps(stepSeconds()), current)});
   if (kind == TrialKind::kDuel) {
     if (arms_[arm].duelAgainst != arms_[reference].spec.name) arms_[arm].duel.clear();
     arms_[arm].duelAgainst = arms_[reference].spec.name;
@@ -280,8 +279,13 @@ double Tuner::stepSeconds() const {
 }
 
 /// Eager steps of one re-check block: A . B B . A with its dropped steps.
-int64_t Tuner::recheckEagerSteps() const {
-  return 2 * int64_t{chooseRunSteps(stepSeconds(), config_.minRunSeconds, config_.maxRunSteps)} + 2;
+int64_t Tuner::recheckEagerSteps() const { return 2 * int64_t{runSteps(stepSeconds())} + 2; }
+
+/// Steps of a run. Long enough to meet every shape where batches of different shapes take turns: shapes and blocks
+/// might otherwise keep in step for ever, each side seeing shapes that the other never sees.
+int32_t Tuner::runSteps(double stepSeconds) const {
+  const auto numShapes = static_cast<int32_t>(std::min<size_t>(shapes_.size(), kMaxShapesInRun));
+  return std::max(numShapes, chooseRunSteps(stepSeconds, config_.minRunSeconds, config_.maxRunSteps));
 }
 
 }  // namespace agspeed::runtime::tune

@@ -105,7 +105,9 @@ double Simulator::drawSeconds(const std::string& arm, int32_t shape) {
 }
 
 void Simulator::stepOnce() {
-  const int32_t shape = std::uniform_int_distribution<int32_t>(0, world_.numShapes - 1)(random_);
+  const int32_t shape = world_.doShapesTakeTurns
+                            ? static_cast<int32_t>(step_ % world_.numShapes)
+                            : std::uniform_int_distribution<int32_t>(0, world_.numShapes - 1)(random_);
   const SimulatedArm* arm = find(running_);
   const bool isDisturbed = world_.disturbed && world_.disturbed(step_);
   double seconds = drawSeconds(running_, shape) * (isDisturbed ? 500 : 1);

@@ -51,6 +51,7 @@ struct World {
   std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   int32_t numShapes = 1;
+  bool doShapesTakeTurns = false;  ///< else each step draws one
   double idleInflation = 1.04;
   double raisedInflation = 2.5;
   double idleProgress = 0.15;  ///< share of normal speed a compile makes at idle priority

@@ -51,6 +51,19 @@ double percentChosen(const std::string& arm, Mode mode, const Noise& noise, cons
   return 100.0 * numChosen / kSeeds;
 }
 
+TEST(TunerChoice, ShapesThatTakeTurnsNeverKeepInStepWithTheBlocks) {
+  for (int32_t numShapes = 2; numShapes <= 12; ++numShapes) {
+    for (size_t numArms = 1; numArms <= 5; ++numArms) {
+      std::vector<double> ratios(numArms, 0.95);
+      ratios.back() = 0.7;
+      World world = makeWorld(7, Mode::kMax, {.sigma = 0.02}, ratios);
+      world.numShapes = numShapes;
+      world.doShapesTakeTurns = true;
+      EXPECT_EQ(decide(world), world.arms.back().name) << numShapes << " shapes, " << numArms << " arms";
+    }
+  }
+}
+
 TEST(TunerChoice, IdenticalArmsStayEager) {
   for (const auto& [name, noise] : noises()) {
     EXPECT_EQ(percentChosen("eager", Mode::kMax, noise, {1, 1, 1}), 100) << name << ", seeds 1.." << kSeeds;
