@@ -335,7 +335,7 @@ std::string Tuner::statusReason() const {
   if (isPaused_) return "paused by the user";
   if (phase_ == Phase::kSettled) return decision_->reason;
   if (phase_ == Phase::kObserving) return "earning the time for the capture; nothing is captured yet";
-  return std::string(toString(phase_)) + ", " + arms_[incumbent_].spec.name + " is the best arm proven so far";
+  return arms_[incumbent_].spec.name + " is the best arm proven so far";
 }
 
 int64_t Tuner::quietSteps() const {

@@ -69,7 +69,7 @@ void Tuner::planCached() {
   want(kEager);
   if (!arms_[*cached_].isUsable()) return advanceArm(*cached_);
   want(*cached_);
-  propose(ActionKind::kDecide, *cached_, "decision from the tuning database");
+  propose(ActionKind::kDecide, *cached_, "an earlier run decided so (tuning database)");
 }
 
 void Tuner::planDeterministic() {
