@@ -20,6 +20,7 @@ from benchmarks import kinds
 VERSION = 1
 ROOT = Path(__file__).resolve().parents[1]
 _WORKER_SECONDS = 3600
+_EXIT_SECONDS = 20
 
 
 def run(
@@ -88,18 +89,33 @@ def _work(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     Path(spec["cache_dir"]).mkdir(parents=True, exist_ok=True)
     spec_path.write_text(json.dumps(spec), encoding="utf-8")
     paths = [str(ROOT), str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
+    worker = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.worker", str(spec_path), str(result_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_WORKER_SECONDS,
     )
-    if done.returncode != 0 or not result_path.exists():
-        print(done.stderr[-4000:], file=sys.stderr)
-        last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
-        raise RuntimeError(f"the worker ended with status {done.returncode}: {last}")
+    try:
+        _, errors = worker.communicate(timeout=_WORKER_SECONDS)
+    except BaseException:
+        _end(worker)
+        raise
+    if worker.returncode != 0 or not result_path.exists():
+        print(errors[-4000:], file=sys.stderr)
+        last = (errors.strip().splitlines() or ["it wrote nothing"])[-1]
+        raise RuntimeError(f"the worker ended with status {worker.returncode}: {last}")
     return json.loads(result_path.read_text(encoding="utf-8"))
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    """Lets a worker take away what it built, such as network namespaces, before it is killed."""
+    worker.terminate()
+    try:
+        worker.communicate(timeout=_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.communicate()
 
 
 def _fingerprint() -> dict[str, Any]:

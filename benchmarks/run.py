@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from benchmarks import cases, cells, table  # noqa: E402 - the repository root must be importable first
+from benchmarks.comm import sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
 
 
@@ -44,7 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--pairs", type=int, default=100, help="least number of pairs per candidate (default 100)")
     running.add_argument("--max-pairs", type=int, default=240, help="stop there even if the interval is wide")
     running.add_argument("--half-width", type=float, default=0.007, help="stop when the interval is this narrow")
-    running.add_argument("--seconds", type=float, default=180, help="time limit of one comparison")
+    running.add_argument("--seconds", type=float, help="time limit of one comparison (default 180; comm: per case)")
+    running.add_argument(
+        "--sizes", nargs="+", metavar="SIZE", help="message sizes, like 25MiB (comm); default: per case"
+    )
+    running.add_argument("--sides", metavar="A,B,...", help="what to compare agspeed with (comm); default: per case")
     running.add_argument(
         "--settle-seconds", type=float, default=900, help="time limit of compiling or tuning one candidate"
     )
@@ -94,10 +99,13 @@ def _run(arguments: argparse.Namespace) -> int:
             "min_pairs": arguments.pairs,
             "max_pairs": max(arguments.max_pairs, arguments.pairs),
             "half_width": arguments.half_width,
-            "seconds": arguments.seconds,
+            "seconds": 180.0 if arguments.seconds is None else arguments.seconds,
         },
         "settle_seconds": arguments.settle_seconds,
         "steps": arguments.steps,
+        "sizes": [sizes.parse(size) for size in arguments.sizes or []],
+        "seconds": arguments.seconds,
+        "sides": arguments.sides.split(",") if arguments.sides else None,
     }
     command = shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if sys.argv else [])])
     result = cells.run(

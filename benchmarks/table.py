@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.comm import tables as comm_tables
 from benchmarks.measure.statistics import geometric_mean
 
 Cell = dict[str, Any]
@@ -34,8 +36,8 @@ def render_changes(before: dict[str, Any], after: dict[str, Any]) -> str:
         for name, row in cell.get("candidates", {}).items():
             if (then := was.get(name, {}).get("speedup")) and (now := row.get("speedup")):
                 label = [cell["case"], str(cell["threads"]), name]
-                rows.append([*label, _ratio(then), _ratio(now), _verdict(then, now)])
-    return _markdown(["workload", "threads", "candidate", "before", "after", "verdict"], rows)
+                rows.append([*label, markdown.spread(then), markdown.spread(now), _verdict(then, now)])
+    return markdown.table(["workload", "threads", "candidate", "before", "after", "verdict"], rows)
 
 
 def _verdict(was: Cell, now: Cell) -> str:
@@ -77,7 +79,7 @@ def _steady(cells: list[Cell]) -> str:
         for cell in cells
     ]
     legend = "Speed-up over eager of a whole training step: median of paired ratios ± half of its 95 % interval."
-    return "\n\n".join([_markdown(columns, rows), legend, _summary(cells, names)])
+    return "\n\n".join([markdown.table(columns, rows), legend, _summary(cells, names)])
 
 
 def _speed(row: Cell | None) -> str:
@@ -85,11 +87,7 @@ def _speed(row: Cell | None) -> str:
         return ""
     if row["status"] == "same-code":
         return f"same code as {_SHORT.get(row['as'], row['as'])}"
-    return _ratio(row["speedup"]) if row["status"] == "timed" else row["status"]
-
-
-def _ratio(estimate: Cell) -> str:
-    return f"{estimate['value']:.2f} ± {estimate['half_width'] * estimate['value']:.3f}"
+    return markdown.spread(row["speedup"]) if row["status"] == "timed" else row["status"]
 
 
 def _chosen(cell: Cell) -> str:
@@ -142,7 +140,7 @@ def _overhead(cells: list[Cell]) -> str:
             extra = row.get("extra_us")
             shown = f"{extra['value']:+.2f} ({extra['low']:+.2f} to {extra['high']:+.2f})" if extra else row["status"]
             rows.append([cell["case"], str(cell["threads"]), f"{cell['eager_ms'] * 1e3:.1f}", name, shown])
-    return _markdown(["case", "threads", "eager µs", "candidate", "extra µs (95 %)"], rows)
+    return markdown.table(["case", "threads", "eager µs", "candidate", "extra µs (95 %)"], rows)
 
 
 def _regret(cells: list[Cell]) -> str:
@@ -160,7 +158,7 @@ def _regret(cells: list[Cell]) -> str:
         for row in cell["horizons"]
     ]
     columns = ["case", "threads", "steps", "seconds", "of tuning cost", "regret, compile paid", "regret, compile free"]
-    return _markdown(columns, rows)
+    return markdown.table(columns, rows)
 
 
 def _warm_start(cells: list[Cell]) -> str:
@@ -175,7 +173,7 @@ def _warm_start(cells: list[Cell]) -> str:
         ]
         for cell in cells
     ]
-    return _markdown(["case", "threads", "cold s", "warm s", "warm / cold", "chosen"], rows)
+    return markdown.table(["case", "threads", "cold s", "warm s", "warm / cold", "chosen"], rows)
 
 
 def _native_compile(cells: list[Cell]) -> str:
@@ -188,15 +186,7 @@ def _native_compile(cells: list[Cell]) -> str:
         ]
         for cell in cells
     ]
-    return _markdown(["case", "threads", "seconds", "range"], rows)
-
-
-def _markdown(columns: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; empty when there are no rows."""
-    if not rows:
-        return ""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown.table(["case", "threads", "seconds", "range"], rows)
 
 
 _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
@@ -205,4 +195,5 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "regret": _regret,
     "warm_start": _warm_start,
     "native_compile": _native_compile,
+    "comm": comm_tables.render,
 }

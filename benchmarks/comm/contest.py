@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sides of a case in one network: started together, run in turn, ended together.
+
+A side that fails is left out with its reason, and the others go on; only agspeed's own failure ends the case.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
+
+from agspeed import netbed
+from benchmarks.comm import sides
+from benchmarks.comm.blocks import Block
+from benchmarks.comm.team import Team
+
+T = TypeVar("T")
+_LEAST_PASSES = 2  # there and back
+
+
+class Contest:
+    """Owned by `opened`. `teams` are those still in it, `failed` says why the others are not."""
+
+    def __init__(self, bed: netbed.Netbed) -> None:
+        self.bed = bed
+        self.teams: dict[str, Team] = {}
+        self.failed: dict[str, str] = {}
+
+    def attempt(self, name: str, action: Callable[[], T]) -> T | None:
+        """What the action returns, or None where it fails, which ends the side."""
+        try:
+            return action()
+        except (RuntimeError, OSError, netbed.NetbedError) as error:
+            if team := self.teams.pop(name, None):
+                team.close()
+            if name == sides.OURS:
+                raise
+            self.failed[name] = str(error).strip()
+            return None
+
+    def rotate(self, actions: Mapping[str, Callable[[], Block]], seconds: float) -> dict[str, list[Block]]:
+        """Blocks of all sides in turn, there and back, until that time has passed: the same number of each."""
+        blocks: dict[str, list[Block]] = {name: [] for name in actions}
+        order, deadline, passes = list(actions), time.monotonic() + seconds, 0
+        while passes < _LEAST_PASSES or time.monotonic() < deadline:
+            for name in order:
+                if (block := self.attempt(name, actions[name])) is not None:
+                    blocks[name].append(block)
+            order = [name for name in reversed(order) if name in self.teams]
+            passes += 1
+        return {name: found for name, found in blocks.items() if name in self.teams}
+
+    def sent_per_rail(self, action: Callable[[], Block]) -> tuple[Block, list[int]]:
+        """A block, and the bytes that all hosts together sent on each rail meanwhile, headers included."""
+        before = self.bed.counters()
+        block = action()
+        after = self.bed.counters()
+        hosts = [
+            [now.since(then).sent_bytes for now, then in zip(*host, strict=True)]
+            for host in zip(after, before, strict=True)
+        ]
+        return block, [sum(rail) for rail in zip(*hosts, strict=True)]
+
+
+@contextmanager
+def opened(bed: netbed.Netbed, names: Sequence[str]) -> Iterator[Contest]:
+    """The named sides, connected; they end when the context does."""
+    contest, chosen = Contest(bed), [sides.find(name) for name in names]
+    needs_mptcp = any(side.over_mptcp for side in chosen)
+    with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:
+        try:
+            key = sides.job_key()
+            for side in chosen:
+                contest.teams[side.name] = Team(bed, side, {**key, **(over_mptcp if side.over_mptcp else {})})
+            for name in names:
+                contest.attempt(name, contest.teams[name].meet)
+            yield contest
+        finally:
+            for team in contest.teams.values():
+                team.close()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks run when the worker asks (rank.py). Each function runs at every rank of a side at the same time.
+
+Values depend on rank and position, with a period that no chunk has, and sums of them are exact, so that every result is
+compared bit by bit. An all-reduce in place multiplies by the number of ranks, a power of two, at each repetition.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+_PERIOD = 251  # prime
+_SMALLEST = -100  # exponent of the values' unit: there is room for sums of sums above it
+_HEADROOM = 200  # exponents that repeated sums may climb
+_buffers: dict[tuple[int, int], list[Tensor]] = {}
+
+
+def warm_up() -> None:
+    """A first operation of two sizes: connects all pairs, both on the short and on the long path."""
+    for num_elements in (1 << 8, 1 << 20):
+        dist.all_reduce(torch.zeros(num_elements))
+
+
+def all_reduce(num_bytes: int, count: int) -> dict[str, Any]:
+    """`count` all-reduces back to back. Raises AssertionError where a result is wrong."""
+    buffers = _filled(num_bytes // 4, count)
+    noted = timed(count, lambda at: dist.all_reduce(buffers[at % len(buffers)]))
+    size = dist.get_world_size()
+    for at, buffer in enumerate(buffers):
+        repeated = len(range(at, count, len(buffers)))
+        expect(buffer, (total_pattern(size).double() * float(size) ** (repeated - 1)).float())
+    return noted
+
+
+def timed(count: int, operation: Callable[[int], Any]) -> dict[str, Any]:
+    """When this rank began, when each operation ended here, and the processor seconds of all its threads meanwhile."""
+    dist.barrier()
+    ended, cpu, started = [], time.process_time(), time.monotonic()
+    for at in range(count):
+        operation(at)
+        ended.append(time.monotonic())
+    return {"started": started, "ended": ended, "cpu_seconds": time.process_time() - cpu}
+
+
+def pattern(rank: int) -> Tensor:
+    """One period of a rank's values: small integers times a small power of two."""
+    return torch.tensor([(7 * at + 13 * rank) % _PERIOD + 1 for at in range(_PERIOD)]) * 2.0**_SMALLEST
+
+
+def total_pattern(size: int) -> Tensor:
+    return torch.stack([pattern(rank) for rank in range(size)]).sum(0)
+
+
+def fill(tensor: Tensor, period: Tensor) -> None:
+    whole, rest = _periods(tensor)
+    whole.copy_(period.expand_as(whole))
+    rest.copy_(period[: rest.numel()])
+
+
+def expect(tensor: Tensor, period: Tensor) -> None:
+    whole, rest = _periods(tensor)
+    wrong = int((whole != period).sum()) + int((rest != period[: rest.numel()]).sum())
+    assert wrong == 0, f"rank {dist.get_rank()}: {wrong} of {tensor.numel()} elements are not the sum of all ranks'"
+
+
+def _periods(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    flat = tensor.view(-1)
+    whole = flat.numel() // _PERIOD * _PERIOD
+    return flat[:whole].view(-1, _PERIOD), flat[whole:]
+
+
+def _filled(num_elements: int, count: int) -> list[Tensor]:
+    """As many buffers as keep `count` sums in place within float32; those of the last size are used again."""
+    size = dist.get_world_size()
+    assert size & (size - 1) == 0, f"{size} ranks: only sums over a power of two are exact at every repetition"
+    needed = math.ceil(count * math.log2(size) / _HEADROOM)
+    if (key := (num_elements, needed)) not in _buffers:
+        _buffers.clear()
+        _buffers[key] = [torch.empty(num_elements) for _ in range(needed)]
+    for buffer in _buffers[key]:
+        fill(buffer, pattern(dist.get_rank()))
+    return _buffers[key]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of one side: joins its group, then runs what the worker asks for until the worker hangs up.
+
+Started on a host of the bed with `python -m benchmarks.comm.rank SOCKET BACKEND STORE`. A request is ("module.function"
+of this folder, its arguments), the answer (True, what it returned) or (False, the traceback).
+"""
+
+import contextlib
+import datetime
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Client, Connection
+
+_TIMEOUT = datetime.timedelta(seconds=100)
+
+
+def main(socket_path: str, backend: str, store: str) -> None:
+    with Client(socket_path, "AF_UNIX") as connection, contextlib.suppress(EOFError, ConnectionError):
+        connection.send(int(os.environ["RANK"]))
+        import torch
+        from torch import distributed
+
+        import agspeed  # noqa: F401 - makes its backend known
+
+        torch.set_num_threads(1)
+        distributed.init_process_group(
+            backend,
+            init_method=f"file://{store}",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=_TIMEOUT,
+        )
+        _serve(connection)
+    os._exit(0)  # whoever still waits for another rank in a thread shall not hold this process
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        name, arguments = connection.recv()
+        module, function = name.split(".")
+        try:
+            answer = (True, getattr(importlib.import_module(f"benchmarks.comm.{module}"), function)(**arguments))
+        except Exception:
+            answer = (False, traceback.format_exc())
+        connection.send(answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to run a collective that are compared: one table, one row each. Readable without torch.
+
+Gloo sends a whole operation over one interface. With several it takes them in turn, so a fair time of "gloo-list" is
+the mean over as many operations as there are rails (`takes_turns`).
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+OURS, CONTROL = "agspeed", "control"
+_RAILS = "all rails"  # stands for the names of a host's interfaces, separated by commas
+
+
+@dataclass(frozen=True)
+class Side:
+    """A backend of torch.distributed and the environment its processes get."""
+
+    name: str
+    backend: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    takes_turns: bool = False
+    over_mptcp: bool = False
+
+    def variables(self, rails: str) -> dict[str, str]:
+        return {key: rails if value == _RAILS else value for key, value in self.environment.items()}
+
+
+def _ours(name: str, **environment: str) -> Side:
+    return Side(name, "agspeed", {"AGSPEED_SOCKET_IFNAME": _RAILS, **environment})
+
+
+SIDES: dict[str, Side] = {
+    side.name: side
+    for side in (
+        _ours(OURS),
+        _ours(CONTROL),
+        _ours("agspeed-integrity", AGSPEED_COMM_MODE="integrity"),
+        _ours("agspeed-encrypted", AGSPEED_COMM_MODE="encrypted"),
+        Side("gloo", "gloo", {"GLOO_SOCKET_IFNAME": "rail0"}),
+        Side("gloo-list", "gloo", {"GLOO_SOCKET_IFNAME": _RAILS}, takes_turns=True),
+        Side("gloo-mptcp", "gloo", {"GLOO_SOCKET_IFNAME": "rail0"}, over_mptcp=True),
+    )
+}
+
+
+def find(name: str) -> Side:
+    """The row called `name`. Raises ValueError when there is none."""
+    if name not in SIDES:
+        raise ValueError(f"unknown side {name!r}; known: {', '.join(SIDES)}")
+    return SIDES[name]
+
+
+def job_key() -> dict[str, str]:
+    """A new secret for the ranks of one run: with it agspeed authenticates all it sends."""
+    return {"AGSPEED_JOB_KEY": secrets.token_hex(16)}

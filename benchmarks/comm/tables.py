@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the cells of kind "comm": pure functions from their JSON to Markdown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import markdown
+from benchmarks.comm import sizes
+from benchmarks.comm.sides import CONTROL, OURS
+
+Cell = dict[str, Any]
+_LEGEND = (
+    "Share: of the least time the network allows. Ratios: time of the other side / time of agspeed, paired. "
+    "All: median and its 95 % interval. CPU: milliseconds per operation and rank."
+)
+
+
+def render(cells: Sequence[Cell]) -> str:
+    sections = [_networks(cells), _all_reduce(cells), _steps(cells), _changes(cells), _remarks(cells)]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _networks(cells: Sequence[Cell]) -> str:
+    rows = []
+    for cell in cells:
+        usual, others = cell["rates"][0], {",".join(rates) for rates in cell["rates"]}
+        rails = ", ".join(usual) if len(others) == 1 else "; ".join(sorted(others))
+        stream, share = cell["stream"], cell["stream"].get("share")
+        total = f"{sum(stream['bits_per_second']) / 1e9:.2f} Gbit/s"
+        rows.append([cell["case"], str(cell["hosts"]), rails, total if share is None else f"{total}, {share:.3f}"])
+    return markdown.table(["case", "hosts", "rails of a host", "raw stream, share of the ceiling"], rows)
+
+
+def _all_reduce(cells: Sequence[Cell]) -> str:
+    found = [(cell, size) for cell in cells for size in cell.get("sizes", [])]
+    names = list(dict.fromkeys(name for _, size in found for name in size["sides"] if name != OURS))
+    columns = ["case", "all-reduce of", "ms", "share", "CPU ms", *(f"{name} / agspeed" for name in names), "CPU ms of"]
+    rows = [
+        [
+            cell["case"],
+            sizes.show(size["bytes"]),
+            f"{size['sides'][OURS]['ms']['value']:.3g}",
+            markdown.interval(size["sides"][OURS]["share"]) if "share" in size["sides"][OURS] else "-",
+            f"{size['sides'][OURS]['cpu_ms']:.3g}",
+            *(_against(size["sides"].get(name)) for name in names),
+            _processor(size),
+        ]
+        if size["status"] == "ok"
+        else [cell["case"], sizes.show(size["bytes"]), f"**void**: {size['reason']}", *[""] * (len(columns) - 3)]
+        for cell, size in found
+    ]
+    table = markdown.table(columns, rows)
+    return f"{table}\n\n{_LEGEND}" if table else ""
+
+
+def _against(row: Cell | None) -> str:
+    if row is None:
+        return ""
+    share = f", share {row['share']['value']:.3f}" if "share" in row else ""
+    return f"{markdown.interval(row['ratio'])}{share}"
+
+
+def _processor(size: Cell) -> str:
+    """What an operation costs the other sides."""
+    others = {name: row["cpu_ms"] for name, row in size["sides"].items() if name not in (OURS, CONTROL)}
+    return ", ".join(f"{name} {value:.3g}" for name, value in others.items())
+
+
+def _steps(cells: Sequence[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            f"{row['bucket_mb']} MB" if row["bucket_mb"] else "default",
+            f"{row['compute_seconds']} s",
+            row["side"],
+            f"{row['seconds']['value']:.3f} s",
+            markdown.interval(row["over_bucketed"]),
+            markdown.interval(row["over_fluid"]),
+            f"{row['cpu_seconds']:.2f} s",
+        ]
+        for cell in cells
+        for row in cell.get("steps", [])
+    ]
+    columns = ["case", "buckets", "compute", "side", "step", "step / bound of its buckets", "step / fluid bound"]
+    return markdown.table([*columns, "CPU of a rank"], rows)
+
+
+def _changes(cells: Sequence[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            sizes.show(row["bytes"]),
+            f"{', '.join(row['from'])} → {', '.join(row['to'])}",
+            row["side"],
+            markdown.interval(row["before"]),
+            " ".join(f"{share:.2f}" for share in row["after"]),
+            markdown.interval(row["settled"]),
+        ]
+        for cell in cells
+        for row in cell.get("changes", [])
+    ]
+    columns = [
+        "case",
+        "all-reduce of",
+        "rates",
+        "side",
+        "share before",
+        "shares after, one by one",
+        "from the sixth on",
+    ]
+    return markdown.table(columns, rows)
+
+
+def _remarks(cells: Sequence[Cell]) -> str:
+    """Sides that had to be left out."""
+    lines = []
+    for cell in cells:
+        for name, reason in cell["failed"].items():
+            lines.append(f"- {cell['case']}, {name}: **failed**, {reason.splitlines()[-1]}")
+    return "\n".join(lines)

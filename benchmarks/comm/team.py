@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A side's ranks, one process per host, which stay for the whole case so that no start-up is measured.
+
+They are asked through a socket in the file system, which network namespaces do not separate. When this process ends, by
+whatever means, they read its end and leave; the bed ends those that cannot.
+Thread-safety: one thread at a time.
+"""
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+from agspeed import netbed
+from benchmarks.comm.blocks import Block
+from benchmarks.comm.sides import Side
+
+_START_LIMIT_S = 120.0
+_CALL_LIMIT_S = 300.0
+
+
+class Team:
+    """Owned by whoever opened the bed. Asking raises RuntimeError with what the first failing rank said."""
+
+    def __init__(self, bed: netbed.Netbed, side: Side, environment: Mapping[str, str]) -> None:
+        """Starts the processes and returns at once, so that several teams load torch together; then `meet`."""
+        self.side = side
+        folder = bed.scratch / side.name
+        folder.mkdir()
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(folder / "socket"))
+        self._socket.listen(len(bed.hosts))
+        self._connections: dict[int, Connection] = {}
+        rails = ",".join(rail.name for rail in bed.hosts[0].rails)
+        self._job = bed.start(
+            [sys.executable, "-m", "benchmarks.comm.rank", str(folder / "socket"), side.backend, str(folder / "store")],
+            env={**environment, **side.variables(rails)},
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self._job.tasks)
+
+    def meet(self) -> None:
+        """Waits until all ranks have connected and finished a first operation."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        self._socket.settimeout(0.2)
+        while len(self._connections) < self.size:
+            if (words := self._last_words()) or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.side.name}: {len(self._connections)} of {self.size} ranks came up{words}")
+            with contextlib.suppress(TimeoutError):
+                accepted, _ = self._socket.accept()
+                accepted.setblocking(True)
+                connection = Connection(accepted.detach())
+                self._connections[connection.recv()] = connection
+        self.ask("programs.warm_up")
+
+    def ask(self, name: str, **arguments: Any) -> list[Any]:
+        """Runs "module.function" of this folder at all ranks and returns what they returned."""
+        self.begin(name, **arguments)
+        return self.answers()
+
+    def begin(self, name: str, **arguments: Any) -> None:
+        """As `ask`, without waiting; `answers` waits."""
+        for connection in self._connections.values():
+            connection.send((name, arguments))
+
+    def answers(self) -> list[Any]:
+        found = {}
+        for rank, connection in self._connections.items():
+            try:
+                if not connection.poll(_CALL_LIMIT_S):
+                    raise RuntimeError(f"{self.side.name}: rank {rank} did not answer within {_CALL_LIMIT_S:g} s")
+                is_ok, found[rank] = connection.recv()
+            except (EOFError, ConnectionError):
+                is_ok, found[rank] = False, f"ended{self._last_words(wait_s=1.0)}"
+            if not is_ok:
+                raise RuntimeError(f"{self.side.name}: rank {rank}: {found[rank].strip()}")
+        return [found[rank] for rank in sorted(found)]
+
+    def block(self, name: str, **arguments: Any) -> Block:
+        """As `ask`, for a function that returns what `programs.timed` does."""
+        return Block.of_ranks(self.ask(name, **arguments))
+
+    def close(self) -> None:
+        """Hangs up, which ends the ranks, and waits for them."""
+        self._socket.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._job.end()
+
+    def _last_words(self, wait_s: float = 0.0) -> str:
+        """How the first rank that has ended did so."""
+        for task in self._job.tasks.values():
+            if outcome := task.wait(wait_s):
+                return f": {outcome.failure()}"
+        return ""

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step for measuring overlap: layers that sleep instead of computing, real gradients, real DDP.
+
+Runs at the ranks. A layer's backward takes exactly its share of the step, writing the gradient included; what DDP does
+with gradients afterwards is on top, as in real training. Oversleeping is made up for by the next layer.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.comm import programs
+
+
+class Pace:
+    """Sleeps that are right in sum. `forward` is the forward pass's share; `step_seconds` may change between steps."""
+
+    def __init__(self, forward: float) -> None:
+        self.forward, self.backward = forward, 1 - forward
+        self.step_seconds = 0.0
+        self._late = 0.0
+
+    def sleep(self, share: float, since: float) -> None:
+        """Until that share of a step has passed since then."""
+        until = since + share * self.step_seconds - self._late
+        if (rest := until - time.monotonic()) > 0:
+            time.sleep(rest)
+            self._late = time.monotonic() - until
+        else:
+            self._late = min(self._late, -rest)
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Sleeper") -> Tensor:
+        ctx.layer = layer
+        layer.pace.sleep(layer.share * layer.pace.forward, time.monotonic())
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        layer, since = ctx.layer, time.monotonic()
+        gradient = layer.gradient.clone()
+        layer.pace.sleep(layer.share * layer.pace.backward, since)
+        return gradients[0], gradient, None
+
+
+class Sleeper(nn.Module):
+    """A layer with one parameter whose gradient is this rank's pattern."""
+
+    def __init__(self, num_bytes: int, share: float, pace: Pace) -> None:
+        super().__init__()
+        self.share, self.pace = share, pace
+        self.weight = nn.Parameter(torch.zeros(num_bytes // 4))
+        self.gradient = torch.empty(num_bytes // 4)
+        programs.fill(self.gradient, programs.pattern(dist.get_rank()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Sleep.apply(x, self.weight, self)
+
+
+class Session:
+    """A model under DDP; gradients are views of buckets, which spares a copy of everything at the end of a step."""
+
+    def __init__(self, layers: Sequence[tuple[int, float]], bucket_mb: float | None, forward: float) -> None:
+        """`layers`: bytes and share of the compute, in order of the forward pass."""
+        self.pace = Pace(forward)
+        self.model = nn.Sequential(*(Sleeper(num_bytes, share, self.pace) for num_bytes, share in layers))
+        options: dict[str, Any] = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
+        self.wrapped = DistributedDataParallel(self.model, gradient_as_bucket_view=True, **options)
+        self.input = torch.zeros(1, requires_grad=True)
+
+    def step(self) -> None:
+        self.wrapped.zero_grad(set_to_none=True)
+        self.wrapped(self.input).sum().backward()
+
+    def check(self) -> None:
+        """Raises AssertionError unless the last step left the mean of all ranks' gradients."""
+        mean = programs.total_pattern(dist.get_world_size()) / dist.get_world_size()
+        for parameter in self.model.parameters():
+            assert parameter.grad is not None
+            programs.expect(parameter.grad, mean)
+
+
+_session: list[Session] = []
+
+
+def open_session(layers: Sequence[tuple[int, float]], bucket_mb: float | None, forward: float) -> None:
+    """The session that `steps` runs. Two steps without compute let DDP settle its buckets."""
+    _session[:] = []
+    _session.append(Session(layers, bucket_mb, forward))
+    for _ in range(2):
+        _session[0].step()
+
+
+def steps(compute_seconds: float, count: int) -> dict[str, Any]:
+    session = _session[0]
+    session.pace.step_seconds = compute_seconds
+    noted = programs.timed(count, lambda _: session.step())
+    session.check()
+    return noted

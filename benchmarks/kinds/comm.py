@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives of torch.distributed in a network of namespaces: agspeed beside Gloo's best settings, paired.
+
+A case names its network, its sides and one part: "all_reduce", "step" or "rail_change" (modules of benchmarks/comm).
+The `threads` of a cell are the cores that all ranks and the kernel's part of the network share.
+"""
+
+import ctypes
+import importlib
+import signal
+from typing import Any
+
+from benchmarks.comm import sizes
+from benchmarks.measure.machine import Watch
+
+PARTS = ("all_reduce", "rail_change", "step")
+_STREAM_SECONDS = 1.5
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """One process keeps the network and asks all ranks, so that all sides share their conditions."""
+    return [{}]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    from benchmarks.comm import contest, network
+    from benchmarks.comm.sides import OURS
+
+    case, settings = spec["case"], spec["settings"]
+    part = importlib.import_module(f"benchmarks.comm.{case['part']}")
+    chosen = settings["sizes"] or [sizes.parse(size) for size in case.get("sizes", [])]
+    names = list(dict.fromkeys([OURS, *settings["sides"]])) if settings["sides"] else case["sides"]
+    seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)  # the bed turns it into an orderly end
+    watch = Watch(spec["cores"])
+    with network.build(case) as bed:
+        stream = network.stream(bed, case, _STREAM_SECONDS)
+        with contest.opened(bed, names) as opened:
+            found = part.measure(opened, case, chosen, seconds)
+    described = {"hosts": case["hosts"], "rates": network.host_rates(case), "stream": stream, "failed": opened.failed}
+    return described | found | {"environment": watch.read()}
+
+
+def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """A cell is void when each of its sizes is."""
+    [cell] = results
+    sizes = cell.get("sizes", [])
+    if sizes and all(size["status"] == "void" for size in sizes):
+        return cell | {"status": "void", "reason": sizes[0]["reason"]}
+    return cell | {"status": "ok"}
