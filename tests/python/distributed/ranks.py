@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks for tests: processes that stay, so that torch is loaded once, and run a function in a fresh group each time."""
+"""Ranks for tests: processes that stay, forked from one that has loaded torch, and run a function in a fresh group each
+time."""
 
 from __future__ import annotations
 
@@ -14,46 +15,61 @@ from types import TracebackType
 from typing import Any
 
 _TIMEOUT_S = 60
+_START_TIMEOUT_S = 300  # loading torch on a busy machine
+_LOADED_ONCE = ["torch", "torch.distributed", "tests.python.distributed.training"]
 
 
 class Ranks:
     """`size` processes. Not thread-safe; close it (or leave the with block) to end them."""
 
-    def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, size: int, **variables: str) -> None:
+        """`variables` are added to the ranks' environment."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_LOADED_ONCE)
         self.size = size
         self._connections: list[Connection] = []
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, size, theirs, variables), daemon=True)
             process.start()
             self._connections.append(ours)
             self._processes.append(process)
+        for connection in self._connections:
+            assert connection.poll(_START_TIMEOUT_S), f"a rank did not start within {_START_TIMEOUT_S} s"
+            connection.recv()
 
-    def run(self, function: Any, folder: Path, backend: str = "agspeed", **arguments: Any) -> list[Any]:
+    def run(self, function: Any, folder: Path, backend: str = "agspeed", /, **arguments: Any) -> list[Any]:
         """function(**arguments) at every rank of a new default group; what the ranks return, in their order.
 
-        Raises AssertionError with the traceback of the first rank that raised, or that did not answer in time.
+        Raises AssertionError with the traceback of the first rank that raised. A rank that did not answer in time ends
+        all of them: later calls fail at once.
         """
+        assert self._processes, "a rank did not answer an earlier call"
         store = folder / f"store-{os.urandom(4).hex()}"
         for connection in self._connections:
             connection.send((function.__module__, function.__qualname__, str(store), backend, arguments))
-        results = []
+        answers = []
         for rank, connection in enumerate(self._connections):
-            assert connection.poll(_TIMEOUT_S), f"rank {rank} of {self.size} did not answer within {_TIMEOUT_S} s"
-            is_ok, result = connection.recv()
+            if not connection.poll(_TIMEOUT_S):
+                self._kill()
+                raise AssertionError(f"rank {rank} of {self.size} did not answer within {_TIMEOUT_S} s")
+            answers.append(connection.recv())
+        for rank, (is_ok, result) in enumerate(answers):
             assert is_ok, f"rank {rank} of {self.size} raised:\n{result}"
-            results.append(result)
-        return results
+        return [result for _, result in answers]
 
     def close(self) -> None:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
             process.join(5)
-            if process.is_alive():
-                process.kill()
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
 
     def __enter__(self) -> Ranks:
         return self
@@ -64,15 +80,15 @@ class Ranks:
         self.close()
 
 
-def _serve(rank: int, size: int, connection: Connection) -> None:
-    os.environ["AGSPEED_SOCKET_IFNAME"] = "lo"
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _serve(rank: int, size: int, connection: Connection, variables: dict[str, str]) -> None:
+    os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", **variables}
     import torch
     from torch import distributed
 
     import agspeed  # noqa: F401  makes the backend known
 
     torch.set_num_threads(1)
+    connection.send("ready")
     while True:
         try:
             module, name, store, backend, arguments = connection.recv()

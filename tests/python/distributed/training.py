@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks train and shard in tests: each function runs at every rank of a default group, over any backend."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH = 24
+CLASSES = 7  # no multiple of a number of ranks
+
+
+def model(depth: int = 2, classes: int = CLASSES) -> nn.Sequential:
+    """The same at every rank."""
+    torch.manual_seed(0)
+    hidden = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(depth)]
+    return nn.Sequential(*hidden, nn.Linear(WIDTH, classes))
+
+
+def batches(count: int) -> Iterator[torch.Tensor]:
+    """Different ones at every rank."""
+    generator = torch.Generator().manual_seed(50 + dist.get_rank())
+    for _ in range(count):
+        yield torch.randn(8, WIDTH, generator=generator)
+
+
+def train(wrapped: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for batch in batches(steps):
+        optimizer.zero_grad()
+        wrapped(batch).square().mean().backward()
+        optimizer.step()
+
+
+def weights(of: nn.Module) -> list[torch.Tensor]:
+    """Whole tensors, whatever is sharded."""
+    values = (parameter.detach() for parameter in of.parameters())
+    return [(value.full_tensor() if isinstance(value, DTensor) else value).clone() for value in values]
+
+
+# --- DistributedDataParallel ------------------------------------------------------------------------------------------
+
+
+def ddp(steps: int, scale: float = 1.0) -> list[torch.Tensor]:
+    """Plain training; losses are multiplied by `scale`."""
+    wrapped = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for batch in batches(steps):
+        optimizer.zero_grad()
+        (scale * wrapped(batch).square().mean()).backward()
+        optimizer.step()
+    return weights(wrapped)
+
+
+def ddp_with_hook(hook: str) -> list[torch.Tensor]:
+    wrapped = DistributedDataParallel(model())
+    if hook == "bf16":
+        wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif hook == "fp16":
+        wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    else:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1), 5)
+    return weights(wrapped)
+
+
+def ddp_accumulating() -> list[torch.Tensor]:
+    """Gradients of two batches out of three are summed without being exchanged."""
+    wrapped = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for index, batch in enumerate(batches(6)):
+        is_last = index % 3 == 2
+        with contextlib.nullcontext() if is_last else wrapped.no_sync():
+            wrapped(batch).square().mean().backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return weights(wrapped)
+
+
+def ddp_with_uneven_inputs(sharded_optimizer: bool) -> list[torch.Tensor]:
+    """Rank r has 2 + r batches; those who are through shadow what the others do."""
+    wrapped = DistributedDataParallel(model())
+    parameters = wrapped.parameters()
+    if sharded_optimizer:
+        optimizer: Any = ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+    with Join([wrapped, optimizer]) if sharded_optimizer else wrapped.join():
+        train(wrapped, optimizer, 2 + dist.get_rank())
+    return weights(wrapped)
+
+
+# --- sharded parameters -----------------------------------------------------------------------------------------------
+
+
+def fsdp(
+    steps: int = 4, hybrid: bool = False, precision: str = "", accumulate: bool = False, **options: Any
+) -> list[torch.Tensor]:
+    size = dist.get_world_size()
+    if hybrid:
+        mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("copies", "shards"))
+    else:
+        mesh = init_device_mesh("cpu", (size,))
+    if precision:
+        options["mp_policy"] = MixedPrecisionPolicy(getattr(torch, precision), getattr(torch, precision))
+    sharded = model()
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh, **options)
+    fully_shard(sharded, mesh=mesh, **options)
+    optimizer = torch.optim.AdamW(sharded.parameters(), lr=0.01)
+    if accumulate:
+        sharded.set_requires_gradient_sync(False)
+        sharded(next(batches(1))).square().mean().backward()
+        sharded.set_requires_gradient_sync(True)
+    train(sharded, optimizer, steps)
+    total = torch.nn.utils.clip_grad_norm_(sharded.parameters(), 1.0)
+    return [*weights(sharded), total.full_tensor() if isinstance(total, DTensor) else total]
+
+
+def fsdp_with_factor(factor: float) -> list[torch.Tensor]:
+    """Gradients divided by a number that is not the number of ranks."""
+    sharded = model()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    sharded.set_gradient_divide_factor(factor)
+    train(sharded, torch.optim.SGD(sharded.parameters(), lr=0.1), 3)
+    return weights(sharded)
+
+
+def tensor_parallel() -> list[torch.Tensor]:
+    """A two-layer block whose first layer is split by columns and whose second one by rows."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    for batch in torch.randn(3, 8, WIDTH, generator=torch.Generator().manual_seed(9)):
+        optimizer.zero_grad()
+        block(batch).square().mean().backward()
+        optimizer.step()
+    return weights(block)
+
+
+# --- tensors on a mesh ------------------------------------------------------------------------------------------------
+
+_PLACEMENTS = {
+    "rows": [Shard(0)],
+    "columns": [Shard(1)],
+    "everywhere": [Replicate()],
+    "sum": [Partial()],
+    "average": [Partial("avg")],
+    "maximum": [Partial("max")],
+}
+
+
+def redistributed(source: str, target: str, rows: int, columns: int) -> torch.Tensor:
+    """A tensor that goes from one placement to another, as everybody sees it in the end."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns)
+    if source in ("rows", "columns", "everywhere"):
+        start = distribute_tensor(whole, mesh, _PLACEMENTS[source])
+    else:
+        start = DTensor.from_local(whole + dist.get_rank(), mesh, _PLACEMENTS[source], run_check=False)
+    return start.redistribute(mesh, _PLACEMENTS[target]).full_tensor()
+
+
+def multiplied() -> torch.Tensor:
+    """Products of sharded matrices on a mesh of two dimensions where there are four ranks."""
+    size = dist.get_world_size()
+    shape = (2, size // 2) if size > 2 else (size, 1)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))
+    generator = torch.Generator().manual_seed(3)
+    left, right = (torch.randn(12, 12, generator=generator) for _ in range(2))
+    sharded = distribute_tensor(left, mesh, [Shard(0), Shard(1)])
+    product = sharded @ distribute_tensor(right, mesh, [Replicate(), Shard(0)])
+    return (product + 1).full_tensor()
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def saved_and_loaded(folder: Path, in_background: bool) -> bool:
+    """Sharded by rows and saved, loaded as shards of columns: whether everything came back, objects included."""
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size,))
+    whole = torch.arange(size * 6 * 5, dtype=torch.float32).reshape(size * 6, 5)
+    state = {"weight": distribute_tensor(whole, mesh, [Shard(0)]), "step": 17, "own": {"copied": torch.ones(3)}}
+    path = str(folder / ("background" if in_background else "plain"))
+    if in_background:
+        checkpoint.async_save(state, checkpoint_id=path).result()
+    else:
+        checkpoint.save(state, checkpoint_id=path)
+    dist.barrier()
+    empty = distribute_tensor(torch.zeros_like(whole), mesh, [Shard(1)])
+    found: dict[str, Any] = {"weight": empty, "step": 0, "own": {"copied": torch.zeros(3)}}
+    checkpoint.load(found, checkpoint_id=path)
+    copied = found["own"]["copied"]
+    return torch.equal(found["weight"].full_tensor(), whole) and found["step"] == 17 and bool((copied == 1).all())
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+
+def pipeline(schedule: str) -> list[torch.Tensor]:
+    """One layer per rank; the gradients of this rank's layer, and the losses where the pipeline ends."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    layer = model(size)[rank]
+    stage = PipelineStage(layer, rank, size, torch.device("cpu"))
+    kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[schedule]
+    steps = kind(stage, n_microbatches=2 * size, loss_fn=lambda output, target: (output - target).square().mean())
+    generator = torch.Generator().manual_seed(4)
+    whole = torch.randn(4 * size, WIDTH, generator=generator)
+    losses: list[torch.Tensor] = []
+    for _ in range(2):
+        if rank == 0:
+            steps.step(whole)
+        elif rank == size - 1:
+            steps.step(target=torch.zeros(4 * size, WIDTH), losses=losses)
+        else:
+            steps.step()
+    gradients = [parameter.grad for parameter in layer.parameters()]
+    return [each for each in gradients if each is not None] + [loss.detach() for loss in losses]
+
+
+def exchanged_with_neighbours(count: int) -> list[torch.Tensor]:
+    """Batches of sends and receives of unequal sizes, both directions at once, as pipeline schedules make them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % size, (rank + 1) % size
+    found = []
+    for round_ in range(3):
+        from_left, from_right = torch.empty(count + left), torch.empty(count + right, dtype=torch.bfloat16)
+        operations = [
+            dist.P2POp(dist.irecv, from_left, left),
+            dist.P2POp(dist.isend, torch.full((count + rank,), float(rank + round_)), right),
+            dist.P2POp(dist.isend, torch.full((count + rank,), float(rank), dtype=torch.bfloat16), left),
+            dist.P2POp(dist.irecv, from_right, right),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        found += [from_left, from_right]
+    return found
