@@ -25,15 +25,18 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def _size(contest: Contest, case: Mapping[str, Any], num_bytes: int, seconds: float) -> dict[str, Any]:
-    plans, rails = _plans(contest, num_bytes), {}
+    seconds_once, rail_shares = {}, {}
     for name in list(contest.teams):
-        rails[name] = contest.attempt(name, partial(_rail_shares, contest, name, num_bytes))
-    actions = {name: _action(contest, name, num_bytes, plans[name].operations) for name in contest.teams}
+        if (tried := contest.attempt(name, partial(_try_out, contest, name, num_bytes))) is not None:
+            seconds_once[name], rail_shares[name] = tried
+    plans = _plans(contest, seconds_once)
+    actions = {name: _action(contest, name, num_bytes, plan.operations) for name, plan in plans.items()}
     found = contest.rotate(actions, seconds)
     links = network.links(network.host_rates(case)) if network.is_shaped(case) else None
-    rows = {name: side_row(name, found, plans[name], num_bytes, links) for name in found}
-    for name, row in rows.items():
-        row["rail_shares"] = rails[name]
+    rows = {
+        name: side_row(name, found, plans[name], num_bytes, links) | {"rail_shares": rail_shares[name]}
+        for name in found
+    }
     return judged({"bytes": num_bytes, "sides": rows})
 
 
@@ -41,33 +44,35 @@ def _action(contest: Contest, name: str, num_bytes: int, count: int) -> Callable
     return partial(contest.teams[name].block, "programs.all_reduce", num_bytes=num_bytes, count=count)
 
 
-def _plans(contest: Contest, num_bytes: int) -> dict[str, Plan]:
-    """From two operations of each side, which also warm it up, or from one on each rail where it takes turns."""
-    rails = len(contest.bed.hosts[0].rails)
-    turns = {name: rails if team.side.takes_turns else 1 for name, team in contest.teams.items()}
-    seconds = {}
-    for name, count in turns.items():
-        if block := contest.attempt(name, _action(contest, name, num_bytes, max(2, count))):
-            seconds[name] = statistics.fmean(block.seconds[-count:])
-    ours = blocks.plan(seconds[sides.OURS], BLOCK_SECONDS, MOST_OPERATIONS)
-    length = ours.operations * seconds[sides.OURS]
-    return {
-        name: ours if name in (sides.OURS, sides.CONTROL) else blocks.plan_within(once, length, turns[name])
-        for name, once in seconds.items()
-    }
+def _turns(contest: Contest, name: str) -> int:
+    return len(contest.bed.hosts[0].rails) if contest.teams[name].side.takes_turns else 1
 
 
-def _rail_shares(contest: Contest, name: str, num_bytes: int) -> list[float]:
-    """How two operations spread over the rails. RuntimeError where the data went elsewhere."""
-    team = contest.teams[name]
-    _, sent = contest.sent_per_rail(_action(contest, name, num_bytes, 2))
-    needed = 2 * 2 * (team.size - 1) * num_bytes
+def _try_out(contest: Contest, name: str, num_bytes: int) -> tuple[float, list[float]]:
+    """Seconds of an operation, from two of them or one on each rail in turn, and how they spread over the rails.
+
+    RuntimeError where the data went elsewhere.
+    """
+    team, turns = contest.teams[name], _turns(contest, name)
+    count = max(2, turns)
+    block, sent = contest.sent_per_rail(_action(contest, name, num_bytes, count))
+    needed = count * 2 * (team.size - 1) * num_bytes
     if sum(sent) < needed:
-        raise RuntimeError(f"{name}: {sum(sent):,} bytes crossed the rails, two all-reduces need {needed:,}")
+        raise RuntimeError(f"{name}: {sum(sent):,} bytes crossed the rails, {count} all-reduces need {needed:,}")
     shares = [each / sum(sent) for each in sent]
     if team.side.over_mptcp and min(shares) < _LEAST_RAIL_SHARE:
         raise RuntimeError(f"{name}: the shares of its rails are {shares}; MPTCP does not use them all")
-    return shares
+    return statistics.fmean(block.seconds[-turns:]), shares
+
+
+def _plans(contest: Contest, seconds: Mapping[str, float]) -> dict[str, Plan]:
+    ours = blocks.plan(seconds[sides.OURS], BLOCK_SECONDS, MOST_OPERATIONS)
+    length = ours.operations * seconds[sides.OURS]
+    equal = (sides.OURS, sides.CONTROL)
+    return {
+        name: ours if name in equal else blocks.plan_within(once, length, _turns(contest, name))
+        for name, once in seconds.items()
+    }
 
 
 def side_row(

@@ -8,6 +8,7 @@ compared bit by bit. An all-reduce in place multiplies by the number of ranks, a
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,10 +27,19 @@ def warm_up() -> None:
         dist.all_reduce(torch.zeros(num_elements))
 
 
-def all_reduce(num_bytes: int, count: int) -> dict[str, Any]:
-    """`count` all-reduces back to back. Raises AssertionError where a result is wrong."""
+def all_reduce(num_bytes: int, count: int, milestone: int = 0, file: str = "") -> dict[str, Any]:
+    """`count` all-reduces back to back; `file` appears after the first `milestone` of them, if that is not 0.
+
+    Raises AssertionError where a result is wrong.
+    """
     buffers = _filled(num_bytes // 4, count)
-    noted = timed(count, lambda at: dist.all_reduce(buffers[at % len(buffers)]))
+
+    def operation(at: int) -> None:
+        dist.all_reduce(buffers[at % len(buffers)])
+        if at + 1 == milestone:
+            Path(file).touch()
+
+    noted = timed(count, operation)
     size = dist.get_world_size()
     for at, buffer in enumerate(buffers):
         repeated = len(range(at, count, len(buffers)))

@@ -20,7 +20,8 @@ from benchmarks.measure.statistics import median_estimate
 
 _BEFORE, _AFTER = 4, 10  # operations
 _SETTLED = 5  # operations after which the share shall be that of a steady network
-_USUAL_SHARE = 0.95  # only to guess when the change falls into the middle of an operation
+_LIMIT_S = 60.0
+_GLANCE_S = 0.002
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
@@ -37,8 +38,8 @@ def _changes(contest: Contest, name: str, case: Mapping[str, Any], size: int) ->
     set_rates(contest.bed, before)  # a side that failed may have left others
     for after in [*case["changes"], case["rates"]]:
         old, new = (_links(case, rates) for rates in (before, after))
-        block, applied = _disturbed(contest, contest.teams[name], size, old, after)
-        found = shares(block, applied, size, old, new)
+        block, began, applied = _disturbed(contest, contest.teams[name], size, after)
+        found = shares(block, began, applied, size, (old, new))
         rows.append({"bytes": size, "side": name, "from": before, "to": after, **found})
         before = after
     return rows
@@ -48,15 +49,18 @@ def _links(case: Mapping[str, Any], rates: Sequence[str]) -> list[bounds.Link]:
     return network.links([rates] * case["hosts"])
 
 
-def _disturbed(
-    contest: Contest, team: Team, size: int, old: Sequence[bounds.Link], after: Sequence[str]
-) -> tuple[Block, float]:
-    """A block in which the rates change after some operations, and when they had changed on all hosts."""
-    team.begin("programs.all_reduce", num_bytes=size, count=_BEFORE + _AFTER)
-    time.sleep((_BEFORE - 0.5) * bounds.all_reduce_seconds(size, old) / _USUAL_SHARE)
-    set_rates(contest.bed, after)
+def _disturbed(contest: Contest, team: Team, size: int, rates: Sequence[str]) -> tuple[Block, float, float]:
+    """A block in which the rates change after some operations; when that began, and when it was done on all hosts."""
+    file = contest.bed.scratch / "milestone"
+    file.unlink(missing_ok=True)
+    team.begin("programs.all_reduce", num_bytes=size, count=_BEFORE + _AFTER, milestone=_BEFORE, file=str(file))
+    deadline = time.monotonic() + _LIMIT_S
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(_GLANCE_S)
+    began = time.monotonic()
+    set_rates(contest.bed, rates)
     applied = time.monotonic()
-    return Block.of_ranks(team.answers()), applied
+    return Block.of_ranks(team.answers()), began, applied
 
 
 def set_rates(bed: netbed.Netbed, rates: Sequence[str]) -> None:
@@ -67,17 +71,17 @@ def set_rates(bed: netbed.Netbed, rates: Sequence[str]) -> None:
 
 
 def shares(
-    block: Block, applied: float, size: int, old: Sequence[bounds.Link], new: Sequence[bounds.Link]
+    block: Block, began: float, applied: float, size: int, links: tuple[Sequence[bounds.Link], Sequence[bounds.Link]]
 ) -> dict[str, Any]:
-    """Shares of the bound before the change, and one by one after it."""
+    """Shares of the bound of those operations that ended before the change, and one by one after it."""
     ends = [block.started + elapsed for elapsed in accumulate(block.seconds)]
-    first = 1 + next((at for at, end in enumerate(ends) if end >= applied), len(ends))  # the first that began after it
-    count = len(block.seconds)
-    least = [bounds.all_reduce_seconds(size, links, count) / count for links in (old, new)]
-    before = [least[0] / each for each in block.seconds[: max(0, first - 2)]]
+    count, num_before = len(ends), sum(end <= began for end in ends)
+    first = 1 + sum(end < applied for end in ends)  # that began after it
+    least = [bounds.all_reduce_seconds(size, each, count) / count for each in links]
+    before = [least[0] / each for each in block.seconds[:num_before]]
     after = [least[1] / each for each in block.seconds[first:]]
     if not before or len(after) <= _SETTLED:
-        raise RuntimeError(f"the rates changed around operation {first} of {count}: too early or too late to judge")
+        raise RuntimeError(f"the rates changed between operations {num_before} and {first} of {count}: cannot judge")
     return {
         "before": median_estimate(before).to_dict(),
         "after": after,

@@ -18,7 +18,7 @@ from agspeed import netbed
 from benchmarks.comm.blocks import Block
 from benchmarks.comm.sides import Side
 
-_START_LIMIT_S = 120.0
+_START_LIMIT_S = 240.0
 _CALL_LIMIT_S = 300.0
 
 

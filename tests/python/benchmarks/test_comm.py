@@ -170,12 +170,13 @@ def test_a_control_off_the_mark_voids_the_size() -> None:
 
 def test_the_operation_under_way_at_a_change_counts_on_neither_side() -> None:
     old, new = [Link(1e6)] * 2, [Link(5e5)] * 2
-    stream = block(*[1.25] * 4, 1.9, 2.5, 2.0, *[2.0] * 6)
-    found = rail_change.shares(stream, 100.0 + 4 * 1.25 + 0.3, 1_000_000, old, new)
-    assert found["before"]["value"] == pytest.approx(0.8) and found["before"]["count"] == 3
+    stream = block(*[1.25] * 4, 1.9, 2.5, 2.0, *[2.0] * 6)  # from 100.0 on; the fifth ends at 106.9
+    found = rail_change.shares(stream, 105.2, 105.3, 1_000_000, (old, new))
+    assert found["before"]["value"] == pytest.approx(0.8) and found["before"]["count"] == 4
     assert found["after"] == pytest.approx([0.8] + [1.0] * 7) and found["settled"]["value"] == pytest.approx(1.0)
-    with pytest.raises(RuntimeError, match="too early or too late"):
-        rail_change.shares(stream, 100.0, 1_000_000, old, new)
+    assert rail_change.shares(stream, 105.2, 107.0, 1_000_000, (old, new))["after"] == pytest.approx([1.0] * 7)
+    with pytest.raises(RuntimeError, match="between operations 0 and 1 of 13: cannot judge"):
+        rail_change.shares(stream, 100.0, 100.1, 1_000_000, (old, new))
 
 
 # --- what ranks run ---------------------------------------------------------------------------------------------------
