@@ -2,6 +2,7 @@
 #include "comm/c10d/torch_store.h"
 
 #include <exception>
+#include <memory>
 #include <utility>
 
 namespace agspeed::comm {
@@ -35,6 +36,10 @@ StatusOr<std::optional<std::string>> TorchStore::tryGet(const std::string& key) 
     if (!store_->check({prefix_ + key})) return std::nullopt;
     return textOf(store_->get(prefix_ + key));
   });
+}
+
+Store::Reader TorchStore::reader() {
+  return [own = std::make_shared<TorchStore>(store_, prefix_)](const std::string& key) { return own->tryGet(key); };
 }
 
 StatusOr<int64_t> TorchStore::add(const std::string& key, int64_t amount) {

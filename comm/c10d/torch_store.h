@@ -19,6 +19,7 @@ class TorchStore final : public Store {
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
+  Reader reader() override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
 
   /// Waits until somebody has set `key`. Fails as unavailable after `timeout`.

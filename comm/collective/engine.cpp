@@ -170,7 +170,8 @@ bool Engine::runWork() {
 }
 
 bool Engine::needsBackground() const {
-  return numOperations_ > 0 || hasActions_ || now() - lastUse_ > Clock::duration(kIdleAfter).count();
+  return numOperations_ > 0 || hasActions_ || now() - lastUse_ > Clock::duration(kIdleAfter).count() ||
+         messenger_.hasUnsent();
 }
 
 void Engine::driveInBackground() {

@@ -92,6 +92,7 @@ class Engine {
   bool runActions();
   bool runWork();
   void driveInBackground();
+  /// Requires: the lock while nobody drives, or to be the driver.
   bool needsBackground() const;
   void runCallbacks();
 

@@ -146,7 +146,7 @@ void Execution::compute(const Lane& lane, const Step& step) {
 }
 
 void Execution::work(uint64_t token) {
-  if (token == kFailureToken) return listener_.executionFailed(*this, failure_);
+  if (token == kFailureToken) return listener_.executionFailed(*this, failedRank_, failure_);
   const auto lane = static_cast<uint32_t>(token >> 32), step = static_cast<uint32_t>(token);
   compute(lanes_[lane], prepared_.schedule.steps[step]);
   complete(lane, step);
@@ -157,8 +157,10 @@ void Execution::transferFinished(StepTransfer& transfer, const Status& status) {
   transfer.isPending = false;
   if (status) return complete(transfer.lane, transfer.step);
   // The listener will cancel transfers, which the messenger does not allow from here.
-  if (failure_) engine_.addWork(*this, kFailureToken, kAtOnce);
-  if (failure_) failure_ = status;
+  if (!failure_) return;
+  engine_.addWork(*this, kFailureToken, kAtOnce);
+  failure_ = status;
+  failedRank_ = transfer.rank;
 }
 
 void Execution::complete(uint32_t lane, uint32_t step) {
@@ -208,6 +210,11 @@ std::vector<int> Execution::awaitedRanks() const {
     }
   }
   return {ranks.begin(), ranks.end()};
+}
+
+std::string Execution::purpose() const {
+  return toString(describe(*request_.call)) + ", operation " + std::to_string(request_.number) + " of group '" +
+         std::string(request_.group) + "'";
 }
 
 std::string Execution::progress() const {

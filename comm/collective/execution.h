@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/collective/call.h"
@@ -42,6 +43,8 @@ struct ExecutionRequest {
   std::span<const uint32_t> shares = {};
   uint32_t window = 1;
   int priority = 0;
+  std::string_view group = {};  ///< its name, for the log
+  uint64_t number = 0;          ///< of the operation in its group, for the log
 };
 
 class Execution;
@@ -50,8 +53,9 @@ class ExecutionListener {
  public:
   /// On the driver. The execution may be started anew from here.
   virtual void executionEnded(Execution& execution) = 0;
-  /// A transfer failed; the execution waits to be cancelled. Not called from within the messenger.
-  virtual void executionFailed(Execution& execution, const Status& status) = 0;
+  /// A transfer with `rank` of the group failed; the execution waits to be cancelled. Not called from within the
+  /// messenger.
+  virtual void executionFailed(Execution& execution, int rank, const Status& status) = 0;
 
  protected:
   ~ExecutionListener() = default;
@@ -75,6 +79,7 @@ class Execution final : private Worker {
   /// A message of one step.
   struct StepTransfer final : Transfer {
     void finished(const Status& status) override { owner->transferFinished(*this, status); }
+    std::string purpose() const override { return owner->purpose(); }
 
     Execution* owner = nullptr;
     uint32_t lane = 0;
@@ -109,6 +114,7 @@ class Execution final : private Worker {
   void drain();
   void advance(uint32_t lane, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
+  std::string purpose() const;
   void work(uint64_t token) override;
 
   std::span<const Piece> piecesOf(const Lane& lane, const Region& region) const;
@@ -131,6 +137,7 @@ class Execution final : private Worker {
   uint32_t numOpenLanes_ = 0;
   bool isDraining_ = false;
   Status failure_;
+  int failedRank_ = -1;  ///< whose transfer failed
 };
 
 }  // namespace agspeed::comm

@@ -39,6 +39,10 @@ void MessageOperation::finished(const Status& status) {
   if (std::exchange(isPending, false)) group->endMessage(*this, status);
 }
 
+std::string MessageOperation::purpose() const {
+  return group->describe(*this) + " of group '" + group->options_.name + "'";
+}
+
 Group::Group(Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
@@ -51,7 +55,8 @@ void Group::open() {
 }
 
 void Group::close() {
-  failBecause(unavailable("the group was destroyed"), !running_.empty());
+  const Status reason = unavailable("the group was destroyed");
+  running_.empty() ? endAll(reason) : fail(reason);
   notices_.close();
   engine_.removeWork(*this);
   engine_.removeClient(*this);
@@ -72,7 +77,7 @@ void Group::submit(CollectiveHandle operation) {
   remember(*operation);
   engine_.tickBy(operation->deadline);
   waiting_.push_back(std::move(operation));
-  if (!failure_) return failBecause(failure_, false);
+  if (!failure_) return endAll(failure_);
   for (const auto& [rank, notice] : questions_) {
     if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
   }
@@ -86,7 +91,7 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
   operation->peer = options_.members[static_cast<size_t>(operation->rank)];
   operation->group = this;
   messages_.push_back(operation);
-  if (!failure_) return failBecause(failure_, false);
+  if (!failure_) return endAll(failure_);
   operation->isPending = true;
   engine_.tickBy(operation->deadline);
   operation->isSend ? engine_.messenger().send(*operation) : engine_.messenger().receive(*operation);
@@ -134,7 +139,9 @@ void Group::start(const CollectiveHandle& operation) {
                                .segmentElements = operation->choice.segmentBytes / elementBytes,
                                .shares = operation->choice.shares,
                                .window = operation->choice.window,
-                               .priority = operation->priority});
+                               .priority = operation->priority,
+                               .group = options_.name,
+                               .number = operation->sequence});
 }
 
 Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
@@ -166,13 +173,15 @@ void Group::executionEnded(Execution& execution) {
   startWaiting();
 }
 
-void Group::executionFailed(Execution&, const Status& status) { fail(status); }
+void Group::executionFailed(Execution&, int rank, const Status& status) { failTransfer(rank, status); }
 
 void Group::endMessage(MessageOperation& operation, const Status& status) {
   if (!status) {
     // The messenger must not be asked to cancel other transfers from here.
-    if (messageFailure_) engine_.addWork(*this, 0, kAtOnce);
-    if (messageFailure_) messageFailure_ = status;
+    if (!messageFailure_) return;
+    engine_.addWork(*this, 0, kAtOnce);
+    messageFailure_ = status;
+    messageFailedRank_ = operation.rank;
     return;
   }
   const auto at = std::find_if(messages_.begin(), messages_.end(),
@@ -183,24 +192,36 @@ void Group::endMessage(MessageOperation& operation, const Status& status) {
   engine_.operationEnded();
 }
 
-void Group::work(uint64_t) { fail(messageFailure_); }
+void Group::work(uint64_t) { failTransfer(messageFailedRank_, messageFailure_); }
 
-void Group::fail(const Status& reason) { failBecause(reason, true); }
+void Group::failTransfer(int rank, const Status& status) {
+  if (status.code() != StatusCode::kUnavailable) return fail(status);
+  const int member = options_.members[static_cast<size_t>(rank)];
+  const std::string ofJob = member == rank ? "" : " (rank " + std::to_string(member) + " of the job)";
+  const Status reason = status.withContext("rank " + std::to_string(rank) + ofJob + " is lost");
+  if (failure_) tellOthers(reason, rank);
+  endAll(reason);
+}
 
-void Group::failBecause(const Status& reason, bool tellOthers) {
-  if (failure_) {
-    failure_ = reason;
-    if (tellOthers) {
-      Notice notice;
-      notice.kind = NoticeKind::kFailed;
-      notice.code = static_cast<uint32_t>(reason.code());
-      notice.textLength = static_cast<uint32_t>(std::min(reason.message().size(), Notice::kTextBytes));
-      std::memcpy(notice.text.data(), reason.message().data(), notice.textLength);
-      for (int rank = 0; rank < static_cast<int>(options_.members.size()); ++rank) {
-        if (rank != rank_) notices_.send(rank, notice);
-      }
-    }
+void Group::fail(const Status& reason) {
+  if (failure_) tellOthers(reason, -1);
+  endAll(reason);
+}
+
+void Group::tellOthers(const Status& reason, int lostRank) {
+  Notice notice;
+  notice.kind = NoticeKind::kFailed;
+  notice.code = static_cast<uint32_t>(reason.code());
+  notice.lostRank = lostRank;
+  notice.textLength = static_cast<uint32_t>(std::min(reason.message().size(), Notice::kTextBytes));
+  std::memcpy(notice.text.data(), reason.message().data(), notice.textLength);
+  for (int rank = 0; rank < static_cast<int>(options_.members.size()); ++rank) {
+    if (rank != rank_ && rank != lostRank) notices_.send(rank, notice);
   }
+}
+
+void Group::endAll(const Status& reason) {
+  if (failure_) failure_ = reason;
   const auto end = [&](Operation& operation, const Status& status) {
     operation.complete(status);
     engine_.operationEnded();
@@ -236,9 +257,9 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
 
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
                       const std::string& progress) const {
-  return Status(reason.code(), "rank " + std::to_string(rank_) + " of group '" + options_.name + "': " + operation +
-                                   " failed after " + seconds(Clock::now() - started) + progress + ": " +
-                                   reason.message() +
+  // The reason first: it names who is to blame, and this rank is not.
+  return Status(reason.code(), reason.message() + "; rank " + std::to_string(rank_) + " of group '" + options_.name +
+                                   "': " + operation + " failed after " + seconds(Clock::now() - started) + progress +
                                    "; the group is not usable any more: destroy it and create it again");
 }
 
@@ -287,8 +308,9 @@ void Group::noticeArrived(int rank, const Notice& notice) {
   if (!failure_) return;
   if (notice.kind == NoticeKind::kFailed) {
     const bool isMismatch = notice.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
-    const std::string text = "rank " + std::to_string(rank) + " gave up: " + std::string(notice.reason());
-    return failBecause(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable, text), false);
+    const std::string sender = "rank " + std::to_string(rank), text(notice.reason());
+    return endAll(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
+                         notice.lostRank >= 0 ? text + " (as " + sender + " says)" : sender + " gave up: " + text));
   }
   if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
   if (notice.history[0].sequence > sequence_) questions_[rank] = notice;

@@ -55,6 +55,7 @@ struct CollectiveOperation final : Operation {
 struct MessageOperation final : Operation, Transfer {
   using Operation::Operation;
   void finished(const Status& status) override;
+  std::string purpose() const override;
 
   Group* group = nullptr;
   int rank = -1;  ///< the peer's in the group
@@ -108,7 +109,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
 
   Clock::time_point tick(Clock::time_point now) override;
   void executionEnded(Execution& execution) override;
-  void executionFailed(Execution& execution, const Status& status) override;
+  void executionFailed(Execution& execution, int rank, const Status& status) override;
   void noticeArrived(int rank, const Notice& notice) override;
   void work(uint64_t token) override;
 
@@ -122,7 +123,11 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void remember(const CollectiveOperation& operation);
   /// The sentence about the first call in which a peer differs, if there is one.
   std::optional<std::string> findDifference(int rank, const Notice& notice) const;
-  void failBecause(const Status& reason, bool tellOthers);
+  /// A transfer with `rank` failed.
+  void failTransfer(int rank, const Status& status);
+  void tellOthers(const Status& reason, int lostRank);
+  /// Ends everything.
+  void endAll(const Status& reason);
   void endMessage(MessageOperation& operation, const Status& status);
   std::string describe(const CollectiveOperation& operation) const;
   std::string describe(const MessageOperation& operation) const;
@@ -149,6 +154,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   bool isStarting_ = false;
   Status failure_;
   Status messageFailure_;  ///< to be looked at outside the messenger
+  int messageFailedRank_ = -1;
 };
 
 }  // namespace agspeed::comm

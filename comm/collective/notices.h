@@ -39,7 +39,7 @@ struct Notice {
   NoticeKind kind = NoticeKind::kWaiting;
   uint32_t code = 0;  ///< the StatusCode of a failure
   uint32_t textLength = 0;
-  uint32_t reserved = 0;
+  int32_t lostRank = -1;                               ///< of the group, where its loss is the reason
   std::array<HistoryEntry, kNumEntries> history = {};  ///< the awaited call and those before it
   std::array<char, kTextBytes> text = {};              ///< why the group failed
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/rendezvous/byte_io.h"
+#include "runtime/base/log.h"
 
 namespace agspeed::comm {
 
@@ -32,9 +33,19 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   Entry& entry = entries_[rank];
   if (entry.peer) return &*entry.peer;
   if (!entry.failure) return entry.failure;
-  if (now < entry.nextTry) return nullptr;
+  if (!entry.askedAt) {
+    if (now < entry.nextTry) return nullptr;
+    entry.askedAt = now;
+  }
+  const std::optional<Lookups::Answer> answer = lookups_.ask(recordKey(rank));
+  if (!answer) {
+    AG_RETURN_IF_ERROR(judgeStore(rank, entry, now));
+    return nullptr;
+  }
+  entry.askedAt.reset();
+  entry.isWarned = false;
   entry.nextTry = now + kRetryInterval;
-  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.tryGet(recordKey(rank)));
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *answer);
   if (!text) return nullptr;
   StatusOr<Peer> peer = check(rank, *text);
   if (!peer) {
@@ -44,6 +55,17 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   entry.peer = std::move(peer).value();
   return &*entry.peer;
+}
+
+Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
+  const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.askedAt);
+  if (late < kWarnAfter) return {};
+  const std::string text = "rank " + std::to_string(options_.rank) + " asked the store for rank " +
+                           std::to_string(rank) + " " + std::to_string(late.count()) +
+                           " ms ago and has no answer: is the process that serves the store (rank 0 as a rule) alive?";
+  if (late > options_.storeTimeout) return unavailable(text);
+  if (!std::exchange(entry.isWarned, true)) AG_LOG(kWarn, text);
+  return {};
 }
 
 StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
@@ -71,7 +93,9 @@ StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
   ByteWriter writer(context);
   writer.put(options_.epoch).put(std::min(options_.rank, rank)).put(std::max(options_.rank, rank));
   writer.put(isLower ? keys_.publicKey() : record.publicKey).put(isLower ? record.publicKey : keys_.publicKey());
-  std::vector<std::byte> secret(agreed->begin(), agreed->end());
+  std::vector<std::byte> secret;
+  secret.reserve(agreed->size() + options_.key.size());
+  secret.insert(secret.end(), agreed->begin(), agreed->end());
   secret.insert(secret.end(), options_.key.begin(), options_.key.end());
   deriveKey(secret, bytesOf("agspeed pair"), std::span(context).first(writer.size()), peer.secret);
   return peer;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directory: what a rank knows about the others, read from the store when first asked for, so that starting costs one
-// write however many ranks there are. Owned by the messenger; one thread at a time; the store outlives it.
+// write however many ranks there are. A store that does not answer blocks nobody but a thread of this. Owned by the
+// messenger; one thread at a time; the store outlives it.
 #pragma once
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/lookups.h"
 #include "comm/rendezvous/record.h"
 #include "comm/rendezvous/store.h"
 
@@ -19,7 +21,8 @@ struct DirectoryOptions {
   int size = 1;
   uint32_t epoch = 0;  ///< incarnation of the group; each has its own records
   Protection protection = Protection::kAuthenticated;
-  JobKey key;  ///< empty: opportunistic, who can change the store can listen
+  JobKey key;                                     ///< empty: opportunistic, who can change the store can listen
+  std::chrono::milliseconds storeTimeout{10000};  ///< a store that has not answered for so long is given up
 };
 
 /// Another rank, its record checked.
@@ -33,26 +36,32 @@ class Directory {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Directory(Store& store, DirectoryOptions options)
-      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()) {}
+      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()), lookups_(store.reader()) {}
 
   const DirectoryOptions& options() const { return options_; }
   const std::vector<RailAddress>& rails() const { return rails_; }
+  const KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
 
   /// Makes this rank known as listening on `rails`. A rank that is already there is an invalid argument.
   Status publish(std::vector<RailAddress> rails);
 
-  /// The peer, nullptr while it has not published itself, or why no connection with it is possible; the latter is
-  /// final. Asks the store at most once per kRetryInterval and peer. The pointer stays valid.
+  /// The peer, nullptr while it has not published itself or the store has not answered, or why no connection with it is
+  /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store at most once per
+  /// kRetryInterval and peer, and does not wait for it. The pointer stays valid.
   StatusOr<const Peer*> find(int rank, TimePoint now);
 
  private:
   static constexpr std::chrono::milliseconds kRetryInterval{5};
+  static constexpr std::chrono::milliseconds kWarnAfter{500};
 
   struct Entry {
     std::optional<Peer> peer;
     Status failure;
     TimePoint nextTry{};
+    std::optional<TimePoint> askedAt;  ///< while the store has not answered
+    bool isWarned = false;
   };
+  Status judgeStore(int rank, Entry& entry, TimePoint now) const;
   std::string recordKey(int rank) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
@@ -61,6 +70,7 @@ class Directory {
   const KeyPair keys_;
   std::vector<RailAddress> rails_;
   std::map<int, Entry> entries_;
+  Lookups lookups_;
 };
 
 }  // namespace agspeed::comm

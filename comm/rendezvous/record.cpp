@@ -75,16 +75,24 @@ StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
   return record;
 }
 
-int pairRail(const std::vector<RailAddress>& mine, size_t index, const std::vector<RailAddress>& theirs) {
-  const RailAddress& rail = mine[index];
-  int sameKind = -1;
-  for (size_t i = 0; i < theirs.size(); ++i) {
-    const size_t candidate = (index + i) % theirs.size();
-    if (theirs[candidate].address.isV6 != rail.address.isV6) continue;
-    if (isSameNetwork(rail.address, theirs[candidate].address, rail.prefixBits)) return static_cast<int>(candidate);
-    if (sameKind < 0) sameKind = static_cast<int>(candidate);
+std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs) {
+  std::vector<int> pairs(mine.size(), -1);
+  std::vector<bool> isTaken(theirs.size());
+  for (const bool needsSameNetwork : {true, false}) {
+    for (size_t index = 0; index < mine.size(); ++index) {
+      const RailAddress& rail = mine[index];
+      for (size_t i = 0; i < theirs.size() && pairs[index] < 0; ++i) {
+        const size_t candidate = (index + i) % theirs.size();
+        const IpAddress& address = theirs[candidate].address;
+        const bool fits = needsSameNetwork ? isSameNetwork(rail.address, address, rail.prefixBits)
+                                           : rail.address.isV6 == address.isV6;
+        if (!fits || isTaken[candidate]) continue;
+        pairs[index] = static_cast<int>(candidate);
+        isTaken[candidate] = true;
+      }
+    }
   }
-  return sameKind;
+  return pairs;
 }
 
 }  // namespace agspeed::comm

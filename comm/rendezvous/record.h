@@ -29,7 +29,7 @@ struct RailAddress {
 };
 
 struct PeerRecord {
-  static constexpr uint16_t kVersion = 1;  ///< of this record, the handshake and the frames
+  static constexpr uint16_t kVersion = 2;  ///< of this record, the handshake and the frames
   static constexpr size_t kMaxRails = 64;
 
   Protection protection = Protection::kIntegrity;
@@ -46,8 +46,8 @@ std::string encodeRecord(const PeerRecord& record, const JobKey& key);
 /// A record that is malformed, of another version, or not made with `key` is an invalid argument that says which.
 StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key);
 
-/// The rail of `theirs` that the rail `mine[index]` talks to: one of the same network where there is one, that with the
-/// same index preferred. Returns: an index of `theirs`, or -1 when none has the same kind of address.
-int pairRail(const std::vector<RailAddress>& mine, size_t index, const std::vector<RailAddress>& theirs);
+/// For each of `mine` the rail of `theirs` that it talks to, by its index: one of the same network where there is one,
+/// else of the same kind of address, that with the same index preferred. No two share one; who finds none gets -1.
+std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm

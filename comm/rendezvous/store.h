@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,12 +20,17 @@ namespace agspeed::comm {
 class Store {
  public:
   static constexpr size_t kMaxValueBytes = 16384;
+  using Reader = std::function<StatusOr<std::optional<std::string>>(const std::string& key)>;
 
   virtual ~Store() = default;
   /// Replaces the value of `key`.
   virtual Status set(const std::string& key, const std::string& value) = 0;
   /// The value, or nullopt while nobody has set it. Does not wait.
   virtual StatusOr<std::optional<std::string>> tryGet(const std::string& key) = 0;
+  /// tryGet() for another thread. Where it may block, it owns what it needs and may outlive the store.
+  virtual Reader reader() {
+    return [this](const std::string& key) { return tryGet(key); };
+  }
   /// Adds to the counter `key`, which starts as 0, and returns the sum. A key is a counter or a value, not both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
 };

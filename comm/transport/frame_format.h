@@ -32,6 +32,9 @@ enum class FrameKind : uint8_t {
   kVoid = 5,      ///< takes the place of a frame whose message was cancelled
   kAck = 6,       ///< only what every header says: what was received
   kEager = 7,     ///< bytes of a small message, sent without being asked for
+  kPing = 8,      ///< asks for an answer: is the receiver's process alive?
+  kPong = 9,      ///< the answer
+  kGone = 10,     ///< the other answer: its sender has given the receiver up
 };
 
 constexpr size_t kHeaderBytes = 72;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 
 namespace agspeed::comm {
 namespace {
@@ -15,8 +16,14 @@ using std::chrono::milliseconds;
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// What the bookkeeping of a message counts as, so that empty ones are bounded too.
 constexpr uint64_t kMessageCost = 64;
+/// While something happens timers are looked at this often.
+constexpr Clock::duration kBusyTick = milliseconds(10);
 /// A message is cut into about this many pieces, within the transport's bounds.
 constexpr uint64_t kSegmentsPerMessage = 64;
+
+std::string inMilliseconds(Clock::duration duration) {
+  return std::to_string(std::chrono::duration_cast<milliseconds>(duration).count()) + " ms";
+}
 
 std::string describe(const MessageId& id) {
   return "communicator " + std::to_string(id.communicator) + ", sequence " + std::to_string(id.sequence) + ", step " +
@@ -25,8 +32,9 @@ std::string describe(const MessageId& id) {
 
 }  // namespace
 
-FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller)
-    : rank_(rank), size_(size), transport_(std::move(transport)), poller_(poller) {
+FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
+                                 Clock::duration peerTimeout)
+    : rank_(rank), size_(size), transport_(std::move(transport)), poller_(poller), peerTimeout_(peerTimeout) {
   AG_CHECK(transport_->capabilities().isAcknowledging, "messages need a transport that acknowledges");
   transport_->attach(*this);
 }
@@ -68,8 +76,8 @@ FramedMessenger::Peer& FramedMessenger::peerOf(int peer) {
   return entry->second;
 }
 
-uint64_t FramedMessenger::segmentBytes(uint64_t total) const {
-  const Transport::Capabilities& can = transport_->capabilities();
+uint64_t FramedMessenger::segmentBytes(int rank, uint64_t total) const {
+  const Transport::Capabilities& can = transport_->capabilitiesFor(rank);
   return std::clamp<uint64_t>(total / kSegmentsPerMessage, can.segmentBytes, can.maxPayloadBytes);
 }
 
@@ -125,6 +133,9 @@ void FramedMessenger::start(Peer& peer, std::unique_ptr<Outgoing> message, std::
 
 void FramedMessenger::pump(int rank) {
   Peer& peer = peerOf(rank);
+  // What is sent must be watched over, and what is waited for.
+  nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
+  nextLook_ = std::min(nextLook_, tickedAt_ + Pulse::kInterval);
   while (peer.failure && transport_->canSend(rank)) {
     if (!peer.control.empty()) {
       const Control control = peer.control.front();
@@ -153,7 +164,7 @@ void FramedMessenger::sendSegment(int rank, Peer& peer, std::deque<Outgoing*>& q
   frame.header.id = message.id;
   frame.header.total = total;
   frame.header.offset = message.numSent;
-  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(total), total - message.numSent));
+  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(rank, total), total - message.numSent));
   frame.header.consumed = peer.eagerConsumed;
   peer.eagerConsumedTold = peer.eagerConsumed;
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
@@ -168,12 +179,14 @@ void FramedMessenger::sendSegment(int rank, Peer& peer, std::deque<Outgoing*>& q
 }
 
 void FramedMessenger::acknowledged(int rank, uint64_t token) {
-  if (token == 0) return;
+  Peer& peer = peerOf(rank);
+  peer.pulse.heard();
+  if (token == 0 || !peer.failure) return;
   auto* message = reinterpret_cast<Outgoing*>(static_cast<uintptr_t>(token));
   --message->numUnacknowledged;
   if (!message->isWhollySent || message->numUnacknowledged > 0) return;
   if (message->transfer != nullptr) finish(message->transfer, {});
-  release(peerOf(rank), message);
+  release(peer, message);
 }
 
 void FramedMessenger::release(Peer& peer, Outgoing* message) {
@@ -265,10 +278,12 @@ void FramedMessenger::consume(Peer& peer, uint64_t total) {
 
 std::span<std::byte> FramedMessenger::place(int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
+  peer.pulse.heard();
+  if (!peer.failure) return {};
   auto found = peer.incoming.find(header.id);
   if (found == peer.incoming.end()) {
-    const bool isKept = header.kind == FrameKind::kEager && header.total < kLargeBytes && peer.failure.isOk() &&
-                        !peer.discarded.contains(header.id);
+    const bool isKept =
+        header.kind == FrameKind::kEager && header.total < kLargeBytes && !peer.discarded.contains(header.id);
     if (!isKept) return {};
     found = peer.incoming.try_emplace(header.id).first;
     found->second.total = header.total;
@@ -283,13 +298,26 @@ std::span<std::byte> FramedMessenger::place(int rank, const FrameHeader& header)
 
 void FramedMessenger::arrived(int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
+  peer.pulse.heard();
+  if (!peer.failure) {
+    // It may have been stopped for long and not know.
+    if (header.kind == FrameKind::kPing && transport_->canSend(rank)) {
+      OutgoingFrame frame;
+      frame.header.kind = FrameKind::kGone;
+      transport_->send(rank, frame);
+    }
+    return;
+  }
   peer.eagerConsumedThere = std::max(peer.eagerConsumedThere, header.consumed);
   switch (header.kind) {
     case FrameKind::kData:
     case FrameKind::kEager: arrivedData(rank, peer, header); break;
     case FrameKind::kAnnounce: arrivedAnnounce(peer, header); break;
     case FrameKind::kReady: arrivedReady(rank, peer, header); break;
+    case FrameKind::kPing: peer.control.push_back({FrameKind::kPong, {}, 0}); break;
+    case FrameKind::kGone: return lose(rank, "it has given this rank up, which was silent for too long");
     case FrameKind::kCredit:
+    case FrameKind::kPong:
     case FrameKind::kVoid:
     case FrameKind::kAck: break;
   }
@@ -437,12 +465,85 @@ bool FramedMessenger::tellFinished() {
 bool FramedMessenger::progress(Clock::time_point until) {
   while (true) {
     const Clock::time_point now = Clock::now();
-    if (now >= nextTick_) nextTick_ = transport_->tick(now);
+    if (now >= nextTick_) tick(now);
     if (tellFinished()) return true;
     const bool isWoken = poller_.wait(std::min(until, nextTick_));
+    // Whatever happened may have set a timer.
+    nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (tellFinished()) return true;
     if (isWoken || until == Clock::time_point() || Clock::now() >= until) return false;
   }
+}
+
+bool FramedMessenger::hasUnsent() const {
+  return !transport_->isFlushed() || std::any_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    const Peer& peer = entry.second;
+    return peer.failure && !(peer.control.empty() && peer.small.empty());
+  });
+}
+
+void FramedMessenger::tick(Clock::time_point now) {
+  tickedAt_ = now;
+  if (now >= nextLook_) nextLook_ = lookAtPulses(now);
+  nextTick_ = std::min(transport_->tick(now), nextLook_);
+}
+
+// --- Who is alive ---------------------------------------------------------------------------------------------------
+
+Clock::time_point FramedMessenger::lookAtPulses(Clock::time_point now) {
+  bool isAnyAwaited = false;
+  for (auto& [rank, peer] : peers_) {
+    if (!peer.failure) continue;
+    const Transfer* awaiting = awaitingTransfer(peer);
+    isAnyAwaited = isAnyAwaited || awaiting != nullptr;
+    lookAtPulse(rank, peer, awaiting, now);
+  }
+  return isAnyAwaited ? now + Pulse::kInterval : Clock::time_point::max();
+}
+
+void FramedMessenger::lookAtPulse(int rank, Peer& peer, const Transfer* awaiting, Clock::time_point now) {
+  const std::string route = awaiting != nullptr ? transport_->route(rank) : "";
+  const Clock::duration silence = peer.pulse.silence();
+  switch (peer.pulse.look(now, !route.empty(), peerTimeout_)) {
+    case Pulse::Verdict::kFine: break;
+    case Pulse::Verdict::kAsk:
+      peer.control.push_back({FrameKind::kPing, {}, 0});
+      pump(rank);
+      break;
+    case Pulse::Verdict::kWarn:
+      AG_LOG(kWarn, "rank " + std::to_string(rank_) + ": rank " + std::to_string(rank) + " has not answered over " +
+                        route + " for " + inMilliseconds(peer.pulse.silence()) + ", and " + awaiting->purpose() +
+                        " needs it: its process is stopped or its host overloaded; it is given up after " +
+                        inMilliseconds(peerTimeout_));
+      break;
+    case Pulse::Verdict::kAnswered:
+      AG_LOG(kWarn, "rank " + std::to_string(rank_) + ": rank " + std::to_string(rank) + " answers again after " +
+                        inMilliseconds(silence));
+      break;
+    case Pulse::Verdict::kLost:
+      lose(rank, "its process has not answered over " + route + " for " + inMilliseconds(peer.pulse.silence()) +
+                     ", it is stopped or hangs");
+      break;
+  }
+}
+
+const Transfer* FramedMessenger::awaitingTransfer(const Peer& peer) {
+  const auto isAwaiting = [](const Transfer* transfer) { return transfer != nullptr && !transfer->isPatient; };
+  for (const auto& [id, message] : peer.incoming) {
+    if (isAwaiting(message.transfer)) return message.transfer;
+  }
+  for (const auto& [id, message] : peer.unasked) {
+    if (isAwaiting(message->transfer)) return message->transfer;
+  }
+  for (const Outgoing* message : peer.outgoing) {
+    if (isAwaiting(message->transfer)) return message->transfer;
+  }
+  return nullptr;
+}
+
+void FramedMessenger::lose(int rank, const std::string& why) {
+  lost(rank, LossCause::kSilent,
+       unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(rank_) + ": " + why));
 }
 
 }  // namespace agspeed::comm

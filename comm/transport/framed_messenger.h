@@ -10,6 +10,9 @@
 // A receiver asks for a large message when it starts to receive; a sender that was not asked yet announces itself, so
 // that a receiver which expects another length can say so. Control frames go before small messages, small before large.
 //
+// A peer that transfers wait for and that says nothing is asked whether it is alive (pulse.h), and given up when its
+// process does not answer for the time that options allow; it is told so, should it come back.
+//
 // Threading: as messenger.h says; no thread of its own. Owns the transport; the poller outlives it. The destructor
 // hands what is copied and not yet sent to the kernel, for at most a second; unfinished transfers are left alone.
 #pragma once
@@ -18,12 +21,14 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "comm/transport/messenger.h"
 #include "comm/transport/poller.h"
+#include "comm/transport/pulse.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm {
@@ -34,7 +39,8 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   static constexpr uint64_t kEagerWindowBytes = 4 * 1024 * 1024;
 
   /// Requires: transport->capabilities().isAcknowledging.
-  FramedMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller);
+  FramedMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
+                  Clock::duration peerTimeout = std::chrono::seconds(10));
   ~FramedMessenger() override;
 
   int rank() const override { return rank_; }
@@ -43,6 +49,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void receive(Transfer& transfer) override;
   void cancel(Transfer& transfer, const Status& reason) override;
   bool progress(Clock::time_point until) override;
+  bool hasUnsent() const override;
   void wake() override { poller_.wake(); }
 
  private:
@@ -82,6 +89,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   };
   struct Peer {
     Status failure;
+    Pulse pulse;
     std::deque<Control> control;
     std::deque<Outgoing*> small;  ///< to be sent, first first
     std::deque<Outgoing*> large;
@@ -119,16 +127,27 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   Transfer* cancelOutgoing(Peer& peer, Transfer& transfer);
   bool cancelIncoming(Peer& peer, Transfer& transfer);
 
+  void tick(Clock::time_point now);
+  /// Whether those who are waited for are alive. Returns: when to look again.
+  Clock::time_point lookAtPulses(Clock::time_point now);
+  void lookAtPulse(int rank, Peer& peer, const Transfer* awaiting, Clock::time_point now);
+  /// One of the transfers that need the peer; null while nothing does.
+  static const Transfer* awaitingTransfer(const Peer& peer);
+  void lose(int rank, const std::string& why);
+
   void finish(Transfer*& transfer, Status status);
   bool tellFinished();
-  uint64_t segmentBytes(uint64_t total) const;
+  uint64_t segmentBytes(int rank, uint64_t total) const;
 
   const int rank_;
   const int size_;
   std::unique_ptr<Transport> transport_;
   Poller& poller_;
+  const Clock::duration peerTimeout_;
   std::unordered_map<int, Peer> peers_;
+  Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
+  Clock::time_point nextLook_{};
   std::deque<std::pair<Transfer*, Status>> finished_;
   bool isTelling_ = false;
 };

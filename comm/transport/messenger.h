@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "runtime/base/status.h"
 
@@ -36,10 +37,14 @@ class Transfer {
   int peer = -1;
   MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads them
+  /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive.
+  bool isPatient = false;
 
   /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
   /// or may not have arrived; the sentence names peer, operation and progress.
   virtual void finished(const Status& status) = 0;
+  /// What it belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
+  virtual std::string purpose() const { return "a message"; }
 
  protected:
   ~Transfer() = default;
@@ -64,6 +69,9 @@ class Messenger {
   /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
   /// can be moved without waiting. Returns true when a transfer has finished.
   virtual bool progress(Clock::time_point until) = 0;
+  /// Whether bytes of finished sends, or of what keeps transfers going, have not left this process: progress() is then
+  /// still needed though no transfer may be under way.
+  virtual bool hasUnsent() const { return false; }
   /// From any thread: a progress() that waits returns.
   virtual void wake() = 0;
 };

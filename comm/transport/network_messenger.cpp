@@ -60,6 +60,7 @@ StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& stor
   directory.epoch = options.epoch;
   directory.protection = protectionFromString(mode).value_or(Protection::kAuthenticated);
   directory.key = options.key;
+  directory.storeTimeout = options.peerTimeout;
   std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(store, std::move(directory), std::move(mode)));
   AG_RETURN_IF_ERROR(messenger->open(options));
   AG_LOG(kInfo, "rank " + std::to_string(options.rank) + ": " + messenger->describe());
@@ -94,7 +95,8 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
   striping.peerTimeout = options.peerTimeout;
   auto striped = std::make_unique<Striped>(std::move(rails), striping);
   striped_ = striped.get();
-  messenger_ = std::make_unique<FramedMessenger>(options.rank, options.size, std::move(striped), poller_);
+  messenger_ = std::make_unique<FramedMessenger>(options.rank, options.size, std::move(striped), poller_,
+                                                 options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
   return directory_.publish(std::move(addresses));
 }

@@ -49,6 +49,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void receive(Transfer& transfer) override { messenger_->receive(transfer); }
   void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
+  bool hasUnsent() const override { return messenger_->hasUnsent(); }
   void wake() override { poller_.wake(); }
 
   const StripedCounters& counters() const { return striped_->counters(); }

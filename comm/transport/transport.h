@@ -35,6 +35,7 @@ enum class LossCause {
   kRefused,       ///< nobody listens there any more
   kCorrupted,     ///< bytes that no intact peer sends
   kStalled,       ///< no sign of the peer's kernel
+  kSilent,        ///< its kernel answers, its process does not
   kUnreachable,   ///< no way to the peer
   kIncompatible,  ///< the peer cannot be used at all; final
 };
@@ -74,6 +75,8 @@ class Transport {
 
   virtual ~Transport() = default;
   virtual const Capabilities& capabilities() const = 0;
+  /// Those of the way to one peer.
+  virtual const Capabilities& capabilitiesFor(int /*peer*/) const { return capabilities(); }
   /// Who gets what arrives. Called once, before anything else; the sink outlives the transport's use.
   virtual void attach(Sink& sink) = 0;
   /// Wants a connection from now on. Returns at once; writable() or lost() follow.
@@ -87,6 +90,9 @@ class Transport {
   virtual bool isFlushed() const = 0;
   /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
+  /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5)"; empty while nothing does. Its silence
+  /// is then its process's.
+  virtual std::string route(int) const { return "its connection"; }
   /// About how long a small frame would take to arrive.
   virtual double delaySeconds(int peer) const = 0;
 };

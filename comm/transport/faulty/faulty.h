@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 
 #include "comm/transport/transport.h"
 
@@ -33,6 +34,7 @@ class Faulty final : public Transport {
   void abandon(int peer, ByteView bytes) override;
   bool isFlushed() const override { return inner_->isFlushed() && delayed_.empty(); }
   Clock::time_point tick(Clock::time_point now) override;
+  std::string route(int peer) const override { return inner_->route(peer); }
   double delaySeconds(int peer) const override { return inner_->delaySeconds(peer); }
 
  private:

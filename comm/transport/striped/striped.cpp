@@ -19,7 +19,7 @@ constexpr size_t kSmallBytes = 4096;
 constexpr uint64_t kLargeMessageBytes = 64 * 1024;
 constexpr uint64_t kMaxBytesDue = 256 * 1024;
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
-constexpr Clock::duration kIdleTick = milliseconds(100);
+constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);
 /// For rails that lose frames without saying so: when a frame counts as lost, doubled each time.
 constexpr Clock::duration kFirstResend = milliseconds(30);
@@ -37,6 +37,7 @@ std::string_view toString(LossCause cause) {
     case LossCause::kRefused: return "refused";
     case LossCause::kCorrupted: return "corrupted";
     case LossCause::kStalled: return "stalled";
+    case LossCause::kSilent: return "silent";
     case LossCause::kUnreachable: return "unreachable";
     case LossCause::kIncompatible: return "incompatible";
   }
@@ -184,6 +185,15 @@ bool Striped::isFlushed() const {
          });
 }
 
+std::string Striped::route(int peer) const {
+  std::string text;
+  for (const auto& rail : rails_) {
+    const std::string route = rail->route(peer);
+    if (!route.empty()) text += (text.empty() ? "" : ", ") + route;
+  }
+  return text;
+}
+
 double Striped::delaySeconds(int peer) const { return rails_.front()->delaySeconds(peer); }
 
 Clock::time_point Striped::tick(Clock::time_point now) {
@@ -194,8 +204,8 @@ Clock::time_point Striped::tick(Clock::time_point now) {
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
-    if (!peer.outstanding.empty() || peer.received.next() > peer.acknowledged)
-      next = std::min(next, now + kAcknowledgeAfter);
+    const bool isBusy = !peer.outstanding.empty() || peer.received.next() > peer.acknowledged;
+    if (isBusy || peer.downSince != Clock::time_point()) next = std::min(next, now + kAcknowledgeAfter);
   }
   return next;
 }
@@ -214,14 +224,23 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end() || peer.downSince == Clock::time_point()) {
     return;
   }
-  const auto isRefused = [](LossCause cause) { return cause == LossCause::kRefused; };
-  if (std::all_of(peer.causes.begin(), peer.causes.end(), isRefused)) {
-    return giveUp(rank, peer, LossCause::kRefused, "its process has ended: nobody listens there any more");
+  const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
+  const auto lostBecause = [&](const std::string& why) {
+    return unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(options_.rank) + ": " +
+                       why + " (last: " + peer.lastFailure + ")");
+  };
+  if (count(LossCause::kRefused) == std::ssize(peer.causes)) {
+    const std::string why = "its process has ended: nobody listens there any more";
+    return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }
   const Clock::duration gone = now - peer.downSince;
-  const Clock::duration limit = peer.stage == Stage::kNew ? options_.connectTimeout : options_.peerTimeout;
+  // Somebody who does not greet may be busy; an address where nobody is at all is known to be wrong sooner.
+  const bool isNobodyThere = peer.stage == Stage::kNew && count(LossCause::kSilent) == 0;
+  const Clock::duration limit = isNobodyThere ? options_.connectTimeout : options_.peerTimeout;
   const std::string seconds = std::to_string(std::chrono::duration_cast<milliseconds>(gone).count()) + " ms";
-  if (gone > limit) return giveUp(rank, peer, LossCause::kUnreachable, "no rail has led to it for " + seconds);
+  if (gone > limit) {
+    return giveUp(rank, peer, LossCause::kUnreachable, lostBecause("no rail has led to it for " + seconds));
+  }
   if (gone > kWarnAfter && !peer.isWarned) {
     peer.isWarned = true;
     AG_LOG(kWarn, "rank " + std::to_string(options_.rank) + ": no rail leads to rank " + std::to_string(rank) +
@@ -229,14 +248,11 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   }
 }
 
-void Striped::giveUp(int rank, Peer& peer, LossCause cause, const std::string& why) {
+void Striped::giveUp(int rank, Peer& peer, LossCause cause, const Status& status) {
   peer.stage = Stage::kDead;
   peer.outstanding.clear();
   peer.numToResend = 0;
-  const std::string last = peer.lastFailure.empty() ? "" : " (last: " + peer.lastFailure + ")";
-  const std::string text =
-      "rank " + std::to_string(options_.rank) + " lost rank " + std::to_string(rank) + ": " + why + last;
-  sink_->lost(rank, cause, cause == LossCause::kIncompatible ? invalidArgument(why) : unavailable(text));
+  sink_->lost(rank, cause, status);
 }
 
 void Striped::resendLate(int rank, Peer& peer, Clock::time_point now) {
@@ -338,7 +354,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   peer.isUp[index] = false;
   peer.causes[index] = cause;
   peer.lastFailure = status.message();
-  if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status.message());
+  if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status);
   AG_LOG(kInfo, status.message() + " (" + std::string(toString(cause)) + ")");
   for (Outstanding& outstanding : peer.outstanding) {
     if (outstanding.rail != rail) continue;

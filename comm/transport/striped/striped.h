@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/transport/striped/receive_window.h"
@@ -58,6 +59,7 @@ class Striped final : public Transport {
   void abandon(int peer, ByteView bytes) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
+  std::string route(int peer) const override;
   double delaySeconds(int peer) const override;
 
  private:
@@ -108,7 +110,7 @@ class Striped final : public Transport {
   void resend(int rank, Peer& peer);
   void acknowledge(int rank, Peer& peer);
   void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);
-  void giveUp(int rank, Peer& peer, LossCause cause, const std::string& why);
+  void giveUp(int rank, Peer& peer, LossCause cause, const Status& status);
   void judge(int rank, Peer& peer, Clock::time_point now);
   void resendLate(int rank, Peer& peer, Clock::time_point now);
 

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <bit>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -41,20 +42,14 @@ void Acceptor::ready(uint32_t) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     std::optional<Socket> socket = listener_.accept();
     if (!socket) return;
-    if (pending_.size() >= kMaxPending) {
-      ++numRefused_;
-      pending_.pop_front();
-    }
+    if (pending_.size() >= kMaxPending) refuse(pending_.begin());
     pending_.emplace_back(*this, std::move(*socket));
     pending_.back().self = std::prev(pending_.end());
   }
 }
 
 void Acceptor::expire(Clock::time_point now) {
-  while (!pending_.empty() && pending_.front().deadline < now) {
-    ++numRefused_;
-    pending_.pop_front();
-  }
+  while (!pending_.empty() && pending_.front().deadline < now) refuse(pending_.begin());
   for (auto next = pending_.begin(); next != pending_.end();) {
     Pending& pending = *next++;
     if (!pending.responder && pending.size == kRequestBytes) finish(pending, answer(pending));
@@ -95,15 +90,18 @@ Acceptor::Verdict Acceptor::answer(Pending& pending) {
   return pending.socket.write(std::span(&part, 1)).numBytes == kReplyBytes ? Verdict::kWait : Verdict::kRefuse;
 }
 
+void Acceptor::refuse(std::list<Pending>::iterator pending) {
+  pending_.erase(pending);
+  // Strangers may come by the thousand: the log gets the 1st, 2nd, 4th, 8th, ...
+  if (!std::has_single_bit(++numRefused_)) return;
+  AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) +
+                    " refused a connection that does not prove to be one of this job (" + std::to_string(numRefused_) +
+                    " so far)");
+}
+
 void Acceptor::finish(Pending& pending, Verdict verdict) {
   if (verdict == Verdict::kWait) return;
-  if (verdict == Verdict::kRefuse) {
-    ++numRefused_;
-    AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) +
-                      " refused a connection that does not prove to be one of this job");
-    pending_.erase(pending.self);
-    return;
-  }
+  if (verdict == Verdict::kRefuse) return refuse(pending.self);
   poller_.remove(pending.pollId, pending.socket.descriptor());
   Socket socket = std::move(pending.socket);
   const int peer = pending.peer;

@@ -57,6 +57,7 @@ class Acceptor final : public Poller::Handler {
   Verdict read(Pending& pending);
   Verdict answer(Pending& pending);
   void finish(Pending& pending, Verdict verdict);
+  void refuse(std::list<Pending>::iterator pending);
 
   Poller& poller_;
   Socket listener_;

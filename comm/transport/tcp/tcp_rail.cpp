@@ -14,7 +14,7 @@ constexpr Clock::duration kLongestPause = milliseconds(500);
 /// A connection that lasted this long was not part of a flap.
 constexpr Clock::duration kLastingTime = milliseconds(1000);
 constexpr Clock::duration kBusyTick = milliseconds(10);
-constexpr Clock::duration kIdleTick = milliseconds(100);
+constexpr Clock::duration kIdleTick = milliseconds(1000);
 
 }  // namespace
 
@@ -57,6 +57,11 @@ bool TcpRail::isFlushed() const {
   });
 }
 
+std::string TcpRail::route(int peer) const {
+  const auto lane = lanes_.find(peer);
+  return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->isUp() ? name() : "";
+}
+
 double TcpRail::delaySeconds(int peer) const {
   const auto lane = lanes_.find(peer);
   return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds() : 0;
@@ -68,9 +73,9 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
   acceptor_.expire(now);
   Clock::time_point next = now + (acceptor_.numPending() > 0 ? kBusyTick : kIdleTick);
   for (auto& [peer, lane] : lanes_) {
-    if (lane.writer != nullptr) lane.writer->check(now);
+    const bool isBusy = lane.writer != nullptr && lane.writer->check(now);
     if (lane.isWanted && lane.writer == nullptr && now >= lane.nextAttempt) attempt(peer, lane, now);
-    if (lane.writer != nullptr) next = std::min(next, now + kBusyTick);
+    if (isBusy || (lane.writer != nullptr && !lane.writer->isUp())) next = std::min(next, now + kBusyTick);
     if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
   }
   return next;
@@ -87,10 +92,15 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
     return;
   }
   const PeerRecord& record = (*found)->record;
-  const int theirs = pairRail(directory_.rails(), options_.index, record.rails);
+  const std::vector<int> pairs = pairRails(directory_.rails(), record.rails);
+  const int theirs = pairs[options_.index];
   if (theirs < 0) {
-    return failAttempt(peer, lane, LossCause::kUnreachable,
-                       describe(peer, "the peer has no address of the same kind (IPv4 or IPv6)"));
+    if (std::count(pairs.begin(), pairs.end(), -1) == std::ssize(pairs)) {
+      return failAttempt(peer, lane, LossCause::kUnreachable,
+                         describe(peer, "the peer has no address of the same kind (IPv4 or IPv6)"));
+    }
+    lane.isWanted = false;
+    return sink_->lost(peer, LossCause::kRefused, describe(peer, "the peer has fewer rails"));
   }
   StatusOr<Socket> socket =
       Socket::connect(options_.address.address, options_.device, record.rails[static_cast<size_t>(theirs)]);
@@ -140,9 +150,13 @@ void TcpRail::carrierChanged(bool isUp) {
   }
 }
 
+std::string TcpRail::name() const {
+  return "rail " + std::to_string(options_.index) + " (" + toString(options_.address.address) + ")";
+}
+
 Status TcpRail::describe(int peer, const std::string& what) const {
-  return unavailable("rank " + std::to_string(directory_.options().rank) + ": rail " + std::to_string(options_.index) +
-                     " (" + toString(options_.address.address) + ") to rank " + std::to_string(peer) + ": " + what);
+  return unavailable("rank " + std::to_string(directory_.options().rank) + ": " + name() + " to rank " +
+                     std::to_string(peer) + ": " + what);
 }
 
 }  // namespace agspeed::comm::tcp

@@ -47,6 +47,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   void abandon(int peer, ByteView bytes) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
+  std::string route(int peer) const override;
   double delaySeconds(int peer) const override;
 
   void writerWritable(int peer) override;
@@ -68,6 +69,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
   void attempt(int peer, Lane& lane, Clock::time_point now);
   void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
+  /// "rail 0 (10.0.0.5)".
+  std::string name() const;
   Status describe(int peer, const std::string& what) const;
 
   RailOptions options_;

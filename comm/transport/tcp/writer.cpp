@@ -11,6 +11,8 @@ namespace agspeed::comm::tcp {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
+/// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
+constexpr std::chrono::milliseconds kGreetingTimeout{900};
 /// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the rail is cut.
 constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
@@ -44,8 +46,7 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that a full socket costs no system call to wait for.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      startedAt_(Clock::now()),
-      progressAt_(startedAt_) {}
+      startedAt_(Clock::now()) {}
 
 Writer::~Writer() {
   if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
@@ -97,7 +98,6 @@ void Writer::finishGreeting() {
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
   vitals_ = socket_.vitals();
   socket_.limitUnsent(unsentBytes_ = kMinUnsentBytes);
-  progressAt_ = Clock::now();
   state_ = State::kUp;
   owner_.writerWritable(peer_);
 }
@@ -155,16 +155,20 @@ void Writer::abandon(ByteView bytes) {
   payload_ = owned_;
 }
 
-void Writer::check(Clock::time_point now) {
+bool Writer::check(Clock::time_point now) {
   if (state_ == State::kConnecting && now - startedAt_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }
-  // A greeting may stay unanswered for long: the peer's process is at other work, but its kernel must be there.
-  if (state_ != State::kGreeting && state_ != State::kUp) return;
-  if (socket_.unacknowledgedBytes() == 0) {
-    progressAt_ = now;
-    return;
+  if (state_ == State::kClosed) return false;
+  if (state_ == State::kConnecting || socket_.unacknowledgedBytes() == 0) {
+    progressAt_ = {};
+    // The peer's kernel has taken the greeting; its process may be stopped.
+    if (state_ == State::kGreeting && now - startedAt_ > kGreetingTimeout) {
+      close(LossCause::kSilent, "connected, but its process does not greet");
+    }
+    return state_ != State::kUp;
   }
+  if (progressAt_ == Clock::time_point()) progressAt_ = now;
   vitals_ = socket_.vitals();
   limitUnsent();
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
@@ -176,6 +180,7 @@ void Writer::check(Clock::time_point now) {
   if (now - progressAt_ > limit && vitals_.sinceLastAck > limit) {
     close(LossCause::kStalled, "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms");
   }
+  return true;
 }
 
 void Writer::limitUnsent() {

@@ -37,8 +37,8 @@ class Writer final : public Poller::Handler {
   bool isFlushed() const { return written_ == size_; }
   void send(const OutgoingFrame& frame);
   void abandon(ByteView bytes);
-  /// Watches for stalls; called every few ms while there may be bytes in flight.
-  void check(Clock::time_point now);
+  /// Watches for stalls. Returns: whether it wants to be called again in a few ms; else the next send() tells.
+  bool check(Clock::time_point now);
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kStalled, why); }
   double delaySeconds() const;
@@ -78,7 +78,7 @@ class Writer final : public Poller::Handler {
 
   // Watching.
   Clock::time_point startedAt_;
-  Clock::time_point progressAt_;
+  Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
   int unsentBytes_ = 0;
   Vitals vitals_;

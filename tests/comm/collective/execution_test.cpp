@@ -66,7 +66,7 @@ class InstantMessenger final : public Messenger {
 struct CountEnds final : ExecutionListener {
   int numEnded = 0;
   void executionEnded(Execution&) override { ++numEnded; }
-  void executionFailed(Execution&, const Status& status) override { ADD_FAILURE() << status.toString(); }
+  void executionFailed(Execution&, int, const Status& status) override { ADD_FAILURE() << status.toString(); }
 };
 
 TEST(Execution, RunningAgainAllocatesNothing) {

@@ -150,6 +150,43 @@ TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
   }
 }
 
+TEST(Failure, ALostRankIsNamedFirstToThoseWhoOnlyWaitForOthers) {
+  Ranks ranks(4);
+  std::vector<std::vector<std::byte>> inboxes(4, std::vector<std::byte>(100));
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    ranks.network.kill(3);
+  });
+  // 2 waits for 1, 1 for 0, 0 for the one that dies.
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+    if (rank == 3) return nullptr;
+    return group.receive(rank == 0 ? 3 : rank - 1, 1, inboxes[static_cast<size_t>(rank)]);
+  });
+  killer.join();
+  for (size_t rank = 0; rank < 3; ++rank) {
+    expectSentence(statuses[rank], StatusCode::kUnavailable, {"rank 3 is lost", "not usable any more"});
+    EXPECT_EQ(statuses[rank].message().find("rank "), statuses[rank].message().find("rank 3 is lost"));
+  }
+  expectSentence(statuses[2], StatusCode::kUnavailable, {"(as rank 0 says)", "receive from rank 1"});
+}
+
+TEST(Failure, ALostRankOfAPartIsNamedByBothItsNumbers) {
+  LoopbackGroup network(4);
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<Communicator>> groups;
+  for (int rank = 0; rank < 4; ++rank) engines.push_back(std::make_unique<Engine>(network.messenger(rank)));
+  for (const size_t rank : {1u, 3u}) {
+    GroupOptions options;
+    options.id = 5;
+    options.members = {1, 3};
+    groups.push_back(Communicator::create(*engines[rank], options).value());
+  }
+  std::vector<std::byte> inbox(10);
+  const auto receive = groups[0]->receive(1, 1, inbox);
+  network.kill(3);
+  expectSentence(receive->wait(), StatusCode::kUnavailable, {"rank 1 (rank 3 of the job) is lost"});
+}
+
 TEST(Failure, AnAbortEndsEverythingEverywhere) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(50000));

@@ -75,21 +75,23 @@ TEST(PeerRecord, HostileTextsAreParsedSafely) {
   EXPECT_FALSE(decodeRecord(std::string(1 << 20, 'A'), {}).isOk());
 }
 
-TEST(PairRail, PrefersTheSameNetwork) {
-  const std::vector<RailAddress> mine = {rail("10.0.0.1"), rail("10.0.1.1")};
-  EXPECT_EQ(pairRail(mine, 0, {rail("10.0.1.2"), rail("10.0.0.2")}), 1);
-  EXPECT_EQ(pairRail(mine, 1, {rail("10.0.1.2"), rail("10.0.0.2")}), 0);
+using Pairs = std::vector<int>;
+
+TEST(PairRails, PrefersTheSameNetwork) {
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1")}, {rail("10.0.1.2"), rail("10.0.0.2")}), (Pairs{1, 0}));
+  EXPECT_EQ(pairRails({rail("10.9.0.1"), rail("10.0.1.1")}, {rail("10.0.1.2"), rail("10.0.0.2")}), (Pairs{1, 0}));
 }
 
-TEST(PairRail, FallsBackToTheSameIndex) {
-  EXPECT_EQ(pairRail({rail("10.0.0.1"), rail("10.0.1.1")}, 1, {rail("10.9.0.2"), rail("10.9.1.2")}), 1);
+TEST(PairRails, FallsBackToTheSameIndex) {
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1")}, {rail("10.9.0.2"), rail("10.9.1.2")}), (Pairs{0, 1}));
 }
 
-TEST(PairRail, SharesTheRailsOfAPeerWithFewer) {
-  EXPECT_EQ(pairRail({rail("10.0.0.1"), rail("10.0.1.1")}, 1, {rail("10.0.0.2")}), 0);
+TEST(PairRails, LeavesOutWhatAPeerWithFewerRailsHasNotGot) {
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1")}, {rail("10.0.0.2")}), (Pairs{0, -1}));
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1")}, {rail("10.0.1.2")}), (Pairs{-1, 0}));
 }
 
-TEST(PairRail, FindsNothingOfAnotherKind) { EXPECT_EQ(pairRail({rail("10.0.0.1")}, 0, {rail("fd00::2")}), -1); }
+TEST(PairRails, FindsNothingOfAnotherKind) { EXPECT_EQ(pairRails({rail("10.0.0.1")}, {rail("fd00::2")}), (Pairs{-1})); }
 
 }  // namespace
 }  // namespace agspeed::comm

@@ -103,11 +103,30 @@ TEST(NetworkMessenger, ARankThatEndsIsNamedAtOnce) {
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
   EXPECT_LT(Clock::now() - start, milliseconds(2000));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("rank 0 lost rank 2"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("rank 2 is lost to rank 0"));
   EXPECT_EQ(other.numFinished, 0);
   Parcel later(2, {5, 5, 7}, 4);
   group[0].send(later);
   EXPECT_EQ(later.status.code(), StatusCode::kUnavailable);
+}
+
+TEST(NetworkMessenger, RanksWithFewerRailsUseThoseInPairs) {
+  NetworkGroup group(3, 3, [](NetworkOptions& options) {
+    if (options.rank > 0) options.rails.resize(static_cast<size_t>(options.rank));
+  });
+  ASSERT_EQ(group.exchange(60, 1 << 18, freshSeed()), "");
+  group.drive([] { return false; }, milliseconds(1200));
+  ASSERT_EQ(group.exchange(60, 1 << 18, freshSeed()), "");
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(group[rank].counters().numResent, 0u) << "rank " << rank;
+    EXPECT_EQ(group[rank].counters().numDuplicates, 0u) << "rank " << rank;
+  }
+  Parcel receive(1, {5, 5, 5}, 1000);
+  group[0].receive(receive);
+  group.destroy(1);
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }, milliseconds(3000)))
+      << "known dead before a timeout";
+  EXPECT_THAT(receive.status.message(), HasSubstr("its process has ended"));
 }
 
 TEST(NetworkMessenger, ARankThatIsStartedLaterIsWaitedFor) {

@@ -171,7 +171,7 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   lose(1, LossCause::kClosed);
   EXPECT_EQ(sink_.failure, "");
   lose(1, LossCause::kRefused);
-  EXPECT_THAT(sink_.failure, HasSubstr("rank 0 lost rank 1: its process has ended"));
+  EXPECT_THAT(sink_.failure, HasSubstr("rank 1 is lost to rank 0: its process has ended"));
   EXPECT_FALSE(striped_->canSend(kPeer));
 }
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lookups: asks a store on a thread of its own, because a store may block: its server may be stopped, and whoever
+// drives rails must not stand still with it. The thread starts with the first question.
+//
+// Threading: one thread at a time asks. Ownership: a thread that is blocked when this is destroyed is left to itself,
+// with all that it uses.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "comm/rendezvous/store.h"
+
+namespace agspeed::comm {
+
+class Lookups {
+ public:
+  using Answer = StatusOr<std::optional<std::string>>;
+
+  explicit Lookups(Store::Reader reader);
+  ~Lookups();
+  Lookups(const Lookups&) = delete;
+
+  /// What the store has under `key`, or nullopt while it has not answered: ask again. A store that answers at once is
+  /// waited for, but not behind one that is late already.
+  std::optional<Answer> ask(const std::string& key);
+
+ private:
+  struct Shared;
+  static void run(const std::shared_ptr<Shared>& shared);
+
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace agspeed::comm

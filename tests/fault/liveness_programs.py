@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks run in `test_liveness.py`: `python liveness_programs.py NAME`, one process per host of a bed.
+
+A rank says "ready" when all ranks are connected and it goes on, then "done", or "failed at TIME: MESSAGE" when an
+operation failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+from torch import distributed as dist
+
+import agspeed  # noqa: F401  makes the backend known
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def sums_for_ever() -> None:
+    while True:
+        sums(steps=100)
+
+
+def sums(steps: int = 400) -> None:
+    """Short and long operations, each of whose results is checked."""
+    size = dist.get_world_size()
+    for step in range(steps):
+        tensor = torch.full((1 << (step % 5 * 4),), float(dist.get_rank() + step))
+        dist.all_reduce(tensor)
+        assert float(tensor.min()) == float(tensor.max()) == size * step + size * (size - 1) / 2, step
+        time.sleep(0.005)
+
+
+def computing() -> None:
+    """Rank 1 keeps Python's lock for seconds while the others wait for it."""
+    if dist.get_rank() == 1:
+        start = time.monotonic()
+        while time.monotonic() - start < 4:
+            sum(range(50_000_000))
+    sums(steps=5)
+
+
+def chain() -> None:
+    """Each rank waits for the next one, the last one for nobody: only one rank talks to it."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        time.sleep(600)
+    dist.recv(torch.empty(10), src=dist.get_rank() + 1)
+
+
+PROGRAMS = {"sums": sums, "sums_for_ever": sums_for_ever, "computing": computing, "chain": chain}
+
+
+def main(name: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("agspeed")
+    dist.barrier()
+    say("ready")
+    try:
+        PROGRAMS[name]()
+    except dist.DistBackendError as error:
+        say(f"failed at {time.time()}: {str(error).replace(chr(10), ' ')}")
+        time.sleep(2)  # whoever learns of the failure only because this process ends would learn of it too late
+        sys.exit(3)
+    say("done")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
