@@ -105,14 +105,15 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
       c10::make_intrusive<Options>("agspeed", std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
   own->group_name = options.group_id;
   std::vector<int> members(options.global_ranks_in_group.begin(), options.global_ranks_in_group.end());
-  std::shared_ptr<World> world = members.empty() ? nullptr : World::current();
-  const auto isKnown = [&](int rank) { return rank < world->size(); };
-  if (world == nullptr || !std::all_of(members.begin(), members.end(), isKnown)) {
+  const bool isDefault = members.empty();
+  std::shared_ptr<World> world = isDefault ? nullptr : World::ofDefaultGroup();
+  if (world == nullptr) {
     world = valueOrThrow(World::create(options.store, options.group_rank, options.group_size));
+    if (isDefault) World::setOfDefaultGroup(world);
     return join(std::move(world), 0, {}, options.group_id, std::move(own));
   }
-  TorchStore store(options.store, "");
-  const uint32_t id = valueOrThrow(world->agreeOnId(store, options.group_rank == 0, own->timeout));
+  TorchStore store(options.store, "agspeed/");
+  const uint32_t id = valueOrThrow(world->agreeOnId(store, "group", options.group_rank == 0, own->timeout));
   return join(std::move(world), id, std::move(members), options.group_id, std::move(own));
 }
 
@@ -129,13 +130,14 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::join(std::shared_ptr<World> world
   if (!name.empty()) group.name = name;
   auto communicator = valueOrThrow(Communicator::create(world->engine(), std::move(group)));
   return c10::intrusive_ptr<ProcessGroup>::unsafe_steal_from_new(
-      new ProcessGroup(std::move(world), std::move(communicator), std::move(members), std::move(options)));
+      new ProcessGroup(std::move(world), id, std::move(communicator), std::move(members), std::move(options)));
 }
 
-ProcessGroup::ProcessGroup(std::shared_ptr<World> world, std::unique_ptr<Communicator> communicator,
+ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
                            std::vector<int> members, c10::intrusive_ptr<Options> options)
     : Backend(communicator->rank(), communicator->size()),
       world_(std::move(world)),
+      id_(id),
       communicator_(std::move(communicator)),
       members_(std::move(members)),
       options_(std::move(options)) {}
@@ -408,16 +410,21 @@ ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start
 c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr<::c10d::Store>& store,
                                                         const std::vector<int>& ranks,
                                                         const c10::intrusive_ptr<Options>& options) {
+  communicator();  // raises after shutdown()
   std::vector<int> members;
   for (const int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "agspeed: split: rank ", rank, " is not in this group of ",
                       getSize());
     members.push_back(members_[static_cast<size_t>(rank)]);
   }
-  TorchStore groupStore(store, "");
-  const bool isFirst = !ranks.empty() && ranks.front() == getRank();
-  const uint32_t id = valueOrThrow(world_->agreeOnId(groupStore, isFirst, options_->timeout));
-  return join(world_, id, std::move(members), options->group_name, options);
+  TORCH_CHECK_VALUE(!members.empty(), "agspeed: split: a group needs at least one rank");
+  const auto own = c10::make_intrusive<Options>(options != nullptr ? *options : *options_);
+  // Torch's store may be that of all parts. All ranks split a group equally often.
+  const std::string key =
+      "split/" + std::to_string(id_) + "/" + std::to_string(++numSplits_) + "/" + std::to_string(members.front());
+  const bool isFirst = ranks.front() == getRank();
+  const uint32_t id = valueOrThrow(world_->agreeOnId(world_->store(), key, isFirst, own->timeout));
+  return join(world_, id, std::move(members), own->group_name, own);
 }
 
 ::c10d::ErrorType ProcessGroup::getError() {
@@ -429,7 +436,10 @@ void ProcessGroup::abort() {
   if (communicator_ != nullptr) communicator_->abort("abort() was called on rank " + std::to_string(getRank()));
 }
 
-void ProcessGroup::shutdown() { communicator_.reset(); }
+void ProcessGroup::shutdown() {
+  communicator_.reset();
+  world_.reset();
+}
 
 Communicator& ProcessGroup::communicator() const {
   TORCH_CHECK_WITH(DistBackendError, communicator_ != nullptr, "agspeed: the process group was shut down");
@@ -449,8 +459,11 @@ ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, st
                                             Buffers buffers, Tensors results) {
   WorkFacts facts{getRank(), type, ++sequence_, std::string(toString(call.collective)), -1, std::move(results)};
   OperationHandle operation = communicator().start(std::move(call), timed(timeout));
-  // A call that is wrong by itself has failed already: say so at the call.
-  if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument) raise(operation->status());
+  // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
+  if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&
+      communicator().health().isOk()) {
+    raise(operation->status());
+  }
   return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
 }
 

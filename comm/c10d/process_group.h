@@ -25,8 +25,8 @@ class ProcessGroup final : public ::c10d::Backend {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// A group for torch. A group whose members are known to the living world becomes part of it; any other one makes a
-  /// world of its own. Throws DistBackendError.
+  /// A group for torch: part of the default group's world where that group is one of ours, else with a world of its
+  /// own. Throws DistBackendError.
   static c10::intrusive_ptr<ProcessGroup> create(const ::c10d::DistributedBackendOptions& options);
   ~ProcessGroup() override;
 
@@ -74,8 +74,8 @@ class ProcessGroup final : public ::c10d::Backend {
   void shutdown() override;
 
  private:
-  ProcessGroup(std::shared_ptr<World> world, std::unique_ptr<Communicator> communicator, std::vector<int> members,
-               c10::intrusive_ptr<Options> options);
+  ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
+               std::vector<int> members, c10::intrusive_ptr<Options> options);
   static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
                                                const std::string& name, c10::intrusive_ptr<Options> options);
 
@@ -90,11 +90,13 @@ class ProcessGroup final : public ::c10d::Backend {
   TorchWork coalesced(size_t count, const Start& start);
   int checkedRoot(int64_t root) const;
 
-  std::shared_ptr<World> world_;
+  std::shared_ptr<World> world_;                ///< null after shutdown()
+  const uint32_t id_;                           ///< of this group in its world
   std::unique_ptr<Communicator> communicator_;  ///< null after shutdown()
   const std::vector<int> members_;              ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
   uint64_t sequence_ = 0;
+  uint64_t numSplits_ = 0;
   c10::intrusive_ptr<Work> coalescing_;  ///< between startCoalescing() and endCoalescing()
   bool isCoalescing_ = false;
 };

@@ -8,8 +8,8 @@
 namespace agspeed::comm {
 namespace {
 
-std::mutex currentMutex;
-std::weak_ptr<World> currentWorld;  // guarded by currentMutex
+std::mutex defaultMutex;
+std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
 
 }  // namespace
 
@@ -20,27 +20,29 @@ StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::
   options.epoch = static_cast<uint32_t>(epoch);
   auto own = std::make_unique<TorchStore>(store, "agspeed/" + std::to_string(epoch) + "/");
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
-  std::shared_ptr<World> world(new World(std::move(own), std::move(messenger)));
-  const std::lock_guard lock(currentMutex);
-  currentWorld = world;
-  return world;
+  return std::shared_ptr<World>(new World(std::move(own), std::move(messenger)));
 }
 
-std::shared_ptr<World> World::current() {
-  const std::lock_guard lock(currentMutex);
-  return currentWorld.lock();
+std::shared_ptr<World> World::ofDefaultGroup() {
+  const std::lock_guard lock(defaultMutex);
+  return defaultWorld.lock();
+}
+
+void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
+  const std::lock_guard lock(defaultMutex);
+  defaultWorld = world;
 }
 
 World::World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
     : store_(std::move(store)), messenger_(std::move(messenger)), engine_(*messenger_) {}
 
-StatusOr<uint32_t> World::agreeOnId(TorchStore& groupStore, bool isFirst, std::chrono::milliseconds timeout) {
-  const std::string key = "agspeed/group";
+StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, bool isFirst,
+                                    std::chrono::milliseconds timeout) {
   if (isFirst) {
     AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
-    AG_RETURN_IF_ERROR(groupStore.set(key, std::to_string(id)));
+    AG_RETURN_IF_ERROR(store.set(key, std::to_string(id)));
   }
-  AG_ASSIGN_OR_RETURN(const std::string text, groupStore.get(key, timeout));
+  AG_ASSIGN_OR_RETURN(const std::string text, store.get(key, timeout));
   uint32_t id = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
   if (error != std::errc() || end != text.data() + text.size()) {

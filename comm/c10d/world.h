@@ -2,8 +2,9 @@
 // World: what all process groups of one job share in a process: rails to the other ranks, and the engine that drives
 // them.
 //
-// The first group makes it and its subgroups use it; it ends with the last of them. Thread-safety: all functions, from
-// any thread. Functions that talk to the store block.
+// The default group makes it and all later groups use it; it ends with the last of them. Where the default group has
+// another backend, each group makes its own. Thread-safety: all functions, from any thread. Functions that talk to the
+// store block.
 #pragma once
 
 #include <chrono>
@@ -20,16 +21,20 @@ class World {
  public:
   /// Makes this process known under `rank`. `store` belongs to the job; worlds may follow each other in it.
   static StatusOr<std::shared_ptr<World>> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size);
-  /// The living world that was made last, or null.
-  static std::shared_ptr<World> current();
+  /// The world of the living default group, whose ranks are the job's; null where that group has another backend.
+  static std::shared_ptr<World> ofDefaultGroup();
+  static void setOfDefaultGroup(const std::shared_ptr<World>& world);
 
   int rank() const { return messenger_->rank(); }
   int size() const { return messenger_->size(); }
   Engine& engine() { return engine_; }
 
-  /// A number for a new group of `members`, equal at all of them and of no other group: its first member takes it and
-  /// tells the others through `groupStore`, which is the group's own.
-  StatusOr<uint32_t> agreeOnId(TorchStore& groupStore, bool isFirst, std::chrono::milliseconds timeout);
+  /// A number for a new group, equal at all of its members and of no other group: its first member takes it and tells
+  /// the others in `store` under `key`, which no other group uses.
+  StatusOr<uint32_t> agreeOnId(TorchStore& store, const std::string& key, bool isFirst,
+                               std::chrono::milliseconds timeout);
+  /// The job's, for keys of this world.
+  TorchStore& store() { return *store_; }
 
  private:
   World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);

@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import threading
+import time
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
+
+from agspeed.runtime import native
 
 REDUCIBLE = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32,
              torch.int64]  # fmt: skip
@@ -200,6 +206,57 @@ def mismatch() -> str:
     count = 8 if dist.get_rank() == 0 else 9
     try:
         dist.all_reduce(torch.ones(count))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def groups_beside_gloo() -> list[float]:
+    """Under a default group of Gloo: sums within chains of neighbours, whose group ranks differ from the job's."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = []
+    for first in range(size - 1):
+        group = dist.new_group([first, first + 1], backend="agspeed")
+        if rank in (first, first + 1):
+            tensor = torch.tensor([float(rank)])
+            dist.all_reduce(tensor, group=group)
+            found.append(float(tensor))
+    return found
+
+
+def split_in_halves() -> tuple[int, float]:
+    """(size, sum of the ranks) of this rank's part of a group that was split, after the group itself was used."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    halves = [list(range(size // 2)), list(range(size // 2, size))]
+    mine = next(i for i, ranks in enumerate(halves) if rank in ranks)
+    part = dist.group.WORLD.split_group(halves[mine], group_name=f"half {mine}")
+    tensor = torch.tensor([float(rank)])
+    part.allreduce([tensor]).wait()
+    return part.size(), float(tensor)
+
+
+def dropped_with_a_callback() -> bool:
+    """A group whose last reference goes while a callback of its future waits for Python's lock."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    options = distributed_c10d._DistributedBackendOptions()
+    options.store = dist.PrefixStore("dropped", distributed_c10d._get_default_store())
+    options.group_rank, options.group_size, options.global_ranks_in_group = rank, size, list(range(size))
+    options.group_id, options.timeout = "dropped", datetime.timedelta(seconds=20)
+    group = native.load().create_process_group(options)
+    called = threading.Event()
+    work = group.allreduce([torch.ones(4)])
+    future = work.get_future().then(lambda _: (time.sleep(0.2), called.set()))
+    work.wait()
+    del group, work, future
+    return called.wait(10)
+
+
+def call_after_failure() -> str:
+    """What a group that has failed says at the next call."""
+    mismatch()
+    try:
+        dist.all_reduce(torch.ones(8))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,3 +132,32 @@ def test_calls_that_differ_are_named_at_every_rank(ranks: Ranks, tmp_path: Path)
     for message in ranks.run(programs.mismatch, tmp_path):
         assert "DistBackendError" in message
         assert "8 x f32" in message and "9 x f32" in message
+
+
+def test_a_failed_group_names_its_failure_at_the_next_call(ranks: Ranks, tmp_path: Path) -> None:
+    for message in ranks.run(programs.call_after_failure, tmp_path):
+        assert "DistBackendError" in message and "9 x f32" in message
+
+
+def test_groups_beside_a_default_group_of_gloo(ranks: Ranks, tmp_path: Path) -> None:
+    for rank, sums in enumerate(ranks.run(programs.groups_beside_gloo, tmp_path, "gloo")):
+        assert sums == [float(a + a + 1) for a in (rank - 1, rank) if 0 <= a < ranks.size - 1]
+
+
+def test_a_group_can_be_split(ranks: Ranks, tmp_path: Path) -> None:
+    half = ranks.size // 2
+    parts = [range(half), range(half, ranks.size)]
+    for rank, found in enumerate(ranks.run(programs.split_in_halves, tmp_path)):
+        part = parts[rank >= half]
+        assert found == (len(part), float(sum(part)))
+
+
+def test_a_group_dropped_with_a_callback_under_way_ends(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(programs.dropped_with_a_callback, tmp_path, "gloo") == [True] * ranks.size
+
+
+@pytest.mark.parametrize("imports", ["import agspeed, torch", "import torch, agspeed"])
+def test_the_backend_is_registered_in_either_order_of_imports(imports: str) -> None:
+    program = f"{imports}\nfrom torch import distributed\nassert 'agspeed' in distributed.Backend.backend_list"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
