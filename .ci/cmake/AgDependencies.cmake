@@ -54,8 +54,12 @@ set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
 # --- small libraries --------------------------------------------------------------------------------------------------
 find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
+set(OPENSSL_USE_STATIC_LIBS ${AG_STATIC_LLVM})  # the wheel brings what a machine may not have
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+# Highway's headers alone: its library, which chooses the instruction set at run time, exists only as a shared one.
 find_package(hwy REQUIRED CONFIG)
+add_library(ag_highway INTERFACE)
+target_include_directories(ag_highway SYSTEM INTERFACE $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
 if(AG_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -2,6 +2,7 @@
 // This file is compiled once per instruction set (foreach_target.h); the loops are plain, and the compiler turns them
 // into the vectors of the set. Buffers are worked off in tiles that stay in the first-level cache together with the
 // partial results of the tree, so that each input is read from memory once.
+#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // nothing here gains by them
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/reduce/reduce.cpp"
 #include <hwy/foreach_target.h>
@@ -322,8 +323,23 @@ namespace agspeed::comm {
 
 namespace {
 
-HWY_EXPORT(reduceAll);
-HWY_EXPORT(multiplyAll);
+/// The variant for the best instruction set that this processor has; null stands for a set that was not compiled.
+template <typename Function>
+Function* choose([[maybe_unused]] Function* avx3, [[maybe_unused]] Function* avx2, Function* baseline) {
+#if HWY_ARCH_X86
+  if (avx3 != nullptr && __builtin_cpu_supports("x86-64-v4")) return avx3;
+  if (avx2 != nullptr && __builtin_cpu_supports("x86-64-v3")) return avx2;
+#endif
+  return baseline;
+}
+
+using ReduceAll = decltype(HWY_STATIC_DISPATCH(reduceAll));
+using MultiplyAll = decltype(HWY_STATIC_DISPATCH(multiplyAll));
+
+ReduceAll* const bestReduceAll =
+    choose<ReduceAll>(HWY_CHOOSE_AVX3(reduceAll), HWY_CHOOSE_AVX2(reduceAll), &HWY_STATIC_DISPATCH(reduceAll));
+MultiplyAll* const bestMultiplyAll =
+    choose<MultiplyAll>(HWY_CHOOSE_AVX3(multiplyAll), HWY_CHOOSE_AVX2(multiplyAll), &HWY_STATIC_DISPATCH(multiplyAll));
 
 /// Bools are bytes that are 0 or 1.
 ReduceOp ofBools(ReduceOp op) {
@@ -337,11 +353,11 @@ void reduce(std::byte* target, bool isTargetWide, std::span<const Operand> input
             const Reduction& reduction) {
   Reduction exact = reduction;
   if (exact.dtype == DType::kBool) exact.op = ofBools(exact.op);
-  HWY_DYNAMIC_DISPATCH(reduceAll)(target, isTargetWide, inputs, count, exact);
+  bestReduceAll(target, isTargetWide, inputs, count, exact);
 }
 
 void multiply(std::byte* target, const std::byte* source, size_t count, DType dtype, double factor) {
-  HWY_DYNAMIC_DISPATCH(multiplyAll)(target, source, count, dtype, factor);
+  bestMultiplyAll(target, source, count, dtype, factor);
 }
 
 }  // namespace agspeed::comm

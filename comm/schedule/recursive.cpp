@@ -28,15 +28,14 @@ class Recursion {
         tree_(tree),
         position_(tree.positionOf(request.rank)),
         isSecond_(tree.isPair(position_) && request.rank != tree.firstLeaf(position_)),
+        isSingle_(request.numRanks == 1),
         all_(numPieces) {}
 
-  /// Whether this rank leaves the work to the first of its pair.
-  bool isSecond() const { return isSecond_; }
   /// Whether this rank stands right of its partner at `distance`.
   bool isRight(int distance) const { return (position_ & distance) != 0; }
   int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
 
-  /// The value of this position, once a pair has joined its two. Requires: !isSecond().
+  /// The value of this position, once a pair has joined its two. Requires: takesPart().
   Region join() {
     const Region own = B::input(0, all_);
     if (!tree_.isPair(position_)) return own;
@@ -62,13 +61,19 @@ class Recursion {
     return target;
   }
 
-  /// A pair's second rank: gives its contribution and gets the result.
-  void followFirst() {
-    const int first = tree_.firstLeaf(position_);
-    builder.send(first, B::input(0, all_), kPairTag);
-    builder.receive(first, B::output(0, all_), kPairTag);
+  /// Whether this rank has rounds to take part in. A single one has not, nor has the second rank of a pair, which gives
+  /// the first its contribution and gets the result; for these the whole schedule is written here.
+  bool takesPart() {
+    if (isSingle_) {
+      builder.reduceFinally(B::output(0, all_), {B::input(0, all_)});
+    } else if (isSecond_) {
+      const int first = tree_.firstLeaf(position_);
+      builder.send(first, B::input(0, all_), kPairTag);
+      builder.receive(first, B::output(0, all_), kPairTag);
+    }
+    return !isSingle_ && !isSecond_;
   }
-  /// Its first rank: passes the result on.
+  /// The first rank of a pair passes the result on.
   void tellSecond() {
     if (tree_.isPair(position_)) builder.send(tree_.firstLeaf(position_) + 1, B::output(0, all_), kPairTag);
   }
@@ -81,6 +86,7 @@ class Recursion {
   const CanonicalTree& tree_;
   const int position_;
   const bool isSecond_;
+  const bool isSingle_;
   const uint32_t all_;
 };
 
@@ -90,14 +96,7 @@ Schedule doublingAllReduce(const ScheduleRequest& request) {
   const CanonicalTree tree(request.numRanks);
   Recursion recursion(request, tree, 1);
   B& builder = recursion.builder;
-  if (request.numRanks == 1) {
-    builder.reduceFinally(B::output(0), {B::input(0)});
-    return std::move(builder).build();
-  }
-  if (recursion.isSecond()) {
-    recursion.followFirst();
-    return std::move(builder).build();
-  }
+  if (!recursion.takesPart()) return std::move(builder).build();
   Region own = recursion.join();
   uint32_t tag = 1;
   for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
@@ -116,14 +115,7 @@ Schedule halvingAllReduce(const ScheduleRequest& request) {
   const auto numPieces = static_cast<uint32_t>(tree.numPositions);
   Recursion recursion(request, tree, numPieces);
   B& builder = recursion.builder;
-  if (request.numRanks == 1) {
-    builder.reduceFinally(B::output(0), {B::input(0)});
-    return std::move(builder).build();
-  }
-  if (recursion.isSecond()) {
-    recursion.followFirst();
-    return std::move(builder).build();
-  }
+  if (!recursion.takesPart()) return std::move(builder).build();
   Region own = recursion.join();
   uint32_t tag = 1;
   for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
