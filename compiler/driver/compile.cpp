@@ -35,6 +35,25 @@ StatusOr<runtime::Program> compileEntry(const std::string& name, const std::stri
   return assembleProgram(planned, clusters);
 }
 
+// The last inputs of a Program become constants of its Executable.
+Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byte>> bytes,
+                     std::vector<runtime::ConstantTensor>& constants) {
+  if (bytes.size() > program.inputs.size()) {
+    return invalidArgument(std::to_string(bytes.size()) + " constants for " + std::to_string(program.inputs.size()) +
+                           " inputs");
+  }
+  const size_t numArguments = program.inputs.size() - bytes.size();
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    runtime::ValueDecl& value = program.values[program.inputs[numArguments + i]];
+    if (value.isScalar) return invalidArgument("constant " + std::to_string(i) + " is no tensor");
+    value.storage = runtime::Storage::kConstant;
+    value.index = static_cast<int32_t>(constants.size());
+    constants.push_back({value.type, std::move(bytes[i])});
+  }
+  program.inputs.resize(numArguments);
+  return {};
+}
+
 }  // namespace
 
 std::string CompileOptions::hash() const {
@@ -47,7 +66,7 @@ std::string CompileOptions::hash() const {
 }
 
 StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
-                                                       const CompileOptions& options) {
+                                                       const CompileOptions& options, Constants constants) {
   auto begin = std::chrono::steady_clock::now();
   AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target));
   AG_RETURN_IF_ERROR(prepareDumpDir(options.dumpDir));
@@ -56,6 +75,8 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
   for (const auto& [name, json] : graphSpecs) {
     StatusOr<runtime::Program> program = compileEntry(name, json, options, clusters, executable->stats);
     if (!program.isOk()) return program.status().withContext("entry \"" + name + "\"");
+    AG_RETURN_IF_ERROR(bindConstants(*program, std::move(constants[name]), executable->constants)
+                           .withContext("entry \"" + name + "\""));
     executable->entries.emplace(name, std::move(*program));
   }
   backends::BackendOptions backendOptions{.cacheDir = options.cacheDir,

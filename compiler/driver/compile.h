@@ -25,10 +25,14 @@ struct CompileOptions {
   std::string hash() const;
 };
 
-/// Compiles each named entry ("forward", "backward") from its GraphSpec JSON text into one Executable.
+/// By entry: the bytes of its last inputs, row-major.
+using Constants = std::map<std::string, std::vector<std::vector<std::byte>>>;
+
+/// Compiles each named entry ("forward", "backward") from its GraphSpec JSON text into one Executable, which holds the
+/// inputs named by `constants`: they are no arguments of its entries.
 /// Errors: kInvalidArgument for a malformed GraphSpec (node named), kUnsupported when a graph cannot be run natively,
 /// kResourceExhausted when a limit of the generator is exceeded, kInternal for our bugs.
 StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
-                                                       const CompileOptions& options);
+                                                       const CompileOptions& options, Constants constants = {});
 
 }  // namespace agspeed::compiler

@@ -42,7 +42,8 @@ class Importer {
   Status importNode(const SpecNode& node) {
     if (node.op == "input") return importInput(node);
     if (node.op == "output") return importOutput(node);
-    if (node.op == "attr") return unsupported("constant tensors inside the graph are not supported natively");
+    if (node.op == "attr")
+      return unsupported("constant tensors of a native graph are inputs, this one is an attribute");
     if (node.op != "call") return unsupported("operation \"" + node.op + "\" is not part of an ATen-level graph");
     if (node.type.kind == SpecType::Kind::kScalar) return bindScalar(node);
     if (node.target == "operator.getitem") return importGetItem(node);

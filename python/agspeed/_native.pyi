@@ -2,6 +2,7 @@
 """The native half of agspeed. C++ side: python/csrc, one bind_x.cpp per section."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -47,8 +48,13 @@ class Executable:
     def run(self, entry: str, args: list[torch.Tensor | int]) -> list[torch.Tensor | int | None]: ...
     def stats(self) -> ExecutableStats: ...
 
-def compile(entries: dict[str, str], options: CompileOptions = ...) -> Executable:
-    """Compiles GraphSpec texts by entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError."""
+def compile(
+    entries: dict[str, str], options: CompileOptions = ..., constants: dict[str, list[torch.Tensor]] = ...
+) -> Executable:
+    """Compiles GraphSpec texts by entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError.
+
+    constants: by entry, the values of its last inputs, which are then no arguments; contiguous, copied.
+    """
 
 class _RegionSignatureRequired(TypedDict):
     name: str
@@ -101,10 +107,37 @@ class MemoryMeter:
     @property
     def is_running(self) -> bool: ...
 
+# --- network (bind_network.cpp) ---------------------------------------------------------------------------------------
+
+class _InterfaceChoice(TypedDict):
+    name: str
+    address: str
+    prefix_bits: int
+    is_up: bool
+    is_selected: bool
+    reason: str  # "it is down"
+
+class _InterfaceChoices(TypedDict):
+    variable: str  # what selects them, empty when nothing does
+    selector: str
+    interfaces: list[_InterfaceChoice]
+
+def explain_interfaces() -> _InterfaceChoices:
+    """Which network interfaces a job of this process would use, and why. Raises UserError for a wrong selector."""
+
 # --- process group (bind_process_group.cpp) ---------------------------------------------------------------------------
 
 class ProcessGroup(torch.distributed.Backend):
     """A group of ranks of torch.distributed, over all network interfaces of the host (comm/c10d/process_group.h)."""
+
+    def counters(self) -> str: ...  # JSON, comm/c10d/counters.h
+    def flight_record(self) -> str: ...  # JSON, comm/c10d/flight_record.h
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None: ...
+    # An empty name: as the plan says. All ranks do it between the same two operations.
+    def set_algorithm(self, collective: str, algorithm: str) -> None: ...
+
+def collective_algorithms() -> list[tuple[str, str]]:
+    """(collective, name) of every algorithm."""
 
 def create_process_group(options: Any) -> ProcessGroup:
     """Joins the group that torch's DistributedBackendOptions describe. Blocks until the ranks can be found."""

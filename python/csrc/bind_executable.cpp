@@ -81,11 +81,25 @@ compiler::CompileOptions parseOptions(const py::dict& dict) {
   return options;
 }
 
-ExecutableObject compileEntries(const std::map<std::string, std::string>& entries, const py::dict& optionDict) {
+std::vector<std::byte> bytesOf(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
+    raise(unsupported("a constant inside the graph that is not contiguous host memory"));
+  }
+  const auto* first = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return {first, first + tensor.nbytes()};
+}
+
+ExecutableObject compileEntries(const std::map<std::string, std::string>& entries, const py::dict& optionDict,
+                                const std::map<std::string, std::vector<at::Tensor>>& tensors) {
   const compiler::CompileOptions options = parseOptions(optionDict);
+  compiler::Constants constants;
+  for (const auto& [entry, values] : tensors) {
+    for (const at::Tensor& tensor : values) constants[entry].push_back(bytesOf(tensor));
+  }
   auto loaded = [&]() -> StatusOr<std::shared_ptr<const AtenExecutable>> {
     py::gil_scoped_release noGil;
-    AG_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Executable> executable, compiler::compile(entries, options));
+    AG_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Executable> executable,
+                        compiler::compile(entries, options, std::move(constants)));
     return AtenExecutable::load(std::move(executable));
   }();
   return {unwrap(std::move(loaded))};
@@ -101,7 +115,8 @@ void bindExecutable(py::module_& module) {
   py::class_<ExecutableObject>(module, "Executable")
       .def("run", &run, py::arg("entry"), py::arg("args"))
       .def("stats", &stats);
-  module.def("compile", &compileEntries, py::arg("entries"), py::arg("options") = py::dict());
+  module.def("compile", &compileEntries, py::arg("entries"), py::arg("options") = py::dict(),
+             py::arg("constants") = py::dict());
 }
 
 }  // namespace agspeed::python

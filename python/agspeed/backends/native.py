@@ -36,6 +36,8 @@ _DECOMPOSED = (
     _aten.mse_loss,
     _aten.mse_loss_backward,
     _aten.native_dropout_backward,
+    _aten.native_group_norm,
+    _aten.native_group_norm_backward,
     _aten.smooth_l1_loss,
     _aten.smooth_l1_loss_backward,
 )
@@ -92,12 +94,22 @@ class _NativeRunner:
 
 
 def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
-    specs = {name: graph_spec.export(graph, lift_constants=False).to_json() for name, graph in graphs.items()}
+    specs = {name: graph_spec.export(graph, lift_constants=True) for name, graph in graphs.items()}
     cache_dir = os.path.join(options.cache_dir, "kernels") if options.cache_dir else ""
     module = native.load()
     if module is None:
         raise UnsupportedError(native.why_missing())
-    return module.compile(specs, {"cache_dir": cache_dir})
+    return module.compile(
+        {name: spec.to_json() for name, spec in specs.items()},
+        {"cache_dir": cache_dir},
+        {name: _constants(spec, graphs[name]) for name, spec in specs.items()},
+    )
+
+
+def _constants(spec: graph_spec.GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:
+    """The tensors of the inputs that `spec` has beyond the graph's own."""
+    num_own = len(graph.graph.find_nodes(op="placeholder"))
+    return [spec.tensors[node["target"]] for node in spec.inputs[num_own:]]
 
 
 def _refuse_misdeclared(graph: fx.GraphModule) -> None:

@@ -15,6 +15,7 @@ import builtins
 import inspect
 import os
 import re
+import traceback
 import types
 import weakref
 from collections.abc import Callable
@@ -246,13 +247,14 @@ def user_location(stack: Any) -> str:
 
 
 def graph_location(gm: fx.GraphModule) -> str:
-    """ "file.py:12" where the graph's first operator comes from in the user's code, or ""."""
+    """ "file.py:12" where the graph's first operator comes from in the user's code, or where that code calls, or ""."""
     for node in gm.graph.nodes:
         found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        users = [(path, line) for path, line in found if is_users(path)]
-        for path, line in reversed(users or found):
-            return f"{path}:{line}"
-    return ""
+        for path, line in reversed(found):
+            if is_users(path):
+                return f"{path}:{line}"
+    files = ((frame.filename, frame.lineno) for frame in reversed(traceback.extract_stack()))
+    return next((f"{path}:{line}" for path, line in files if is_users(path) and not path.startswith("<")), "")
 
 
 def _first_line(text: object) -> str:

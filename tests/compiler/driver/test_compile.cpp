@@ -39,6 +39,25 @@ INSTANTIATE_TEST_SUITE_P(Targets, CompileForTarget,
                          ::testing::ValuesIn(backends::backends().begin(), backends::backends().end()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(Compile, HoldsTheLastInputsAsConstants) {
+  CompileOptions options;
+  options.target = "reference";
+  constexpr const char* kProduct = R"({"version": 1, "nodes": [
+    {"name": "x", "op": "input", "type": {"dtype": "f32", "shape": [2]}},
+    {"name": "c", "op": "input", "type": {"dtype": "f32", "shape": [2]}},
+    {"name": "mul", "op": "call", "target": "aten.mul.Tensor", "args": [{"ref": "x"}, {"ref": "c"}],
+     "type": {"dtype": "f32", "shape": [2]}},
+    {"name": "output", "op": "output", "args": [[{"ref": "mul"}]]}]})";
+  auto executable = compile({{"forward", kProduct}}, options, {{"forward", {std::vector<std::byte>(8)}}});
+  ASSERT_TRUE(executable.isOk()) << executable.status().toString();
+  EXPECT_EQ((*executable)->entries.at("forward").inputs.size(), 1u);
+  ASSERT_EQ((*executable)->constants.size(), 1u);
+  EXPECT_EQ((*executable)->constants[0].bytes.size(), 8u);
+  const Status tooMany = compile({{"forward", kProduct}}, options, {{"forward", {{}, {}, {}}}}).status();
+  EXPECT_EQ(tooMany.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(tooMany.message(), HasSubstr("3 constants for 2 inputs"));
+}
+
 TEST(Compile, NamesTheEntryAndTheNodeOfAnError) {
   CompileOptions options;
   options.target = "reference";

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import agspeed
 from tests.python.frontend.differential import Outcome, as_loss, compare, state
 from tests.python.frontend.test_models_and_inputs import STEPS, Linear, data, loop
 
@@ -372,3 +373,12 @@ def test_dynamic_keyword_is_passed_on(dynamic: bool) -> None:
     assert outcome.ran("aot"), outcome.reasons()
     inputs = outcome.sessions[0].regions[0].example_inputs
     assert any(isinstance(value, torch.SymInt) for value in inputs) == dynamic
+
+
+def test_a_graph_of_library_code_is_placed_where_the_users_code_calls_it() -> None:
+    model = agspeed.optimize(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), mode="deterministic", backends=["graph-eager"])
+    for _ in range(3):
+        model(torch.ones(2, 3)).sum().backward()
+    [region] = agspeed.report(model).to_dict()["regions"]
+    assert region["location"]["file"] == __file__, region
+    agspeed.restore(model)

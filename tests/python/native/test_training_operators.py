@@ -28,7 +28,8 @@ def _step(model: nn.Module, x: Tensor, backend: Any) -> list[Tensor]:
 
 
 def _native(seen: list[Any]) -> Callable[[Any, list[Any]], Any]:
-    def backend(gm: Any, inputs: list[Any]) -> Any:
+    def backend(gm: Any, _inputs: list[Any]) -> Any:
+        inputs = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
         runner = candidate("native").compile(gm, inputs, CompileOptions(num_threads=torch.get_num_threads()))
         seen.append(runner)
         return runner
@@ -91,6 +92,37 @@ def test_layer_norm_and_bias_gradients(shape: tuple[int, ...]) -> None:
         return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 24), nn.GELU(), head, nn.LayerNorm(width))
 
     _compare(make, torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape"), [(4, (3, 8, 6, 6)), (2, (2, 6, 40)), (1, (5, 3, 9, 7)), (6, (2, 6, 17, 5))]
+)
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_group_norm_with_silu(groups: int, shape: tuple[int, ...], offset: float) -> None:
+    def make() -> nn.Module:
+        norm = nn.GroupNorm(groups, shape[1])
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        return nn.Sequential(norm, nn.SiLU())
+
+    _compare(make, torch.randn(shape) + offset)
+
+
+class _Mixing(nn.Module):
+    """Holds constants: one of the forward alone, one that the backward needs, one used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = torch.tensor([0.5, -1.25, 2.0, 3.5], dtype=x.dtype)
+        order = torch.tensor([2, 0, 3, 1])
+        return torch.tanh(x[:, order] * table * self.scale) + table
+
+
+def test_constants_of_the_graph() -> None:
+    _compare(_Mixing, torch.randn(6, 4))
 
 
 @pytest.mark.parametrize("width", [48, 1000])
