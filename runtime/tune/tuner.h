@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -183,7 +184,8 @@ class Tuner {
   void lose(size_t arm, std::string reason);
   void loseTo(size_t arm, size_t winner, const std::string& evidence);
   void disqualify(size_t arm, std::string reason);
-  void reviveBeatenBy(const std::string& arm);
+  /// Arms that lost to `arm` and whose ratio to eager is below `limit` are measured on.
+  void reviveBeatenBy(const std::string& arm, double limit = std::numeric_limits<double>::infinity());
   std::optional<size_t> nextChallenger();
   double bestRatio() const;
   std::string describeGain(size_t arm) const;

@@ -60,8 +60,10 @@ void Tuner::judgeVersusEager(size_t index) {
   const bool isPrecise = ratio.count >= config_.minPairs && ratio.halfWidth() <= config_.targetHalfWidth;
   const bool isSpent = ratio.count >= config_.maxPairs;
   if (isFutile(arm) || ((isPrecise || isSpent) && ratio.high >= limit)) {
-    return lose(index, format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate,
-                              ratio.low, ratio.high, ratio.count));
+    lose(index, format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low,
+                       ratio.high, ratio.count));
+    // It looked better when others lost to it. Those that looked good, too, are worth their own pairs.
+    return reviveBeatenBy(arm.spec.name, limit);
   }
   const bool isEarlyWin = ratio.count >= config_.minPairs && arm.versusEager.ratio(kEarlyConfidence).high < limit;
   if (!isPrecise && !isSpent && !isEarlyWin) return;
@@ -130,9 +132,9 @@ void Tuner::disqualify(size_t index, std::string reason) {
   reviveBeatenBy(arms_[index].spec.name);
 }
 
-void Tuner::reviveBeatenBy(const std::string& name) {
+void Tuner::reviveBeatenBy(const std::string& name, double limit) {
   for (Arm& arm : arms_) {
-    if (arm.beatenBy != name) continue;
+    if (arm.beatenBy != name || arm.versusEager.ratio(config_.confidence).estimate >= limit) continue;
     arm.beatenBy.clear();
     arm.verdict = Verdict::kOpen;
   }

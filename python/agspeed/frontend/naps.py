@@ -4,7 +4,7 @@
 A watched step costs some ten microseconds, which a tiny model would feel and which no step's time contains. So while
 the controller has no use for steps, forwards are only counted; that is exact for loops with a fixed number of forwards
 per step and an estimate for others. The step after a nap may have begun before the clock was awake, and the wait before
-it was not seen: it is not recorded.
+it was not seen: it is counted, its time is not recorded.
 
 Threads: the training thread. Forwards of other threads may shorten a nap, nothing else.
 """
@@ -35,6 +35,11 @@ class Naps:
             self._last, self._forwards = last, min(num_steps, _LONGEST) * last.forwards
             self.forwards_left, self.is_asleep = self._forwards, True
             self._clock.stop()
+
+    def cut_short(self) -> None:
+        """The next forward is to be seen."""
+        self._forwards -= self.forwards_left
+        self.forwards_left = 0
 
     def wake(self) -> None:
         """The clock runs again from the next forward on."""

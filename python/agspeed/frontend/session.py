@@ -157,9 +157,7 @@ class Session:
 
     def note_unseen_steps(self) -> None:
         """Counts the steps that a settled session let pass without looking at them."""
-        steps, seconds = self._naps.take_unseen()
-        self.history.timeline.skip(steps)
-        self.controller.steps_unseen(steps, seconds)
+        self._skip_steps(*self._naps.take_unseen())
 
     def num_modules(self) -> int:
         """How large the target is, roughly; 0 for functions."""
@@ -275,7 +273,7 @@ class Session:
             self._frame_called(args)
         if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
             self._late.add(region)
-            self._naps.forwards_left = 0
+            self._naps.cut_short()
 
     def _frame_called(self, args: Sequence[Any]) -> None:
         """A region of a torch.compile session runs: the nearest thing to a call of the target."""
@@ -302,6 +300,7 @@ class Session:
 
     def _step_ended(self, times: StepTimes) -> None:
         if self._naps.is_first_step():
+            self._skip_steps(1, times.busy)
             return
         self.history.add_step(self.plan, times)
         shape, self._shapes = "|".join(self._shapes), []
@@ -310,6 +309,10 @@ class Session:
             self._late.advance()
             if self._late.is_idle and self.target.has_untouched_eager:
                 self._naps.begin(num_quiet, times)
+
+    def _skip_steps(self, count: int, seconds: float) -> None:
+        self.history.timeline.skip(count)
+        self.controller.steps_unseen(count, seconds)
 
     def _wake(self) -> None:
         """A forward of the settled target is to be seen."""

@@ -118,6 +118,16 @@ TEST(TunerChoice, TheBestOfSeveralWins) {
   }
 }
 
+TEST(TunerChoice, WhoLostToAnArmThatFallsBackIsTriedAgain) {
+  for (int64_t fallsBackAt = 100; fallsBackAt <= 500; fallsBackAt += 20) {
+    World world = makeWorld(static_cast<uint64_t>(fallsBackAt), Mode::kMax, {.sigma = 0.05}, {0.84, 0.88});
+    world.change = [=](const std::string& arm, int64_t step) {
+      return arm == "arm0" && step > fallsBackAt ? 1 / 0.84 : 1.0;
+    };
+    EXPECT_NE(decide(world), "eager") << "arm0 is no faster than eager from step " << fallsBackAt;
+  }
+}
+
 TEST(TunerChoice, SurvivesAMachineThatSlowsDown) {
   for (int seed = 1; seed <= kSeeds; ++seed) {
     World world = makeWorld(static_cast<uint64_t>(seed), Mode::kMax, noises().at("2 %"), {1.0, 0.95});
