@@ -29,11 +29,25 @@ StatusOr<std::string> resolveMode(const NetworkOptions& options) {
   return mode;
 }
 
+/// A rail for each interface and flow, those of one flow side by side.
 StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
-  if (!options.rails.empty()) return options.rails;
-  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(options.interfaces));
-  AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
-  return selector.select(all);
+  std::vector<Interface> chosen = options.rails;
+  if (chosen.empty()) {
+    AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(options.interfaces));
+    AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
+    AG_ASSIGN_OR_RETURN(chosen, selector.select(all));
+  }
+  const auto numRails = static_cast<int64_t>(chosen.size());
+  if (options.flowsPerInterface < 1 || numRails * options.flowsPerInterface > int64_t{PeerRecord::kMaxRails}) {
+    return invalidArgument(std::to_string(numRails) + " interfaces are selected with " +
+                           std::to_string(options.flowsPerInterface) + " flows each: there must be 1 to " +
+                           std::to_string(PeerRecord::kMaxRails) + " flows in all");
+  }
+  chosen.reserve(static_cast<size_t>(numRails * options.flowsPerInterface));
+  for (int64_t i = numRails; i < numRails * options.flowsPerInterface; ++i) {
+    chosen.push_back(chosen[static_cast<size_t>(i - numRails)]);
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -48,6 +62,7 @@ StatusOr<NetworkOptions> NetworkOptions::fromKnobs(int rank, int size) {
   }
   options.mode = knobs().commMode;
   options.peerTimeout = std::chrono::milliseconds(knobs().peerTimeoutMs);
+  options.flowsPerInterface = knobs().flowsPerInterface;
   AG_ASSIGN_OR_RETURN(options.key, loadJobKey(knobs().jobKey, knobs().jobKeyFile));
   return options;
 }
@@ -72,10 +87,6 @@ NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseRails(options));
-  if (interfaces.size() > PeerRecord::kMaxRails) {
-    return invalidArgument(std::to_string(interfaces.size()) + " interfaces are selected, at most " +
-                           std::to_string(PeerRecord::kMaxRails) + " can be used: select fewer");
-  }
   std::vector<std::unique_ptr<Transport>> rails;
   std::vector<RailAddress> addresses;
   for (const Interface& interface : interfaces) {

@@ -28,6 +28,7 @@ struct NetworkOptions {
   std::string mode;
   JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
+  int64_t flowsPerInterface = 1;  ///< rails on each interface; more where one connection cannot fill it
   /// Addresses to use as rails instead of selected interfaces.
   std::vector<Interface> rails;
   /// Wraps each rail before it is striped; for tests.

@@ -178,8 +178,23 @@ TEST(NetworkMessenger, BadOptionsAreNamed) {
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));
   options.mode = "";
   options.rails.clear();
+  options.flowsPerInterface = 0;
+  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("with 0 flows each"));
+  options.flowsPerInterface = 1;
   options.interfaces = "nosuch0";
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'nosuch0' selects no interface"));
+}
+
+TEST(NetworkMessenger, AnInterfaceMayCarrySeveralFlows) {
+  NetworkGroup group(2, 2, [](NetworkOptions& options) { options.flowsPerInterface = 3; });
+  EXPECT_THAT(group[0].describe(), HasSubstr("over 6 rails: 127.0.0.1, 127.0.0.2, 127.0.0.1, "));
+  ASSERT_EQ(group.exchange(2, 16, freshSeed()), "");
+  Parcel send(1, {9, 9, 9}, 16 << 20);
+  Parcel receive(0, {9, 9, 9}, 16 << 20);
+  group[1].receive(receive);
+  group[0].send(send);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+  for (const StripedCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 18);
 }
 
 TEST(NetworkMessenger, SaysHowItIsConnected) {
