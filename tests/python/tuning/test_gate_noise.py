@@ -78,6 +78,15 @@ def test_a_long_float32_sum_in_another_order_is_accepted(
     assert verdict.accepted, verdict.reason
 
 
+@pytest.mark.parametrize("rows", [300, 2304, 4096])
+@pytest.mark.parametrize("is_broadcast", [False, True], ids=["", "runs of equal terms"])
+def test_sums_of_columns_by_one_accumulator_each_are_accepted(rows: int, is_broadcast: bool) -> None:
+    """As compiled loops sum a bias gradient over the rows of a batch; pooling gives its rows equal gradients."""
+    x = draw(rows // 50 + 1, 64).repeat_interleave(50, 0)[:rows].contiguous() if is_broadcast else draw(rows, 64)
+    verdict = gate.check(lambda x: (in_order(x), in_order(x) / rows), lambda x: (x.sum(0), x.mean(0)), [x])
+    assert verdict.accepted, verdict.reason
+
+
 def test_a_long_sum_that_is_off_by_more_is_rejected() -> None:
     verdict = gate.check(lambda x: (x.sum() * (1 + 1e-5), x.sigmoid()), long_sum, [draw(LONG)])
     assert verdict.outcome == "rejected", verdict.reason
