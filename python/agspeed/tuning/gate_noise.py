@@ -17,9 +17,9 @@ So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``,
 16 thousand terms, 22 eps at 8 million; up to `_SHORT` terms it moves by eps |S|. Sums and means of a tensor with up to
 `_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
 is run, since roundings of equal terms (a gradient that was broadcast) are not independent. Inner products and
-convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of squares. Sums are
-taken to be accumulated in float32 or better, whatever their element type. Normalisations, softmax and losses run as the
-elementary operators they consist of, so that noise enters where their sums are.
+convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of
+squares. Sums are taken to be accumulated in float32 or better, whatever their element type. Normalisations, softmax and
+losses run as the elementary operators they consist of, so that noise enters where their sums are.
 
 The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
 element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
@@ -178,8 +178,9 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             None if one is None else self._moved(one, square / count if func in _MEANS else square, count)
             for one, square, count in zip(results, squares, _SUMS[func](args, results[0]), strict=True)
         ]
-        if func in _PLAIN_SUMS:
-            moved[0] = _further(moved[0], _chained(func, args, results[0]), results[0])
+        chained = _chained(func, args, results[0]) if func in _PLAIN_SUMS else None
+        if chained is not None and moved[0] is not None:
+            return _further(moved[0], chained, results[0])
         return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
 
     def _moved(self, total: torch.Tensor, squares: torch.Tensor, count: int) -> torch.Tensor:
@@ -195,10 +196,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (ones * 2 - 1).to(like.device)
 
 
-def _further(moved: torch.Tensor, other: torch.Tensor | None, total: torch.Tensor) -> torch.Tensor:
+def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """Of two results that are off, element by element the one further away from `total`."""
-    if other is None:
-        return moved
     return torch.where((other - total).abs() > (moved - total).abs(), other, moved)
 
 
