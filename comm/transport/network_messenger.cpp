@@ -63,6 +63,7 @@ StatusOr<NetworkOptions> NetworkOptions::fromKnobs(int rank, int size) {
   options.mode = knobs().commMode;
   options.peerTimeout = std::chrono::milliseconds(knobs().peerTimeoutMs);
   options.flowsPerInterface = knobs().flowsPerInterface;
+  options.sharesMemory = knobs().sharedMemory;
   AG_ASSIGN_OR_RETURN(options.key, loadJobKey(knobs().jobKey, knobs().jobKeyFile));
   return options;
 }
@@ -106,10 +107,24 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
   striping.peerTimeout = options.peerTimeout;
   auto striped = std::make_unique<Striped>(std::move(rails), striping);
   striped_ = striped.get();
-  messenger_ = std::make_unique<FramedMessenger>(options.rank, options.size, std::move(striped), poller_,
-                                                 options.peerTimeout);
+  messenger_ = std::make_unique<FramedMessenger>(
+      options.rank, options.size, besideSharedMemory(std::move(striped), options), poller_, options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
   return directory_.publish(std::move(addresses));
+}
+
+std::unique_ptr<Transport> NetworkMessenger::besideSharedMemory(std::unique_ptr<Transport> network,
+                                                                const NetworkOptions& options) {
+  if (!options.sharesMemory || options.size == 1) return network;
+  StatusOr<std::unique_ptr<shm::ShmTransport>> local =
+      shm::ShmTransport::create(poller_, directory_, options.peerTimeout);
+  if (!local) {
+    AG_LOG(kWarn, "rank " + std::to_string(options.rank) +
+                      " talks to ranks of its host over the network: " + local.status().message());
+    return network;
+  }
+  shm_ = local->get();
+  return std::make_unique<shm::LocalFirst>(std::move(*local), std::move(network), options.size);
 }
 
 NetworkMessenger::~NetworkMessenger() {
@@ -130,6 +145,10 @@ uint64_t NetworkMessenger::numRefused() const {
   return sum;
 }
 
+const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
+  return shm_ == nullptr ? nullptr : &shm_->counters();
+}
+
 std::string NetworkMessenger::describe() const {
   const bool isUnproven = directory_.options().key.empty() && mode_ == toString(Protection::kEncrypted);
   std::string text = mode_ + (isUnproven ? ", opportunistic" : "") + " over " + std::to_string(rails_.size()) +
@@ -138,7 +157,7 @@ std::string NetworkMessenger::describe() const {
     text += (i > 0 ? ", " : "") + toString(rails_[i]->address().address);
     if (!rails_[i]->device().empty()) text += " (" + rails_[i]->device() + ")";
   }
-  return text;
+  return text + (shm_ == nullptr ? "" : "; shared memory on this host");
 }
 
 }  // namespace agspeed::comm

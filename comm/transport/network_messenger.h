@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetworkMessenger: messages between processes over all network interfaces of the host. Puts the parts together: rails
-// on the selected interfaces, striped, with messages on top, found through a store.
+// NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory where
+// they have one host. Puts the parts together: rails on the selected interfaces, striped, beside shared memory, with
+// messages on top, found through a store.
 //
 // Threading: as messenger.h says; no thread of its own. The store outlives it.
 #pragma once
@@ -14,6 +15,7 @@
 #include "comm/topology/interfaces.h"
 #include "comm/transport/framed_messenger.h"
 #include "comm/transport/poller.h"
+#include "comm/transport/shm/local_first.h"
 #include "comm/transport/striped/striped.h"
 #include "comm/transport/tcp/tcp_rail.h"
 
@@ -29,6 +31,7 @@ struct NetworkOptions {
   JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
   int64_t flowsPerInterface = 1;  ///< rails on each interface; more where one connection cannot fill it
+  bool sharesMemory = true;       ///< with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.
   std::vector<Interface> rails;
   /// Wraps each rail before it is striped; for tests.
@@ -57,12 +60,16 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   const std::vector<RailAddress>& rails() const { return directory_.rails(); }
   /// Connections refused because they did not prove to be peers.
   uint64_t numRefused() const;
-  /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1)".
+  /// What passed through shared memory; nullptr where there is none.
+  const shm::ShmCounters* sharedMemoryCounters() const;
+  /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory on this host".
   std::string describe() const;
 
  private:
   NetworkMessenger(Store& store, DirectoryOptions options, std::string mode);
   Status open(const NetworkOptions& options);
+  /// `network`, behind shared memory where that is wanted and possible.
+  std::unique_ptr<Transport> besideSharedMemory(std::unique_ptr<Transport> network, const NetworkOptions& options);
   void ready(uint32_t events) override;
 
   const std::string mode_;
@@ -71,6 +78,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   Directory directory_;
   std::vector<tcp::TcpRail*> rails_;  ///< owned by striped_, perhaps through decorators
   Striped* striped_ = nullptr;        ///< owned by messenger_
+  shm::ShmTransport* shm_ = nullptr;  ///< owned by messenger_; nullptr where memory is not shared
   std::unique_ptr<FramedMessenger> messenger_;
   Poller::Id linksId_ = 0;
 };

@@ -19,6 +19,8 @@ namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
+/// While there is always something in memory, descriptors get their turn this often.
+constexpr uint32_t kLooksPerTurn = 16;
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
 
@@ -71,6 +73,19 @@ void Poller::remove(Id id, int descriptor) {
 }
 
 bool Poller::wait(Clock::time_point until) {
+  if (memory_ == nullptr) return waitForDescriptors(until);
+  if (memory_->look()) return ++numLooks_ % kLooksPerTurn == 0 && waitForDescriptors({});
+  if (until == Clock::time_point()) return waitForDescriptors({});
+  memory_->fallAsleep();
+  const bool isWoken = waitForDescriptors(memory_->look() ? Clock::time_point() : until);
+  if (memory_ != nullptr) {
+    memory_->awake();
+    memory_->look();
+  }
+  return isWoken;
+}
+
+bool Poller::waitForDescriptors(Clock::time_point until) {
   std::array<epoll_event, kMaxEvents> events;
   const bool isInThePast = until == Clock::time_point();
   const int count = waitFor(epoll_, events.data(), isInThePast ? Clock::duration::zero() : until - Clock::now());

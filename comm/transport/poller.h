@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Poller: one epoll for everything a messenger waits for, and the eventfd that ends a wait. wake() may be called from
 // any thread; everything else from the messenger's. A handler may add and remove handlers, itself included.
+//
+// Memory that other processes change is looked at as well, without a system call while there is something in it.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,18 @@ class Poller {
    protected:
     ~Handler() = default;
   };
+  /// What other processes change without the kernel's knowledge.
+  class Memory {
+   public:
+    /// Handles what has changed. Returns: whether anything had.
+    virtual bool look() = 0;
+    /// From now on whoever changes something makes a descriptor of the poller ready; look() follows once more.
+    virtual void fallAsleep() = 0;
+    virtual void awake() = 0;
+
+   protected:
+    ~Memory() = default;
+  };
   using Id = uint32_t;
 
   Poller();
@@ -31,12 +45,17 @@ class Poller {
   Id add(int descriptor, uint32_t events, Handler& handler);
   void remove(Id id, int descriptor);
 
+  /// What to look at besides; nullptr: nothing any more. Stays the caller's.
+  void setMemory(Memory* memory) { memory_ = memory; }
+
   /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. Returns: whether wake()
   /// was called.
   bool wait(Clock::time_point until);
   void wake();
 
  private:
+  bool waitForDescriptors(Clock::time_point until);
+
   struct Slot {
     Handler* handler = nullptr;
     uint32_t generation = 0;
@@ -45,6 +64,8 @@ class Poller {
   int wakeUp_;
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
+  Memory* memory_ = nullptr;
+  uint32_t numLooks_ = 0;  ///< with something to see
 };
 
 }  // namespace agspeed::comm

@@ -19,9 +19,18 @@ MessengerCase network(std::string name, int numRails, std::string mode) {
           }};
 }
 
+MessengerCase sharedMemory(std::string name, const std::function<bool(int rank)>& shares) {
+  return {std::move(name), [=](int size) {
+            return std::make_unique<Network>(
+                size, 2, [=](NetworkOptions& options) { options.sharesMemory = shares(options.rank); });
+          }};
+}
+
 INSTANTIATE_TEST_SUITE_P(Network, MessengerConformance,
                          testing::Values(network("OneRail", 1, "integrity"), network("ThreeRails", 3, "opportunistic"),
-                                         network("Encrypted", 2, "encrypted")),
+                                         network("Encrypted", 2, "encrypted"),
+                                         sharedMemory("SharedMemory", [](int) { return true; }),
+                                         sharedMemory("SharedByAllButOne", [](int rank) { return rank != 1; })),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -10,6 +10,7 @@ NetworkOptions loopbackOptions(int rank, int size, int numRails) {
   NetworkOptions options;
   options.rank = rank;
   options.size = size;
+  options.sharesMemory = false;
   for (int rail = 1; rail <= numRails; ++rail) {
     options.rails.push_back({"lo", *parseIpAddress("127.0.0." + std::to_string(rail)), 8, true});
   }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// LocalFirst: one transport made of two, chosen for each peer when it is first wanted: shared memory where the peer can
+// be reached so, else the network. Each end chooses for what it sends and takes in what comes either way, so the two
+// need not agree. A peer that was reached through shared memory and is lost there is lost for good.
+//
+// One thread at a time; owns both transports.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/transport/shm/shm_transport.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::shm {
+
+class LocalFirst final : public Transport {
+ public:
+  LocalFirst(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> network, int size);
+  ~LocalFirst() override;
+
+  /// Peers reached through shared memory.
+  int numLocal() const;
+
+  const Capabilities& capabilities() const override { return network_->capabilities(); }
+  const Capabilities& capabilitiesFor(int peer) const override { return transportOf(peer).capabilities(); }
+  void attach(Sink& sink) override { sink_ = &sink; }
+  void connect(int peer) override { local_->connect(peer); }
+  bool canSend(int peer) const override;
+  void send(int peer, const OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
+  void abandon(int peer, ByteView bytes) override;
+  bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
+  Clock::time_point tick(Clock::time_point now) override;
+  std::string route(int peer) const override;
+  double delaySeconds(int peer) const override { return transportOf(peer).delaySeconds(peer); }
+
+ private:
+  enum class Route : uint8_t { kUndecided, kLocal, kNetwork };
+  /// Hands on what one of the two reports.
+  class RouteSink;
+
+  Route& routeOf(int peer) { return routes_[static_cast<size_t>(peer)]; }
+  Transport& transportOf(int peer) const;
+  void writable(Route route, int peer);
+  void lost(Route route, int peer, LossCause cause, const Status& status);
+
+  std::unique_ptr<ShmTransport> local_;
+  std::unique_ptr<Transport> network_;
+  std::unique_ptr<RouteSink> localSink_;
+  std::unique_ptr<RouteSink> networkSink_;
+  Sink* sink_ = nullptr;
+  std::vector<Route> routes_;  ///< by rank
+};
+
+}  // namespace agspeed::comm::shm

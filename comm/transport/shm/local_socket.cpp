@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/shm/local_socket.h"
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace agspeed::comm::shm {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr size_t kMaxDescriptors = 4;
+constexpr int kKind = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+struct LocalAddress {
+  explicit LocalAddress(const std::string& name) {
+    address.sun_family = AF_UNIX;
+    // A leading zero makes the name abstract.
+    std::copy_n(name.begin(), std::min(name.size(), sizeof(address.sun_path) - 1), address.sun_path + 1);
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address = {};
+  socklen_t size = 0;
+};
+
+std::string lastError() { return std::strerror(errno); }
+
+}  // namespace
+
+std::string localName(const KeyPair::PublicKey& key) {
+  std::array<std::byte, 16> digest;
+  deriveKey(key, {}, bytesOf("agspeed local name"), digest);
+  std::string name = "agspeed-";
+  for (const std::byte byte : digest) {
+    for (const unsigned half : {std::to_integer<unsigned>(byte) >> 4, std::to_integer<unsigned>(byte) & 15}) {
+      name += "0123456789abcdef"[half];
+    }
+  }
+  return name;
+}
+
+StatusOr<Descriptor> listenAt(const std::string& name) {
+  Descriptor socket(::socket(AF_UNIX, kKind, 0));
+  const LocalAddress address(name);
+  if (!socket.isOpen() || bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {
+    return unavailable("cannot listen at a local socket: " + lastError());
+  }
+  return socket;
+}
+
+StatusOr<Descriptor> connectTo(const std::string& name) {
+  Descriptor socket(::socket(AF_UNIX, kKind, 0));
+  const LocalAddress address(name);
+  if (!socket.isOpen()) return unavailable("cannot make a local socket: " + lastError());
+  if (connect(socket.get(), address.get(), address.size) == 0) return socket;
+  if (errno == ECONNREFUSED) return unsupported("it does not listen in this network namespace of this host");
+  if (errno == EAGAIN) return resourceExhausted("too many wait for its local socket");
+  return unavailable("cannot connect to its local socket: " + lastError());
+}
+
+Descriptor acceptAt(const Descriptor& listener) {
+  return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+std::optional<Process> trustedProcessAt(const Descriptor& socket) {
+  ucred credentials = {};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
+  if (credentials.uid != geteuid()) return std::nullopt;
+  return Process{credentials.pid, credentials.uid};
+}
+
+Descriptor watchProcess(const Process& process) {
+  if (process.pid <= 0) return Descriptor();
+  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+}
+
+bool sendMessage(const Descriptor& socket, ByteView bytes, std::span<const int> descriptors) {
+  iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
+  }
+  return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+Received receiveMessage(const Descriptor& socket, std::span<std::byte> bytes) {
+  iovec part = {bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t size = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  Received received;
+  if (size < 0) {
+    const bool mayCome = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    received.outcome = mayCome ? Received::Outcome::kNothingYet : Received::Outcome::kClosed;
+    return received;
+  }
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr; item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t i = 0; i < (item->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
+      received.descriptors.emplace_back(descriptor);
+    }
+  }
+  const bool isWhole = static_cast<size_t>(size) == bytes.size() && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  if (isWhole) received.outcome = Received::Outcome::kMessage;
+  return received;
+}
+
+}  // namespace agspeed::comm::shm

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ring: a queue of records in shared memory with one writer and one reader, without locks. A record is
+//
+//   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
+//
+// from a multiple of 8 on, and may go on at the ring's beginning. The kind of an offer is changed in place by whichever
+// side ends it first: the reader that took the bytes or could not, or the writer that withdraws them. What is written
+// stays in place until the reader has passed it.
+//
+// The reader trusts nothing in the ring: lengths are checked against what was published, headers by decodeHeader.
+// One process holds the RingWriter, another the RingReader; each is used by one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "comm/transport/frame_format.h"
+#include "comm/transport/shm/shared_memory.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::shm {
+
+enum class RecordKind : uint32_t {
+  kFrame = 1,  ///< a header and the first bytes of its payload
+  kPart,       ///< further bytes of that payload
+  kCut,        ///< the rest of that payload does not come
+  kOffer,      ///< a header and where its payload lies in the writer's memory
+  kTaken,      ///< an offer whose payload was read
+  kWithdrawn,  ///< an offer whose payload must not be used any more
+  kRefused,    ///< an offer whose payload could not be read
+};
+
+struct Ring {
+  static constexpr size_t kBytes = 128 * 1024;
+
+  alignas(64) std::atomic<uint64_t> written;  ///< bytes ever published
+  alignas(64) std::atomic<uint64_t> read;     ///< bytes ever passed
+  /// The writer wants to be woken when `read` gets here.
+  alignas(64) std::atomic<uint64_t> wakeWriterAt;
+  alignas(64) std::byte bytes[kBytes];
+};
+
+class RingWriter {
+ public:
+  static constexpr size_t kHeadBytes = 16 + kHeaderBytes;
+
+  /// `memory`: sizeof(Ring) zeroed bytes.
+  explicit RingWriter(SharedMemory memory);
+
+  const SharedMemory& memory() const { return memory_; }
+  SharedMemory& memory() { return memory_; }
+  /// Bytes that fit now, heads included, by what readPosition() last said.
+  size_t room() const { return Ring::kBytes - static_cast<size_t>(written_ - read_); }
+  /// Where the next record goes.
+  uint64_t position() const { return written_; }
+  /// Where the last record went.
+  uint64_t lastPosition() const { return last_; }
+  /// How far the reader is.
+  uint64_t readPosition() { return read_ = ring().read.load(); }
+  void wakeAt(uint64_t position) {
+    if (std::exchange(wakeAt_, position) != position) ring().wakeWriterAt.store(position);
+  }
+
+  // Each appends one record and publishes it. Requires: room for it.
+  void frame(const FrameHeader& header, ByteView firstBytes);
+  void part(ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
+  void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
+  void offer(const FrameHeader& header, ByteView payload);
+
+  // Of the record at `position` that the reader has not passed, or that was not written over.
+  RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
+  /// Has no effect on an offer that was taken.
+  void withdraw(uint64_t position);
+
+ private:
+  Ring& ring() const { return *reinterpret_cast<Ring*>(memory_.data()); }
+  std::atomic<RecordKind>& kind(uint64_t position) const;
+  void append(RecordKind kind, const FrameHeader* header, uint64_t address, ByteView bytes);
+  uint64_t put(uint64_t position, ByteView bytes);
+
+  SharedMemory memory_;
+  uint64_t written_ = 0;
+  uint64_t last_ = 0;
+  uint64_t read_ = 0;
+  uint64_t wakeAt_ = 0;
+};
+
+struct Record {
+  RecordKind kind{};
+  FrameHeader header;    ///< of kFrame and kOffer
+  uint64_t address = 0;  ///< of kOffer
+  uint32_t length = 0;   ///< bytes that follow in the ring
+};
+
+class RingReader {
+ public:
+  explicit RingReader(SharedMemory memory) : memory_(std::move(memory)) {}
+
+  bool isEmpty() const { return ring().written.load() == read_; }
+  /// The record at hand. Requires: not empty. nullopt: no intact writer writes that.
+  std::optional<Record> peek() const;
+  /// Copies the first bytes of the record at hand.
+  void copy(const Record& record, std::span<std::byte> target) const;
+  /// Ends the offer at hand. Returns: whether it still stood.
+  bool end(RecordKind as) const;
+  /// Goes on behind the record. Returns: whether the writer wants to be woken.
+  bool pass(const Record& record);
+
+ private:
+  Ring& ring() const { return *reinterpret_cast<Ring*>(memory_.data()); }
+  void get(uint64_t position, std::span<std::byte> target) const;
+
+  SharedMemory memory_;
+  uint64_t read_ = 0;
+};
+
+}  // namespace agspeed::comm::shm

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring made by its
+// sender (ring.h) and a local socket over which it is handed to the receiver; the socket then tells when the other end
+// is gone. A frame is delivered, in order, as long as its receiver's process lives, so nothing is ever sent again.
+//
+// Who waits sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers no
+// system call. Frames are not sealed: nobody but processes of the same user, proven to be of the job, has the memory.
+//
+// Reports for a peer: writable() once it is reached; lost() as unreachable when it cannot be reached this way at all
+// (it is on another host, say), with another cause when it was reached and is gone. Both are final.
+//
+// Memory per pair of ranks: two rings (264 KiB), however much is under way. One thread at a time; poller and directory
+// outlive the transport.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/directory.h"
+#include "comm/transport/poller.h"
+#include "comm/transport/shm/greeting.h"
+#include "comm/transport/shm/inbox.h"
+#include "comm/transport/shm/outbox.h"
+#include "comm/transport/shm/watch.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::shm {
+
+class ShmTransport final : public Transport, private Poller::Memory, private Greeter::Owner {
+ public:
+  /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
+  /// has no memory to share.
+  /// A peer that was connected and does not greet for `greetingTimeout` is lost.
+  static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
+                                                        Clock::duration greetingTimeout);
+  ~ShmTransport() override;
+
+  const ShmCounters& counters() const { return counters_; }
+
+  const Capabilities& capabilities() const override;
+  void attach(Sink& sink) override { sink_ = &sink; }
+  void connect(int peer) override;
+  bool canSend(int peer) const override;
+  void send(int peer, const OutgoingFrame& frame) override;
+  void abandon(int peer, ByteView bytes) override;
+  bool isFlushed() const override;
+  Clock::time_point tick(Clock::time_point now) override;
+  std::string route(int peer) const override;
+  double delaySeconds(int peer) const override;
+
+ private:
+  enum class Stage {
+    kIdle,
+    kWanted,
+    kGreeting,  ///< connected, the request was sent
+    kUp,
+    kLost
+  };
+  /// Both directions of a pair.
+  struct Lane {
+    explicit Lane(int rank) : peer(rank) {}
+
+    const int peer;
+    Stage stage = Stage::kIdle;  ///< of sending
+    // While greeting.
+    std::optional<Initiator> initiator;
+    std::optional<SharedMemory> ring;
+    Clock::time_point greetedAt{};
+    std::unique_ptr<Doorbell> bell;  ///< the peer's
+    std::unique_ptr<Outbox> outbox;
+    std::unique_ptr<Inbox> inbox;
+    std::unique_ptr<Watch> outgoing;
+    std::unique_ptr<Watch> incoming;
+    std::unique_ptr<Watch> process;  ///< the peer's end
+  };
+
+  ShmTransport(Poller& poller, Directory& directory, Clock::duration greetingTimeout, Doorbell bell,
+               Descriptor listener);
+
+  bool look() override;
+  void fallAsleep() override;
+  void awake() override { bell_.setSleeping(false); }
+  void accepted(int peer, Arrival arrival) override;
+
+  Lane& laneOf(int peer);
+  void attempt(Lane& lane, Clock::time_point now);
+  Status greet(Lane& lane, const Peer& peer, Clock::time_point now);
+  void readReply(Lane& lane);
+  Status finishGreeting(Lane& lane, Descriptor page, Descriptor bell, const ConfirmBytes& confirm);
+  /// The peer's end of something was closed, or its process ended.
+  void gone(Lane& lane);
+  void fail(Lane& lane, LossCause cause, const std::string& why);
+  /// Takes what the lane's functions, perhaps under way, still use; it ends with the next tick.
+  void retire(std::unique_ptr<Watch> watch);
+
+  Poller& poller_;
+  Directory& directory_;
+  const Clock::duration greetingTimeout_;
+  Doorbell bell_;
+  std::unique_ptr<Watch> rung_;
+  Greeter greeter_;
+  Sink* sink_ = nullptr;
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null until used
+  std::vector<Lane*> used_;
+  std::vector<std::unique_ptr<Watch>> retired_;
+  ShmCounters counters_;
+};
+
+}  // namespace agspeed::comm::shm
