@@ -19,19 +19,25 @@ double typicalSeconds(const std::vector<double>& seconds) {
 
 }  // namespace
 
-void Comparison::addRun(Side side, int32_t shape, const std::vector<double>& seconds) {
-  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
-  const Run run{side, typicalSeconds(seconds), mean, numRuns_++};
+void Comparison::addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape) {
+  for (const auto& [shape, seconds] : secondsByShape) {
+    const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+    addShape(shape, {side, typicalSeconds(seconds), mean, numRuns_});
+  }
+  ++numRuns_;
+}
+
+void Comparison::addShape(int32_t shape, const Run& run) {
   std::deque<Run>& waiting = unpaired_[shape];
   while (!waiting.empty() && run.order - waiting.front().order > kMaxPairDistance) waiting.pop_front();
-  if (waiting.empty() || waiting.back().side == side) {
+  if (waiting.empty() || waiting.back().side == run.side) {
     waiting.push_back(run);
     if (waiting.size() > kMaxUnpaired) waiting.pop_front();
     return;
   }
   const Run partner = waiting.back();
   waiting.pop_back();
-  side == Side::kArm ? addPair(partner, run) : addPair(run, partner);
+  run.side == Side::kArm ? addPair(partner, run) : addPair(run, partner);
 }
 
 void Comparison::addPair(const Run& reference, const Run& arm) {
@@ -91,7 +97,7 @@ void AbbaSchedule::settle(int32_t steps) { numDropped_ = std::max(numDropped_, s
 
 void AbbaSchedule::closeRun(Comparison& comparison) {
   const Side side = next();
-  for (const auto& [shape, seconds] : collected_) comparison.addRun(side, shape, seconds);
+  comparison.addRun(side, collected_);
   collected_.clear();
   numCollected_ = 0;
   ++position_;

@@ -30,8 +30,8 @@ class Comparison {
   /// Keeps the newest `maxPairs` pairs (a sliding window for the drift guard).
   explicit Comparison(size_t maxPairs = 100000) : maxPairs_(maxPairs) {}
 
-  /// One run: seconds of its steps, all of one shape class.
-  void addRun(Side side, int32_t shape, const std::vector<double>& seconds);
+  /// One run: seconds of its steps by shape class.
+  void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
   void clear();
 
   int32_t numPairs() const { return static_cast<int32_t>(ratios_.size()); }
@@ -49,6 +49,7 @@ class Comparison {
     double mean;
     int64_t order;
   };
+  void addShape(int32_t shape, const Run& run);
   void addPair(const Run& reference, const Run& arm);
 
   size_t maxPairs_;

@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kNewArmSteps = 3;     ///< first steps of an arm: allocations, lazy initialisation
 constexpr double kHopelessRatio = 3.0;  ///< an arm all of whose first steps are this much slower than eager is out
 constexpr size_t kHopelessSteps = 3;
-constexpr int32_t kMaxMissed = 64;  ///< steps in a row on which the arm asked for did not run
+constexpr int32_t kMaxUncounted = 1024;  ///< steps in a row of which none could be compared
+constexpr int32_t kMaxMissed = 64;       ///< steps in a row on which the arm asked for did not run
 constexpr size_t kMaxTimeline = 2000;
 
 }  // namespace
@@ -112,6 +113,7 @@ Status Tuner::stepFinished(const StepReport& step) {
   const bool isNew = *index != kEager && arm.numSteps < kNewArmSteps;
   const bool isSteady = isUndisturbed && !isAfterSwitch && !isNew;
   const bool counts = arm.addStep(shape, step, isSteady) && isUndisturbed && !isNew;
+  numUncounted_ = counts || isCompileRunning() ? 0 : numUncounted_ + 1;
   if (*index == kEager && isSteady) recordEagerPeak(shape, step.peakBytes);
   if (phase_ == Phase::kSettled && incumbent_ != kEager) {
     guard_.addSteps(1, trial_ && *index == kEager ? 1 : 0);
@@ -155,6 +157,7 @@ void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool co
                            : trial_->kind == TrialKind::kDuel      ? tested.duel
                                                                    : guard_.recheck();
   schedule.addStep(ran, shape, step.seconds, counts, comparison);
+  if (isIncomparable()) return trial_.reset();
   if (trial_->kind == TrialKind::kVersusEager && isHopeless(tested)) {
     disqualify(trial_->arm, "more than three times slower than eager from the first step on");
     return trial_.reset();
@@ -309,6 +312,8 @@ std::optional<size_t> Tuner::findArm(const std::string& name) const {
   }
   return std::nullopt;
 }
+
+bool Tuner::isIncomparable() const { return numUncounted_ >= kMaxUncounted; }
 
 int32_t Tuner::shapeIndex(const std::string& shape) {
   const auto [it, isNew] = shapeIndices_.try_emplace(shape, static_cast<int32_t>(shapes_.size()));

@@ -136,6 +136,8 @@ class Tuner {
   // tuner.cpp: bookkeeping of events, applying actions
   std::optional<size_t> findArm(const std::string& name) const;
   int32_t shapeIndex(const std::string& shape);
+  /// No step has counted for long: every batch has a shape of its own, or every step is disturbed.
+  bool isIncomparable() const;
   bool isCompileRunning() const;
   void accountStep(size_t arm, int32_t shape, const StepReport& step, bool isAfterSwitch);
   void recordEagerPeak(int32_t shape, int64_t bytes);
@@ -212,6 +214,8 @@ class Tuner {
   bool hasLoaded_ = false;
   std::unordered_map<std::string, int32_t> shapeIndices_;
   std::vector<std::string> shapes_;
+  int32_t numBlocks_ = 0;     ///< begun while shapes were many
+  int32_t numUncounted_ = 0;  ///< steps in a row, compiles left out
   std::map<int32_t, EagerPeak> eagerPeaks_;
   int32_t numRollbacks_ = 0;
   int32_t numRetunes_ = 0;

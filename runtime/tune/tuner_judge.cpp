@@ -58,10 +58,12 @@ void Tuner::judgeVersusEager(size_t index) {
   }
   const double limit = 1 - config_.minGain;
   const bool isPrecise = ratio.count >= config_.minPairs && ratio.halfWidth() <= config_.targetHalfWidth;
-  const bool isSpent = ratio.count >= config_.maxPairs;
+  // A block yields two pairs or more, unless shapes are so many that few of them meet.
+  const bool isSpent = ratio.count >= config_.maxPairs || 2 * arm.numBlocks >= config_.maxPairs;
   if (isFutile(arm) || ((isPrecise || isSpent) && ratio.high >= limit)) {
-    lose(index, format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low,
-                       ratio.high, ratio.count));
+    lose(index, ratio.count == 0 ? "no batch had the shape of one that eager ran shortly before or after"
+                                 : format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)",
+                                          ratio.estimate, ratio.low, ratio.high, ratio.count));
     // It looked better when others lost to it. Those that looked good, too, are worth their own pairs.
     return reviveBeatenBy(arm.spec.name, limit);
   }
@@ -77,7 +79,7 @@ void Tuner::judgeVersusEager(size_t index) {
   }
   accept(index, ratio);
   // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
-  arm.isConfirmed = config_.mode != Mode::kMax || isPrecise || ratio.count >= config_.maxPairs / 2;
+  arm.isConfirmed = config_.mode != Mode::kMax || isPrecise || isSpent || ratio.count >= config_.maxPairs / 2;
 }
 
 /// True when the interval will hardly lie below 1 - minGain even with all pairs. It will then span the quantiles
@@ -193,7 +195,8 @@ std::string Tuner::describeGain(size_t arm) const {
 std::string Tuner::describeEager() const {
   if (arms_.size() == 1) return "there is no arm but eager";
   const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable(); });
-  if (!isAnyMeasured) return "no arm could be used; see the reason of each";
+  if (!isAnyMeasured && !isIncomparable()) return "no arm could be used; see the reason of each";
+  if (isIncomparable()) return "hardly any batch has the shape of an earlier one, so no arm can be compared with eager";
   char text[80];
   std::snprintf(text, sizeof text, "no arm is at least %.1f %% faster than eager", config_.minGain * 100);
   return text;

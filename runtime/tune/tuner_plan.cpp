@@ -44,6 +44,7 @@ void Tuner::planObserving() {
   const bool hasWork = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return !arm.isDead(); });
   if (!hasWork) return propose(ActionKind::kDecide, kEager, describeEager());
   if (cached_) return propose(ActionKind::kCapture, kEager, "for the decision in the tuning database");
+  if (isIncomparable()) return planDecision();
   if (ledger_.isUnlimited()) return propose(ActionKind::kCapture, kEager);
   const double cost = config_.captureSeconds;
   if (config_.mode == Mode::kFastStart && cost > config_.fastStartSeconds) {
@@ -58,6 +59,7 @@ void Tuner::planTuning() {
   if (trial_) return want(trial_->schedule.next() == Side::kArm ? trial_->arm : trial_->reference);
   if (cached_) return planCached();
   if (config_.mode == Mode::kDeterministic) return planDeterministic();
+  if (isIncomparable()) return planDecision();
   skipUnaffordable();
   if (planForeground() || planBlock()) return;
   want(incumbent_);
@@ -256,7 +258,9 @@ bool Tuner::isTrialAffordable() const {
 
 void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
   const Side current = current_ == reference ? Side::kReference : Side::kArm;
-  trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps(stepSeconds()), current)});
+  // Where not every run meets every shape, runs differ in length, lest shapes in turn keep in step with the blocks.
+  const int32_t extra = shapes_.size() > kMaxShapesInRun ? 5 * numBlocks_++ % 16 : 0;
+  trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps(stepSeconds()) + extra, current)});
   if (kind == TrialKind::kDuel) {
     if (arms_[arm].duelAgainst != arms_[reference].spec.name) arms_[arm].duel.clear();
     arms_[arm].duelAgainst = arms_[reference].spec.name;

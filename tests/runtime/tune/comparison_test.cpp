@@ -70,29 +70,29 @@ TEST(AbbaSchedule, IgnoresDisturbedStepsAndStepsOfTheWrongArm) {
 
 TEST(Comparison, PairsOnlyRunsOfOneShape) {
   Comparison comparison;
-  comparison.addRun(Side::kReference, 0, {1.0});
-  comparison.addRun(Side::kArm, 1, {9.0});
+  comparison.addRun(Side::kReference, {{0, {1.0}}});
+  comparison.addRun(Side::kArm, {{1, {9.0}}});
   EXPECT_EQ(comparison.numPairs(), 0);
-  comparison.addRun(Side::kArm, 0, {0.5});
-  comparison.addRun(Side::kReference, 1, {18.0});
+  comparison.addRun(Side::kArm, {{0, {0.5}}});
+  comparison.addRun(Side::kReference, {{1, {18.0}}});
   ASSERT_EQ(comparison.numPairs(), 2);
   EXPECT_DOUBLE_EQ(comparison.ratio(0.99).estimate, 0.5);
 }
 
 TEST(Comparison, ForgetsRunsTooOldToPair) {
   Comparison comparison;
-  comparison.addRun(Side::kReference, 7, {1.0});
-  for (int i = 0; i < 100; ++i) comparison.addRun(i % 2 == 0 ? Side::kReference : Side::kArm, 0, {1.0});
+  comparison.addRun(Side::kReference, {{7, {1.0}}});
+  for (int i = 0; i < 100; ++i) comparison.addRun(i % 2 == 0 ? Side::kReference : Side::kArm, {{0, {1.0}}});
   const int before = comparison.numPairs();
-  comparison.addRun(Side::kArm, 7, {3.0});
+  comparison.addRun(Side::kArm, {{7, {3.0}}});
   EXPECT_EQ(comparison.numPairs(), before);
 }
 
 TEST(Comparison, SlidesItsWindow) {
   Comparison comparison(4);
   for (int i = 0; i < 10; ++i) {
-    comparison.addRun(Side::kReference, 0, {1.0});
-    comparison.addRun(Side::kArm, 0, {i < 6 ? 2.0 : 3.0});
+    comparison.addRun(Side::kReference, {{0, {1.0}}});
+    comparison.addRun(Side::kArm, {{0, {i < 6 ? 2.0 : 3.0}}});
   }
   EXPECT_EQ(comparison.numPairs(), 4);
   EXPECT_DOUBLE_EQ(comparison.ratio(0.99).estimate, 3.0);
@@ -100,8 +100,8 @@ TEST(Comparison, SlidesItsWindow) {
 
 TEST(Comparison, UsesTheLowQuartileOfLongRuns) {
   Comparison comparison;
-  comparison.addRun(Side::kReference, 0, {1, 1, 1, 9, 9});
-  comparison.addRun(Side::kArm, 0, {2, 2, 2, 2, 9});
+  comparison.addRun(Side::kReference, {{0, {1, 1, 1, 9, 9}}});
+  comparison.addRun(Side::kArm, {{0, {2, 2, 2, 2, 9}}});
   EXPECT_DOUBLE_EQ(comparison.ratio(0.99).estimate, 2.0);
   EXPECT_NEAR(comparison.sumRatio(0.99).estimate, 17.0 / 21.0, 1e-12);
 }

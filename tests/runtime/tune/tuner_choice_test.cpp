@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Does the tuner choose right? Simulated machines, many seeds; a failure names seed, noise and arms.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,6 +10,7 @@
 namespace agspeed::runtime::tune {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::Noise;
 using testing::SimulatedArm;
 using testing::Simulator;
@@ -62,6 +64,31 @@ TEST(TunerChoice, ShapesThatTakeTurnsNeverKeepInStepWithTheBlocks) {
       EXPECT_EQ(decide(world), world.arms.back().name) << numShapes << " shapes, " << numArms << " arms";
     }
   }
+}
+
+TEST(TunerChoice, ManyShapesInTurnMeet) {
+  for (const int32_t numShapes : {20, 64, 66, 68, 100, 300}) {
+    World world = makeWorld(7, Mode::kMax, {.sigma = 0.02}, {0.95, 0.7});
+    world.numShapes = numShapes;
+    world.doShapesTakeTurns = true;
+    EXPECT_EQ(decide(world), "arm1") << numShapes << " shapes";
+  }
+}
+
+TEST(TunerChoice, ShapesThatNeverMeetEndTheTuning) {
+  for (const Mode mode : {Mode::kMax, Mode::kAuto}) {
+    for (const int64_t numAlike : {0, 3, 40}) {
+      Simulator simulator(makeWorld(7, mode, {.sigma = 0.02}, {0.95, 1.2}));
+      simulator.run(numAlike);
+      simulator.world().numShapes = 1 << 30;
+      simulator.run(4000);
+      EXPECT_EQ(simulator.outcome().chosen, "eager") << toString(mode) << " after " << numAlike << " of one shape";
+      EXPECT_THAT(simulator.outcome().reason, HasSubstr("hardly any batch has the shape of an earlier one"));
+    }
+  }
+  World world = makeWorld(7, Mode::kMax, {.sigma = 0.02}, {1.2});
+  world.numShapes = 20000;  // they meet now and then
+  EXPECT_EQ(decide(world), "eager");
 }
 
 TEST(TunerChoice, IdenticalArmsStayEager) {
