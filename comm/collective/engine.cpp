@@ -33,11 +33,15 @@ Engine::~Engine() {
     messenger_.wake();
   }
   backgroundThread_.join();
-  {
-    std::lock_guard lock(callbackMutex_);
-    callbackAdded_.notify_all();
+  std::unique_lock lock(callbackMutex_);
+  callbackAdded_.notify_all();
+  while (!callbackThreads_.empty()) {
+    std::thread thread = std::move(callbackThreads_.back());
+    callbackThreads_.pop_back();
+    lock.unlock();
+    thread.join();
+    lock.lock();
   }
-  if (callbackThread_.joinable()) callbackThread_.join();
 }
 
 void Engine::enqueue(std::function<void()> action) {
@@ -94,22 +98,24 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
 void Engine::callLater(std::function<void()> callback) {
   std::lock_guard lock(callbackMutex_);
   callbacks_.push_back(std::move(callback));
-  if (!callbackThread_.joinable()) callbackThread_ = std::thread([this] { runCallbacks(); });
+  if (callbacks_.size() > numIdleCallbackThreads_) callbackThreads_.emplace_back([this] { runCallbacks(); });
   callbackAdded_.notify_one();
 }
 
 void Engine::runCallbacks() {
   std::unique_lock lock(callbackMutex_);
-  std::vector<std::function<void()>> current;
   while (!isStopping_ || !callbacks_.empty()) {
     if (callbacks_.empty()) {
+      ++numIdleCallbackThreads_;
       callbackAdded_.wait(lock);
+      --numIdleCallbackThreads_;
       continue;
     }
-    current.swap(callbacks_);
+    std::function<void()> callback = std::move(callbacks_.front());
+    callbacks_.pop_front();
     lock.unlock();
-    for (auto& callback : current) callback();
-    current.clear();
+    callback();
+    callback = nullptr;
     lock.lock();
   }
 }

@@ -4,7 +4,7 @@
 // At any time at most one thread drives: it runs queued actions, computes, moves bytes and looks at deadlines. Whoever
 // waits for an operation drives until it is done, so that a short operation involves no other thread. When nobody waits
 // a background thread drives. A thread that starts an operation drives one round, so that its first bytes leave at
-// once. Callbacks run on a thread of their own. No thread here runs Python or takes a lock of the caller's.
+// once. Callbacks run on threads of their own. No thread here runs Python or takes a lock of the caller's.
 //
 // Threading: as each function says. "On the driver" means: from an action, from Worker::work, from EngineClient::tick
 // or from Transfer::finished.
@@ -14,6 +14,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -61,7 +62,8 @@ class Engine {
   void runOnDriver(std::function<void()> action);
   /// Drives, or lets another waiting thread drive, until `isDone` or `until`. Returns: isDone. Not from the driver.
   bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
-  /// Runs `callback` on the thread for callbacks.
+  /// Runs `callback` on a thread for callbacks. There are as many as callbacks block at once, so that one may wait for
+  /// another.
   void callLater(std::function<void()> callback);
 
   // --- on the driver ---
@@ -118,8 +120,9 @@ class Engine {
 
   std::mutex callbackMutex_;
   std::condition_variable callbackAdded_;
-  std::vector<std::function<void()>> callbacks_;
-  std::thread callbackThread_;  ///< started with the first callback
+  std::deque<std::function<void()>> callbacks_;
+  std::vector<std::thread> callbackThreads_;
+  size_t numIdleCallbackThreads_ = 0;
   std::thread backgroundThread_;
 };
 
