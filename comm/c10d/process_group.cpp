@@ -1,104 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/process_group.h"
 
-#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "comm/c10d/arguments.h"
+#include "comm/c10d/monitored_barrier.h"
+
 namespace agspeed::comm {
-namespace {
 
 using ::c10d::OpType;
-
-[[noreturn]] void raise(const Status& status) {
-  if (status.code() == StatusCode::kInvalidArgument) C10_THROW_ERROR(ValueError, status.message());
-  C10_THROW_ERROR(DistBackendError, status.message());
-}
-
-template <typename T>
-T valueOrThrow(StatusOr<T> result) {
-  if (!result.isOk()) raise(result.status());
-  return std::move(result.value());
-}
-
-/// The tensor of an operation that takes one tensor per rank.
-at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation) {
-  TORCH_CHECK_VALUE(!tensors.empty(), "agspeed: ", operation, " requires non-empty tensor list");
-  TORCH_CHECK_VALUE(tensors.size() == 1, "agspeed: ", operation, " takes one tensor per rank, not ", tensors.size());
-  return tensors[0];
-}
-
-void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == expected.scalar_type(), "agspeed: ", operation,
-                    ": invalid tensor type: ", tensor.scalar_type(), " beside ", expected.scalar_type());
-}
-
-void checkCount(size_t count, size_t expected, const char* operation, const char* what) {
-  TORCH_CHECK_VALUE(count == expected, "agspeed: ", operation, ": ", count, " ", what, " given, ", expected,
-                    " are needed, one per rank");
-}
-
-/// Sets the call's operation and type for reducing elements like those of `tensor`.
-void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
-  using Torch = ::c10d::ReduceOp;
-  call.dtype = reducibleTypeOf(tensor);
-  switch (static_cast<Torch::RedOpType>(op)) {
-    case Torch::SUM: call.op = ReduceOp::kSum; return;
-    case Torch::AVG: call.op = ReduceOp::kAverage; return;
-    case Torch::PRODUCT: call.op = ReduceOp::kProduct; return;
-    case Torch::MIN: call.op = ReduceOp::kMin; return;
-    case Torch::MAX: call.op = ReduceOp::kMax; return;
-    case Torch::BAND: call.op = ReduceOp::kBitAnd; return;
-    case Torch::BOR: call.op = ReduceOp::kBitOr; return;
-    case Torch::BXOR: call.op = ReduceOp::kBitXor; return;
-    case Torch::PREMUL_SUM: {
-      const auto* supplement = dynamic_cast<const ::c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK_VALUE(supplement != nullptr, "agspeed: a premultiplied sum needs its factor");
-      call.op = ReduceOp::kPremultipliedSum;
-      call.factor =
-          supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
-      return;
-    }
-    default:
-      C10_THROW_ERROR(ValueError, "agspeed: this reduce operation is not known; use one of torch.distributed.ReduceOp");
-  }
-}
-
-/// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.
-Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
-           const char* what) {
-  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  if (sizes.empty()) {
-    TORCH_CHECK_VALUE(rows % count == 0, "agspeed: all_to_all: invalid tensor size: the ", what, " has ", rows,
-                      " rows, which ", count, " ranks cannot share equally");
-    return splitEvenly(whole, count);
-  }
-  checkCount(sizes.size(), static_cast<size_t>(count), "all_to_all", "split sizes");
-  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  TORCH_CHECK_VALUE(sum == rows && *std::min_element(sizes.begin(), sizes.end()) >= 0,
-                    "agspeed: all_to_all: invalid tensor size: the split sizes of the ", what, " add up to ", sum,
-                    ", it has ", rows, " rows");
-  const size_t rowBytes = rows == 0 ? 0 : whole.size() / static_cast<size_t>(rows);
-  Pieces pieces;
-  size_t offset = 0;
-  for (const int64_t size : sizes) {
-    pieces.push_back(whole.subspan(offset, static_cast<size_t>(size) * rowBytes));
-    offset += pieces.back().size();
-  }
-  return pieces;
-}
-
-void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation) {
-  checkSameType(part, whole, operation);
-  TORCH_CHECK_VALUE(whole.numel() == part.numel() * count, "agspeed: ", operation,
-                    ": invalid tensor size: ", whole.numel(), " elements are not ", count, " (ranks) times ",
-                    part.numel());
-}
-
-}  // namespace
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedBackendOptions& options) {
   auto own =
@@ -136,6 +50,8 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::join(std::shared_ptr<World> world
 ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
                            std::vector<int> members, c10::intrusive_ptr<Options> options)
     : Backend(communicator->rank(), communicator->size()),
+      recorder_(world->recorder()),
+      ring_(recorder_->addGroup(communicator->name(), members)),
       world_(std::move(world)),
       id_(id),
       communicator_(std::move(communicator)),
@@ -340,6 +256,19 @@ ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& opti
   return start({.collective = Collective::kBarrier}, OpType::BARRIER, options.timeout, {}, {});
 }
 
+void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) {
+  communicator();  // raises after shutdown()
+  const bool isTimed = options.timeout != ::c10d::kUnsetTimeout && options.timeout > kNoTimeout;
+  const Status status = meet(world_->store(), {.id = id_,
+                                               .number = ++numMonitoredBarriers_,
+                                               .rank = getRank(),
+                                               .size = getSize(),
+                                               .group = communicator().name(),
+                                               .timeout = isTimed ? options.timeout : options_->timeout,
+                                               .areAllNamed = waitAllRanks});
+  if (!status) raise(status);
+}
+
 // --- messages
 
 ProcessGroup::TorchWork ProcessGroup::send(Tensors& tensors, int rank, int tag) {
@@ -350,17 +279,29 @@ ProcessGroup::TorchWork ProcessGroup::recv(Tensors& tensors, int rank, int tag) 
   return startMessage(/*isSend=*/false, tensors, rank, tag);
 }
 
+ProcessGroup::TorchWork ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
+  return startMessage(/*isSend=*/false, tensors, kAnyRank, tag);
+}
+
 ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors, int rank, int tag) {
   const char* name = isSend ? "send" : "recv";
   const at::Tensor& tensor = single(tensors, name);
   TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
   Buffers buffers;
   const OperationOptions options = timed(::c10d::kUnsetTimeout);
-  OperationHandle operation =
-      isSend ? communicator().send(rank, static_cast<uint32_t>(tag), buffers.read(tensor), options)
-             : communicator().receive(rank, static_cast<uint32_t>(tag), buffers.write(tensor), options);
-  WorkFacts facts{getRank(), isSend ? OpType::SEND : OpType::RECV, ++sequence_, name, isSend ? -1 : rank, {}};
-  if (!isSend) facts.results = tensors;
+  const Pieces bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};
+  const FlightFacts flight{.name = isSend ? "send" : "receive",
+                           .sequence = ++sequence_,
+                           .dtype = movableTypeOf(tensor),
+                           .rank = rank,
+                           .tag = tag,
+                           .started = Clock::now(),
+                           .timeout = options.timeout};
+  OperationHandle operation = isSend ? communicator().send(rank, static_cast<uint32_t>(tag), bytes[0], options)
+                                     : communicator().receive(rank, static_cast<uint32_t>(tag), bytes[0], options);
+  ring_->add(flight, isSend ? bytes : Pieces(), isSend ? Pieces() : bytes, operation);
+  const OpType type = isSend ? OpType::SEND : rank == kAnyRank ? OpType::RECVANYSOURCE : OpType::RECV;
+  WorkFacts facts{getRank(), type, sequence_, name, isSend ? Tensors() : tensors, ring_};
   return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
 }
 
@@ -374,7 +315,7 @@ void ProcessGroup::startCoalescing() {
 ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
   isCoalescing_ = false;
   if (coalescing_ != nullptr) return std::exchange(coalescing_, nullptr);
-  return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", -1, {}},
+  return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_},
                                    std::vector<OperationHandle>(), Buffers());
 }
 
@@ -441,6 +382,28 @@ void ProcessGroup::shutdown() {
   world_.reset();
 }
 
+std::string ProcessGroup::countersJson() {
+  communicator();  // raises after shutdown()
+  return world_->countersJson();
+}
+
+void ProcessGroup::setAlgorithm(const std::string& collective, const std::string& algorithm) {
+  const std::span<const Algorithm> all = algorithms();
+  std::erase_if(plan_.rules, [&](const PlanRule& rule) { return toString(rule.collective) == collective; });
+  if (!algorithm.empty()) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Algorithm& each) {
+      return toString(each.collective) == collective && each.name == algorithm;
+    });
+    TORCH_CHECK_VALUE(found != all.end(), "agspeed: there is no algorithm '", algorithm, "' of ", collective);
+    plan_.rules.push_back({.collective = found->collective, .algorithm = algorithm});
+  }
+  plan_.isReproducible = std::all_of(plan_.rules.begin(), plan_.rules.end(), [](const PlanRule& rule) {
+    return findAlgorithm(rule.collective, rule.algorithm)->order == Order::kCanonical;
+  });
+  ++plan_.version;
+  communicator().setPlan(plan_);
+}
+
 Communicator& ProcessGroup::communicator() const {
   TORCH_CHECK_WITH(DistBackendError, communicator_ != nullptr, "agspeed: the process group was shut down");
   return *communicator_;
@@ -457,8 +420,17 @@ int ProcessGroup::checkedRoot(int64_t root) const {
 
 ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, std::chrono::milliseconds timeout,
                                             Buffers buffers, Tensors results) {
-  WorkFacts facts{getRank(), type, ++sequence_, std::string(toString(call.collective)), -1, std::move(results)};
-  OperationHandle operation = communicator().start(std::move(call), timed(timeout));
+  const OperationOptions own = timed(timeout);
+  const FlightFacts flight{.name = toString(call.collective),
+                           .sequence = ++sequence_,
+                           .dtype = call.dtype,
+                           .rank = hasRoot(call.collective) ? call.root : -1,
+                           .started = Clock::now(),
+                           .timeout = own.timeout};
+  const Pieces input = call.input, output = call.output;
+  WorkFacts facts{getRank(), type, sequence_, flight.name, std::move(results), ring_};
+  OperationHandle operation = communicator().start(std::move(call), own);
+  ring_->add(flight, input, output, operation);
   // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
   if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&
       communicator().health().isOk()) {

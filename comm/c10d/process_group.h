@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/c10d/flight_record.h"
 #include "comm/c10d/work.h"
 #include "comm/c10d/world.h"
 #include "comm/collective/communicator.h"
@@ -58,7 +59,10 @@ class ProcessGroup final : public ::c10d::Backend {
   TorchWork alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) override;
   TorchWork send(Tensors& tensors, int rank, int tag) override;
   TorchWork recv(Tensors& tensors, int rank, int tag) override;
+  TorchWork recvAnysource(Tensors& tensors, int tag) override;
   TorchWork barrier(const ::c10d::BarrierOptions& options) override;
+  /// Through the store; throws DistBackendError that names who did not come (monitored_barrier.h).
+  void monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) override;
 
   void startCoalescing() override;
   TorchWork endCoalescing() override;
@@ -72,6 +76,15 @@ class ProcessGroup final : public ::c10d::Backend {
   ::c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+
+  // --- beyond torch's interface ---
+
+  /// Counters of the group's world (counters.h), and what its groups did last (flight_record.h).
+  std::string countersJson();
+  std::string flightRecordJson() { return recorder_->toJson("somebody asked"); }
+  /// Runs a collective by the algorithm of this name from now on, or as the plan says where it is empty; also by one
+  /// that reduces in another order than the canonical one. All ranks do it between the same two operations.
+  void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:
   ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
@@ -90,13 +103,17 @@ class ProcessGroup final : public ::c10d::Backend {
   TorchWork coalesced(size_t count, const Start& start);
   int checkedRoot(int64_t root) const;
 
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const std::shared_ptr<FlightRing> ring_;
   std::shared_ptr<World> world_;                ///< null after shutdown()
   const uint32_t id_;                           ///< of this group in its world
   std::unique_ptr<Communicator> communicator_;  ///< null after shutdown()
   const std::vector<int> members_;              ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
+  Plan plan_;
   uint64_t sequence_ = 0;
   uint64_t numSplits_ = 0;
+  uint64_t numMonitoredBarriers_ = 0;
   c10::intrusive_ptr<Work> coalescing_;  ///< between startCoalescing() and endCoalescing()
   bool isCoalescing_ = false;
 };

@@ -19,13 +19,14 @@ auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype
 }
 
 std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> bytesOf(const std::string& text) { return {text.begin(), text.end()}; }
 
 }  // namespace
 
 Status TorchStore::set(const std::string& key, const std::string& value) {
   return guarded("set " + key,
                  [&] {
-                   store_->set(prefix_ + key, std::vector<uint8_t>(value.begin(), value.end()));
+                   store_->set(prefix_ + key, bytesOf(value));
                    return true;
                  })
       .status();
@@ -44,6 +45,10 @@ Store::Reader TorchStore::reader() {
 
 StatusOr<int64_t> TorchStore::add(const std::string& key, int64_t amount) {
   return guarded("add to " + key, [&] { return store_->add(prefix_ + key, amount); });
+}
+
+StatusOr<std::string> TorchStore::setOnce(const std::string& key, const std::string& value) {
+  return guarded("set " + key, [&] { return textOf(store_->compareSet(prefix_ + key, {}, bytesOf(value))); });
 }
 
 StatusOr<std::string> TorchStore::get(const std::string& key, std::chrono::milliseconds timeout) {

@@ -22,6 +22,8 @@ class TorchStore final : public Store {
   Reader reader() override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
 
+  /// Sets `key` unless it is set. Returns: the value that it has then, the same for everybody.
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value);
   /// Waits until somebody has set `key`. Fails as unavailable after `timeout`.
   StatusOr<std::string> get(const std::string& key, std::chrono::milliseconds timeout);
 

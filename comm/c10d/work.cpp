@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 
 Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers)
-    : ::c10d::Work(facts.rank, facts.type), facts_(std::move(facts)), state_(std::make_shared<State>()) {
+    : ::c10d::Work(facts.rank, facts.type), facts_(std::move(facts)), state_(std::make_shared<State>(facts_.ring)) {
   state_->operations = std::move(operations);
   state_->buffers.push_back(std::move(buffers));
 }
@@ -32,6 +32,11 @@ bool Work::isCompleted() {
   return true;
 }
 
+int Work::sourceRank() const {
+  const auto& operations = state_->operations;
+  return operations.size() == 1 && operations[0]->isDone() ? operations[0]->sourceRank() : -1;
+}
+
 bool Work::isSuccess() const { return state_->areDone() && state_->finish().isOk(); }
 
 std::exception_ptr Work::exception() const {
@@ -42,9 +47,12 @@ std::exception_ptr Work::exception() const {
 bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
   for (const OperationHandle& operation : state_->operations) {
-    TORCH_CHECK_WITH(DistBackendError, operation->waitUntil(deadline), "agspeed: wait() gave up on ", facts_.name,
-                     " (operation ", facts_.sequence, " of rank ", facts_.rank, ") after ", timeout.count(),
-                     " ms; the operation goes on until its own timeout");
+    if (operation->waitUntil(deadline)) continue;
+    const std::string text =
+        c10::str("agspeed: wait() gave up on ", facts_.name, " (operation ", facts_.sequence, " of rank ", facts_.rank,
+                 ") after ", timeout.count(), " ms; the operation goes on until its own timeout");
+    facts_.ring->failed(text);
+    C10_THROW_ERROR(DistBackendError, text);
   }
   const Status& status = state_->finish();
   TORCH_CHECK_WITH(DistBackendError, status.isOk(), status.message());
@@ -91,6 +99,7 @@ const Status& Work::State::finish() {
                                    [](const auto& operation) { return !operation->status().isOk(); });
   if (failed != operations.end()) {
     status = (*failed)->status();
+    ring->failed(status.message());
   } else {
     for (Buffers& each : buffers) each.finish();
   }

@@ -12,10 +12,11 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/c10d/buffers.h"
+#include "comm/c10d/flight_record.h"
 #include "comm/collective/operation.h"
 
 namespace agspeed::comm {
@@ -25,9 +26,9 @@ struct WorkFacts {
   int rank = 0;
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
-  std::string name;                 ///< for messages: "all_reduce"
-  int sourceRank = -1;              ///< of a receive
-  std::vector<at::Tensor> results;  ///< what the future yields
+  std::string_view name;             ///< "all_reduce", of static lifetime
+  std::vector<at::Tensor> results;   ///< what the future yields
+  std::shared_ptr<FlightRing> ring;  ///< learns of failures
 };
 
 class Work final : public ::c10d::Work {
@@ -38,7 +39,8 @@ class Work final : public ::c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  int sourceRank() const override { return facts_.sourceRank; }
+  /// Of a receive that is completed: whose message it was.
+  int sourceRank() const override;
   std::vector<at::Tensor> result() override { return facts_.results; }
   void synchronize() override { wait(); }
   /// Throws DistBackendError when an operation failed or `timeout` passed first.
@@ -55,6 +57,7 @@ class Work final : public ::c10d::Work {
  private:
   /// Outlives the work where operations do.
   struct State {
+    const std::shared_ptr<FlightRing> ring;
     std::vector<OperationHandle> operations;
     std::vector<Buffers> buffers;
     std::mutex mutex;

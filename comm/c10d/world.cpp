@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/c10d/counters.h"
+
 namespace agspeed::comm {
 namespace {
 
@@ -34,7 +36,16 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
 }
 
 World::World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
-    : store_(std::move(store)), messenger_(std::move(messenger)), engine_(*messenger_) {}
+    : recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
+      store_(std::move(store)),
+      messenger_(std::move(messenger)),
+      engine_(*messenger_) {}
+
+std::string World::countersJson() {
+  std::string text;
+  engine_.runOnDriver([&] { text = comm::countersJson(*messenger_, *recorder_); });
+  return text;
+}
 
 StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, bool isFirst,
                                     std::chrono::milliseconds timeout) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/c10d/flight_record.h"
 #include "comm/c10d/torch_store.h"
 #include "comm/collective/engine.h"
 #include "comm/transport/network_messenger.h"
@@ -28,6 +29,9 @@ class World {
   int rank() const { return messenger_->rank(); }
   int size() const { return messenger_->size(); }
   Engine& engine() { return engine_; }
+  const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
+  /// What was sent and received so far (counters.h).
+  std::string countersJson();
 
   /// A number for a new group, equal at all of its members and of no other group: its first member takes it and tells
   /// the others in `store` under `key`, which no other group uses.
@@ -39,6 +43,7 @@ class World {
  private:
   World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);
 
+  const std::shared_ptr<FlightRecorder> recorder_;
   std::unique_ptr<TorchStore> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;

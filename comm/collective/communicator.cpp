@@ -90,9 +90,14 @@ OperationHandle Communicator::receive(int rank, uint32_t tag, std::span<std::byt
   return startMessage(false, rank, tag, bytes, options);
 }
 
+OperationHandle Communicator::receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
+  return startMessage(false, kAnyRank, tag, bytes, options);
+}
+
 OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
                                            OperationOptions options) {
-  if (rank < 0 || rank >= size() || rank == rank_ || tag == UINT32_MAX) {
+  const bool isPeer = (rank == kAnyRank && !isSend) || (rank >= 0 && rank < size() && rank != rank_);
+  if (!isPeer || tag == UINT32_MAX) {
     return failed(invalidArgument(std::string(isSend ? "send to" : "receive from") + " rank " + std::to_string(rank) +
                                   " with tag " + std::to_string(tag) + ": group '" + name_ + "' has ranks 0 to " +
                                   std::to_string(size() - 1) + ", this one is " + std::to_string(rank_) +

@@ -43,6 +43,9 @@ class Communicator {
   /// be those of the receives. Tags below 2^32 - 1.
   OperationHandle send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options = {});
   OperationHandle receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
+  /// Receives the next message of the tag from whichever rank offers one first; Operation::sourceRank() says who it
+  /// was. Finds it by looking once a millisecond.
+  OperationHandle receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
 
   /// Holds for operations started afterwards. Requires: all ranks do it between the same two operations.
   void setPlan(Plan plan);

@@ -12,6 +12,8 @@ namespace {
 
 /// How long an operation waits before it asks the ranks it waits for.
 constexpr std::chrono::milliseconds kPatience{250};
+/// How often a receive from any rank looks for a message: none announces itself to a waiting thread.
+constexpr std::chrono::milliseconds kLookInterval{1};
 constexpr int kAtOnce = INT32_MIN;
 constexpr int kSequenceBits = 48;
 
@@ -86,15 +88,33 @@ void Group::submit(CollectiveHandle operation) {
 }
 
 void Group::submit(std::shared_ptr<MessageOperation> operation) {
-  auto& counts = operation->isSend ? numSent_ : numReceived_;
-  operation->id = {2 * options_.id + 1, operation->tag, ++counts[{operation->rank, operation->tag}]};
-  operation->peer = options_.members[static_cast<size_t>(operation->rank)];
   operation->group = this;
   messages_.push_back(operation);
   if (!failure_) return endAll(failure_);
-  operation->isPending = true;
   engine_.tickBy(operation->deadline);
-  operation->isSend ? engine_.messenger().send(*operation) : engine_.messenger().receive(*operation);
+  operation->rank == kAnyRank ? findSource(*operation) : startMessage(*operation);
+}
+
+void Group::startMessage(MessageOperation& operation) {
+  auto& counts = operation.isSend ? numSent_ : numReceived_;
+  operation.id = {2 * options_.id + 1, operation.tag, ++counts[{operation.rank, operation.tag}]};
+  operation.peer = options_.members[static_cast<size_t>(operation.rank)];
+  operation.isPending = true;
+  operation.isSend ? engine_.messenger().send(operation) : engine_.messenger().receive(operation);
+}
+
+void Group::findSource(MessageOperation& operation) {
+  const auto numRanks = static_cast<int>(options_.members.size());
+  for (int i = 0; i < numRanks; ++i) {
+    const int rank = (firstSource_ + i) % numRanks;
+    if (rank == rank_) continue;
+    const MessageId id{2 * options_.id + 1, operation.tag, numReceived_[{rank, operation.tag}] + 1};
+    if (!engine_.messenger().isOffered(options_.members[static_cast<size_t>(rank)], id)) continue;
+    firstSource_ = rank + 1;
+    operation.rank = rank;
+    return startMessage(operation);
+  }
+  engine_.tickBy(Clock::now() + kLookInterval);
 }
 
 void Group::startWaiting() {
@@ -247,7 +267,8 @@ std::string Group::describe(const CollectiveOperation& operation) const {
 }
 
 std::string Group::describe(const MessageOperation& operation) const {
-  return std::string(operation.isSend ? "send to" : "receive from") + " rank " + std::to_string(operation.rank) + " (" +
+  const std::string rank = operation.rank == kAnyRank ? "any rank" : "rank " + std::to_string(operation.rank);
+  return std::string(operation.isSend ? "send to " : "receive from ") + rank + " (" +
          std::to_string(operation.bytes.size()) + " bytes, tag " + std::to_string(operation.tag) + ")";
 }
 
@@ -285,6 +306,11 @@ Clock::time_point Group::tick(Clock::time_point now) {
   }
   for (const auto& message : messages_) {
     if (checkDeadline(message)) return Clock::time_point::max();
+  }
+  for (size_t i = 0; i < messages_.size();) {
+    const std::shared_ptr<MessageOperation> message = messages_[i];
+    if (message->rank == kAnyRank) findSource(*message);
+    if (i < messages_.size() && messages_[i] == message) ++i;  // else it has ended
   }
   return next;
 }

@@ -51,14 +51,18 @@ struct CollectiveOperation final : Operation {
   bool hasAsked = false;           ///< peers were told that it waits
 };
 
+/// In place of a rank: whichever offers a message first.
+constexpr int kAnyRank = INT32_MIN;
+
 /// A send or receive under way.
 struct MessageOperation final : Operation, Transfer {
   using Operation::Operation;
   void finished(const Status& status) override;
   std::string purpose() const override;
+  int sourceRank() const override { return isSend ? -1 : rank; }
 
   Group* group = nullptr;
-  int rank = -1;  ///< the peer's in the group
+  int rank = -1;  ///< the peer's in the group, or kAnyRank until it is known
   uint32_t tag = 0;
   bool isSend = false;
   bool isPending = false;
@@ -113,6 +117,9 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void noticeArrived(int rank, const Notice& notice) override;
   void work(uint64_t token) override;
 
+  void startMessage(MessageOperation& operation);
+  /// Starts a receive from any rank if a message for it is offered.
+  void findSource(MessageOperation& operation);
   void startWaiting();
   CollectiveHandle takeNext();
   void start(const CollectiveHandle& operation);
@@ -146,6 +153,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   std::deque<CollectiveHandle> waiting_;                    ///< submitted, in order
   std::vector<CollectiveHandle> running_;                   ///< in order of their start
   std::vector<std::shared_ptr<MessageOperation>> messages_;
+  int firstSource_ = 0;  ///< where the next search for a source begins, so that none is left out
   std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag
   size_t bytesInFlight_ = 0;
   uint64_t sequence_ = 0, chain_ = 0;

@@ -31,6 +31,7 @@ void Operation::complete(Status status) {
   {
     std::lock_guard lock(mutex_);
     status_ = std::move(status);
+    endedAt_ = Clock::now();
     isDone_ = true;
     callbacks.swap(callbacks_);
   }

@@ -27,6 +27,10 @@ class Operation {
   bool isDone() const { return isDone_; }
   /// Ok, or why there is no result. Requires: isDone().
   const Status& status() const { return status_; }
+  /// When it ended. Requires: isDone().
+  Clock::time_point endedAt() const { return endedAt_; }
+  /// Of a receive: whose message it was, by rank of the group; -1 of anything else. Requires: isDone().
+  virtual int sourceRank() const { return -1; }
   /// The same, after a round of driving without waiting if nobody else drives: for those who poll.
   bool poll();
   /// Drives the engine until the operation is done. Every operation ends: at its deadline at the latest.
@@ -44,6 +48,7 @@ class Operation {
   std::mutex mutex_;  ///< guards callbacks_ against the end of the operation
   std::vector<Callback> callbacks_;
   Status status_;
+  Clock::time_point endedAt_{};
   std::atomic<bool> isDone_ = false;
 };
 

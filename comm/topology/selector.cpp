@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 namespace agspeed::comm {
 namespace {
 
 constexpr std::string_view kContainerBridges[] = {"docker", "virbr"};
 
-bool isLocalOnly(const Interface& interface) {
-  return interface.address.isLoopback() || interface.address.isLinkLocal() ||
-         std::any_of(std::begin(kContainerBridges), std::end(kContainerBridges),
+bool isContainerBridge(const Interface& interface) {
+  return std::any_of(std::begin(kContainerBridges), std::end(kContainerBridges),
                      [&](std::string_view bridge) { return interface.name.starts_with(bridge); });
 }
 
@@ -27,18 +27,17 @@ std::string describe(const std::vector<Interface>& all) {
   return text.empty() ? "none" : text;
 }
 
-/// One address per name: the IPv4 one where there is one.
-std::vector<Interface> onePerName(const std::vector<Interface>& chosen) {
-  std::vector<Interface> result;
-  for (const Interface& interface : chosen) {
-    auto known = std::find_if(result.begin(), result.end(), [&](auto& other) { return other.name == interface.name; });
-    if (known == result.end()) {
-      result.push_back(interface);
-    } else if (known->address.isV6 && !interface.address.isV6) {
-      *known = interface;
+/// Leaves one selected address per name: the IPv4 one where there is one.
+void keepOnePerName(std::vector<InterfaceChoice>& choices) {
+  for (InterfaceChoice& choice : choices) {
+    if (!choice.isSelected) continue;
+    for (InterfaceChoice& other : choices) {
+      const bool isRival = &other != &choice && other.isSelected && other.interface.name == choice.interface.name;
+      if (!isRival || (other.interface.address.isV6 < choice.interface.address.isV6)) continue;
+      other.isSelected = false;
+      other.reason = "its address " + toString(choice.interface.address) + " is used";
     }
   }
-  return result;
 }
 
 }  // namespace
@@ -120,25 +119,43 @@ bool Selector::matches(const Interface& interface) const {
   });
 }
 
-bool Selector::isWanted(const Interface& interface) const {
-  if (entries_.empty()) return !isLocalOnly(interface);
-  if (isExcluding_) return !matches(interface) && !interface.address.isLinkLocal();
-  return matches(interface);
+InterfaceChoice Selector::judge(const Interface& interface) const {
+  const auto leftOut = [&](std::string reason) { return InterfaceChoice{interface, false, std::move(reason)}; };
+  if (!interface.isUp) return leftOut("it is down");
+  if (entries_.empty()) {
+    if (interface.address.isLoopback()) return leftOut("loopback carries a job only where there is nothing else");
+    if (interface.address.isLinkLocal()) return leftOut("its address is link-local");
+    if (isContainerBridge(interface)) return leftOut("its name is that of a container's bridge");
+    return {interface, true, "a real interface that is up"};
+  }
+  if (isExcluding_ == matches(interface)) return leftOut((isExcluding_ ? "excluded by '" : "not in '") + text_ + "'");
+  if (isExcluding_ && interface.address.isLinkLocal()) return leftOut("its address is link-local");
+  return {interface, true, (isExcluding_ ? "not excluded by '" : "selected by '") + text_ + "'"};
+}
+
+std::vector<InterfaceChoice> Selector::explain(const std::vector<Interface>& all) const {
+  std::vector<InterfaceChoice> choices;
+  for (const Interface& interface : all) choices.push_back(judge(interface));
+  const auto isSelected = [](const InterfaceChoice& choice) { return choice.isSelected; };
+  if (entries_.empty() && std::none_of(choices.begin(), choices.end(), isSelected)) {
+    for (InterfaceChoice& choice : choices) {
+      if (!choice.interface.isUp || !choice.interface.address.isLoopback()) continue;
+      choice = {choice.interface, true, "there is nothing but loopback"};
+    }
+  }
+  keepOnePerName(choices);
+  return choices;
 }
 
 StatusOr<std::vector<Interface>> Selector::select(const std::vector<Interface>& all) const {
   std::vector<Interface> chosen;
-  for (const Interface& interface : all) {
-    if (interface.isUp && isWanted(interface)) chosen.push_back(interface);
-  }
-  if (chosen.empty() && entries_.empty()) {
-    std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
-                 [](const Interface& interface) { return interface.isUp && interface.address.isLoopback(); });
+  for (InterfaceChoice& choice : explain(all)) {
+    if (choice.isSelected) chosen.push_back(std::move(choice.interface));
   }
   if (chosen.empty()) {
     return invalidArgument("'" + text_ + "' selects no interface that is up; there are: " + describe(all));
   }
-  return onePerName(chosen);
+  return chosen;
 }
 
 }  // namespace agspeed::comm

@@ -43,6 +43,13 @@ struct Interface {
   bool isUp = false;  ///< administratively and by carrier
 };
 
+/// An interface, and why it carries the job or does not, as part of a sentence: "it is down".
+struct InterfaceChoice {
+  Interface interface;
+  bool isSelected = false;
+  std::string reason;
+};
+
 /// A parsed list.
 class Selector {
  public:
@@ -53,6 +60,8 @@ class Selector {
   /// The interfaces of `all` that are up and selected, in their order, one address each: IPv4 before IPv6. Nothing
   /// selected is an invalid argument that lists what there is.
   StatusOr<std::vector<Interface>> select(const std::vector<Interface>& all) const;
+  /// What select() does with each of `all`, in their order.
+  std::vector<InterfaceChoice> explain(const std::vector<Interface>& all) const;
 
  private:
   struct Entry {
@@ -62,7 +71,7 @@ class Selector {
   };
   static StatusOr<Entry> parseEntry(std::string_view text);
   bool matches(const Interface& interface) const;
-  bool isWanted(const Interface& interface) const;
+  InterfaceChoice judge(const Interface& interface) const;
 
   std::string text_;
   bool isExcluding_ = false;

@@ -462,6 +462,14 @@ bool FramedMessenger::tellFinished() {
   return true;
 }
 
+bool FramedMessenger::isOffered(int peer, const MessageId& id) const {
+  const auto known = peers_.find(peer);
+  if (known == peers_.end()) return false;
+  const auto message = known->second.incoming.find(id);
+  const bool isArriving = message != known->second.incoming.end() && message->second.transfer == nullptr;
+  return isArriving || known->second.announced.contains(id);
+}
+
 bool FramedMessenger::progress(Clock::time_point until) {
   while (true) {
     const Clock::time_point now = Clock::now();

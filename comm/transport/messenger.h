@@ -66,6 +66,9 @@ class Messenger {
   /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
+  /// Whether `peer` has sent, or announced, a message of that name which no transfer waits for.
+  virtual bool isOffered(int, const MessageId&) const { return false; }
+
   /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
   /// can be moved without waiting. Returns true when a transfer has finished.
   virtual bool progress(Clock::time_point until) = 0;

@@ -1,17 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
 #include "comm/c10d/process_group.h"
 #include "python/csrc/bindings.h"
 
 namespace agspeed::python {
+namespace {
+
+using comm::ProcessGroup;
+
+void monitoredBarrier(ProcessGroup& group, std::chrono::milliseconds timeout, bool waitAllRanks) {
+  ::c10d::BarrierOptions options;
+  options.timeout = timeout;
+  group.monitoredBarrier(options, waitAllRanks);
+}
+
+std::vector<std::pair<std::string, std::string>> collectiveAlgorithms() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const comm::Algorithm& each : comm::algorithms()) {
+    names.emplace_back(std::string(comm::toString(each.collective)), std::string(each.name));
+  }
+  return names;
+}
+
+}  // namespace
 
 void bindProcessGroup(pybind11::module_& module) {
   namespace py = pybind11;
-  using comm::ProcessGroup;
+  const auto released = py::call_guard<py::gil_scoped_release>();
   // The last reference may be Python's, and the destructor waits for threads that may want Python's lock.
-  py::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(
-      module, "ProcessGroup", py::release_gil_before_calling_cpp_dtor());
-  module.def("create_process_group", &ProcessGroup::create, py::arg("options"),
-             py::call_guard<py::gil_scoped_release>());
+  py::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(module, "ProcessGroup",
+                                                                              py::release_gil_before_calling_cpp_dtor())
+      .def("counters", &ProcessGroup::countersJson, released)
+      .def("flight_record", &ProcessGroup::flightRecordJson, released)
+      .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), py::arg("wait_all_ranks"), released)
+      .def("set_algorithm", &ProcessGroup::setAlgorithm, py::arg("collective"), py::arg("algorithm"), released);
+  module.def("collective_algorithms", &collectiveAlgorithms);
+  module.def("create_process_group", &ProcessGroup::create, py::arg("options"), released);
 }
 
 }  // namespace agspeed::python

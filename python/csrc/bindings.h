@@ -16,6 +16,8 @@ void bindDispatcher(pybind11::module_& module);
 void bindExecutable(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
+/// explain_interfaces(): which network interfaces carry a job, and why.
+void bindNetwork(pybind11::module_& module);
 /// ProcessGroup: the backend "agspeed" of torch.distributed.
 void bindProcessGroup(pybind11::module_& module);
 /// Region: a compiled forward/backward pair with its own autograd node.

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindExecutable(module);
   agspeed::python::bindRegion(module);
   agspeed::python::bindMemoryMeter(module);
+  agspeed::python::bindNetwork(module);
   agspeed::python::bindProcessGroup(module);
   agspeed::python::bindTuner(module);
 }

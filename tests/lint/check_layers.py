@@ -36,7 +36,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/plan": ("comm/schedule", "runtime/base"),
     "comm/collective": ("comm/plan", "comm/reduce", "comm/schedule", "comm/transport", "runtime/base"),
     "comm": ("comm/collective", "comm/plan"),
-    "comm/c10d": ("comm/collective", "comm/rendezvous", "comm/transport", "runtime/base"),
+    "comm/c10d": ("comm/collective", "comm/rendezvous", "comm/topology", "comm/transport", "runtime/base"),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
     "passes/graph": _GRAPH,
@@ -47,7 +47,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "backends": (*_GRAPH, "compiler/kernel", "compiler/program", "passes", "passes/graph", "passes/kernel", *_RUNTIME),
     "compiler/driver": (*_COMPILER, "backends"),
     "compiler/tools": (*_COMPILER, "backends", "compiler/driver"),
-    "python/csrc": ("comm/c10d", "compiler/driver", "runtime/tune", *_RUNTIME),
+    "python/csrc": ("comm/c10d", "comm/topology", "compiler/driver", "runtime/tune", *_RUNTIME),
 }
 
 # Headers of other projects -> the only components that may include them.

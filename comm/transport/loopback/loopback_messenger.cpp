@@ -84,6 +84,12 @@ class LoopbackMessenger final : public Messenger {
     transfer.finished(reason);
   }
 
+  bool isOffered(int peer, const MessageId& id) const override {
+    std::lock_guard lock(group_.mutex_);
+    return std::any_of(arrived_.begin(), arrived_.end(),
+                       [&](const Message& message) { return message.source == peer && message.id == id; });
+  }
+
   bool progress(Clock::time_point until) override {
     {
       std::unique_lock lock(group_.mutex_);

@@ -301,6 +301,7 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
   }
   if (!isPlaced) return;  // a later attempt is on its way
   peer.received.add(header.number);
+  counters_.rails[static_cast<size_t>(rail)].numBytesReceived += header.length;
   const bool isDue = isAcknowledgementDue(peer, header);
   sink_->arrived(rank, header);
   // What the sink has sent meanwhile carried the acknowledgement.
@@ -351,6 +352,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   if (peer.stage == Stage::kDead) return;
   const auto index = static_cast<size_t>(rail);
   ++counters_.rails[index].numLosses;
+  if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
   peer.isUp[index] = false;
   peer.causes[index] = cause;
   peer.lastFailure = status.message();

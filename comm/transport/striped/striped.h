@@ -36,7 +36,9 @@ struct StripedCounters {
   struct Rail {
     uint64_t numFrames = 0;
     uint64_t numBytes = 0;
+    uint64_t numBytesReceived = 0;
     uint64_t numLosses = 0;
+    uint64_t numStalls = 0;  ///< of the losses, those because the peer's kernel was silent
   };
   std::vector<Rail> rails;
   uint64_t numResent = 0;

@@ -7,21 +7,53 @@
 Importing agspeed is all it takes: the name is registered at once where torch.distributed is loaded already, and as soon
 as it is loaded where not, so that importing agspeed stays cheap. The transport itself is C++ (``comm/``); without the
 native extension ``init_process_group`` raises one sentence that says why it is missing.
+
+Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and
+`prometheus` (metrics.py), and `trace` (tracing.py).
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BACKEND", "register", "register_once_loaded"]
+if TYPE_CHECKING:
+    from agspeed.distributed.groups import monitored_barrier
+    from agspeed.distributed.metrics import counters, flight_record, prometheus
+    from agspeed.distributed.tracing import trace
+
+__all__ = [
+    "BACKEND",
+    "counters",
+    "flight_record",
+    "monitored_barrier",
+    "prometheus",
+    "register",
+    "register_once_loaded",
+    "trace",
+]
 
 BACKEND = "agspeed"
 _MODULE = "torch.distributed"
+_HOMES = {
+    "counters": "metrics",
+    "flight_record": "metrics",
+    "monitored_barrier": "groups",
+    "prometheus": "metrics",
+    "trace": "tracing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """These load torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def register() -> None:

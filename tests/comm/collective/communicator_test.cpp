@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <future>
 #include <mutex>
 #include <random>
 
@@ -77,6 +80,64 @@ TEST(Communicator, SeveralThreadsWaitForDifferentOperations) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(numWrong, 0);
   for (const auto& buffer : buffers) EXPECT_EQ(buffer, std::vector<float>(5000, 4.0f));
+}
+
+TEST(Communicator, ACallbackMayWaitForCallbacksOfLaterOperations) {
+  constexpr int kDepth = 5;
+  std::atomic<int> numInTime = 0;
+  std::array<std::vector<std::promise<void>>, 2> promises{std::vector<std::promise<void>>(kDepth),
+                                                          std::vector<std::promise<void>>(kDepth)};
+  Ranks ranks(2);
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<std::promise<void>>& isCalled = promises[static_cast<size_t>(rank)];
+    std::vector<std::vector<float>> buffers(kDepth, std::vector<float>(10, 1.0f));
+    std::vector<OperationHandle> handles;
+    for (size_t i = 0; i < kDepth; ++i) {
+      handles.push_back(group.start(sumOf(buffers[i])));
+      handles[i]->whenDone([&isCalled, &numInTime, i](const Status&) {
+        const bool isLast = i + 1 == isCalled.size();
+        const bool isInTime = isLast || isCalled[i + 1].get_future().wait_for(seconds(20)) == std::future_status::ready;
+        numInTime += isInTime ? 1 : 0;
+        isCalled[i].set_value();
+      });
+    }
+    isCalled[0].get_future().wait();
+  });
+  EXPECT_EQ(numInTime, 2 * kDepth);
+}
+
+TEST(Communicator, ReceivesFromAnyRankTakeEachMessageOnceAndNameItsSource) {
+  constexpr int kMessages = 20;
+  for (const size_t size : {size_t{1}, size_t{20000}}) {
+    Ranks ranks(4);
+    std::array<std::vector<float>, 4> values;
+    std::atomic<int> numWrong = 0;
+    ranks.run([&](int rank, Communicator& group) {
+      std::vector<float> bytes(size);
+      for (int i = 0; rank != 0 && i < kMessages; ++i) {
+        bytes[0] = static_cast<float>(i);
+        numWrong += !group.send(0, 9, bytesOf(bytes))->wait();
+      }
+      for (int i = 0; rank == 0 && i < 3 * kMessages; ++i) {
+        const OperationHandle handle = group.receiveFromAny(9, bytesOf(bytes));
+        numWrong += !handle->wait();
+        values[static_cast<size_t>(handle->sourceRank())].push_back(bytes[0]);
+      }
+    });
+    EXPECT_EQ(numWrong, 0);
+    for (size_t source = 1; source < 4; ++source) {
+      ASSERT_EQ(values[source].size(), kMessages);
+      EXPECT_TRUE(std::is_sorted(values[source].begin(), values[source].end()));
+    }
+  }
+}
+
+TEST(Communicator, AReceiveFromAnyRankThatNobodyAnswersEndsAtItsDeadline) {
+  Ranks ranks(2);
+  std::vector<float> bytes(2);
+  const Status status = ranks.groups[0]->receiveFromAny(3, bytesOf(bytes), {.timeout = milliseconds(50)})->wait();
+  EXPECT_NE(status.message().find("receive from any rank (8 bytes, tag 3)"), std::string::npos) << status.toString();
+  EXPECT_FALSE(ranks.groups[1]->send(INT32_MIN, 3, bytesOf(bytes))->wait());
 }
 
 TEST(Communicator, CallbacksRunOnceAndNotOnAThreadThatWaits) {

@@ -102,6 +102,26 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   }
 }
 
+TEST_P(MessengerConformance, OffersAreSeenUntilTheyAreReceived) {
+  for (const size_t size : {size_t{0}, size_t{5}, size_t{300000}}) {
+    SCOPED_TRACE(size);
+    auto group = GetParam().make(3);
+    const MessageId id{1, 2, 3};
+    Parcel send(2, id, size), receive(0, id, size);
+    fill(send, 0, 2);
+    Messenger& receiver = group->messenger(2);
+    EXPECT_FALSE(receiver.isOffered(0, id));
+    group->messenger(0).send(send);
+    ASSERT_TRUE(drive(*group, 3, [&] { return receiver.isOffered(0, id); }));
+    EXPECT_FALSE(receiver.isOffered(1, id));
+    EXPECT_FALSE(receiver.isOffered(0, {1, 2, 4}));
+    receiver.receive(receive);
+    ASSERT_TRUE(drive(*group, 3, [&] { return send.numFinished == 1 && receive.numFinished == 1; }));
+    EXPECT_EQ(receive.storage, send.storage);
+    EXPECT_FALSE(receiver.isOffered(0, id));
+  }
+}
+
 TEST_P(MessengerConformance, AMessageOfAnotherLengthFailsItsReceive) {
   for (const auto& [sent, expected] : {std::pair<size_t, size_t>{12, 8}, {8, 12}, {300000, 8}, {0, 5}}) {
     auto group = GetParam().make(2);

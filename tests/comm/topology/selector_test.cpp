@@ -57,6 +57,29 @@ TEST(Selector, NamesMalformedEntries) {
   EXPECT_THAT(selected("net/8"), ElementsAre(HasSubstr("'net/8'")));
 }
 
+/// "name address reason" of each interface, with + where it is selected.
+std::vector<std::string> explained(std::string_view text, const std::vector<Interface>& all = kHost) {
+  std::vector<std::string> lines;
+  for (const InterfaceChoice& choice : Selector::parse(text)->explain(all)) {
+    lines.push_back((choice.isSelected ? "+ " : "- ") + choice.interface.name + ": " + choice.reason);
+  }
+  return lines;
+}
+
+TEST(Selector, SaysWhyEachInterfaceIsTakenOrNot) {
+  EXPECT_THAT(explained(""), ElementsAre("- lo: loopback carries a job only where there is nothing else",
+                                         "+ eth0: a real interface that is up", "- eth0: its address is link-local",
+                                         "+ eth1: a real interface that is up", "+ eth10: a real interface that is up",
+                                         "- eth2: it is down", "- docker0: its name is that of a container's bridge",
+                                         "+ ib0: a real interface that is up"));
+  EXPECT_THAT(
+      explained("eth0", {kHost[2], kHost[1], kHost[3]}),
+      ElementsAre("- eth0: its address 10.0.0.5 is used", "+ eth0: selected by 'eth0'", "- eth1: not in 'eth0'"));
+  EXPECT_THAT(explained("^eth1", {kHost[1], kHost[3]}),
+              ElementsAre("+ eth0: not excluded by '^eth1'", "- eth1: excluded by '^eth1'"));
+  EXPECT_THAT(explained("", {kHost[0]}), ElementsAre("+ lo: there is nothing but loopback"));
+}
+
 TEST(IpAddress, IsPrintedAsItWasRead) {
   for (const char* text : {"10.1.2.3", "fd00::5", "::1"}) EXPECT_EQ(toString(*parseIpAddress(text)), text);
   EXPECT_FALSE(parseIpAddress("10.1.2").has_value());

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ProcessGroup's functions have in common before an operation starts: checks of torch's arguments, in the words of
+// torch's Gloo backend, and their translation into calls of ours. Everything here throws ValueError. Thread-safe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+#include <span>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
+#include <vector>
+
+#include "comm/collective/call.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+/// Throws what torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
+[[noreturn]] void raise(const Status& status);
+
+template <typename T>
+T valueOrThrow(StatusOr<T> result) {
+  if (!result.isOk()) raise(result.status());
+  return std::move(result.value());
+}
+
+/// The tensor of an operation that takes one tensor per rank.
+at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation);
+void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation);
+/// Checks that there is one of `what` per rank.
+void checkCount(size_t count, size_t expected, const char* operation, const char* what);
+/// Checks that `whole` is as large as `count` times `part`.
+void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation);
+
+/// Sets the call's operation and type for reducing elements like those of `tensor`.
+void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
+/// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.
+Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
+           const char* what);
+
+}  // namespace agspeed::comm

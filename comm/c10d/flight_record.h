@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlightRecorder: what the groups of a process did last, for the day one of them fails, and sums over all they did.
+//
+// Each group has a ring of its latest operations (FlightRing), which records what an operation is about when it starts
+// and looks up how it ended when somebody asks. Recording costs a lock and, once the ring has gone round, no
+// allocation. A ring holds an operation's handle only until it sees that it ended.
+//
+// When something fails the record of all groups is written as JSON to the folder AGSPEED_FLIGHT_RECORD_DIR, if set, as
+// flight-record-rank<R>.json. Times are seconds since 1970. Thread-safety: all functions, from any thread. Ownership:
+// shared; rings keep their recorder, a recorder forgets rings that nobody holds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/collective/call.h"
+#include "comm/collective/operation.h"
+
+namespace agspeed::comm {
+
+/// What is known of an operation when it starts.
+struct FlightFacts {
+  std::string_view name;  ///< "all_reduce", of static lifetime
+  uint64_t sequence = 0;  ///< of the group
+  DType dtype = DType::kU8;
+  int rank = -1;     ///< the root's, or the peer's of a message; -1: none
+  int64_t tag = -1;  ///< of a message; -1: none
+  Clock::time_point started;
+  Clock::duration timeout{};
+};
+
+/// Sums over the operations of one name.
+struct OperationTotals {
+  uint64_t numStarted = 0;
+  uint64_t numEnded = 0;  ///< also those that failed
+  uint64_t numFailed = 0;
+  uint64_t numBytes = 0;  ///< of input or output, whichever is more at this rank
+  double seconds = 0;     ///< from start to end, of those that ended
+};
+
+class FlightRing;
+
+class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
+ public:
+  static constexpr size_t kEntries = 512;  ///< per group
+
+  FlightRecorder(int rank, int size) : rank_(rank), size_(size) {}
+
+  /// A ring for a new group whose members are `ranks` of the world.
+  std::shared_ptr<FlightRing> addGroup(std::string name, std::vector<int> ranks);
+  std::map<std::string, OperationTotals> totals();
+  /// All rings as JSON; `reason` says why somebody wanted to know.
+  std::string toJson(const std::string& reason);
+  /// Writes toJson() to the folder for it, if there is one. A failure to write is logged.
+  void write(const std::string& reason);
+
+ private:
+  friend class FlightRing;
+
+  std::vector<std::shared_ptr<FlightRing>> rings();
+
+  const int rank_;
+  const int size_;
+  std::mutex mutex_;  ///< after a ring's own; guards what follows
+  std::vector<std::weak_ptr<FlightRing>> rings_;
+  std::map<std::string, OperationTotals, std::less<>> totals_;
+};
+
+class FlightRing {
+ public:
+  FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string name, std::vector<int> ranks);
+
+  /// Records that `operation` was started on these pieces.
+  void add(const FlightFacts& facts, const Pieces& input, const Pieces& output, OperationHandle operation);
+  /// Somebody learned that an operation of the group failed, or gave up waiting: writes the record, at the first time.
+  void failed(const std::string& reason);
+
+ private:
+  friend class FlightRecorder;
+
+  struct Entry {
+    FlightFacts facts;
+    std::vector<uint64_t> inputSizes, outputSizes;  ///< elements
+    double startedAt = 0;
+    OperationHandle operation;  ///< null once it is known how it ended
+    Clock::time_point ended;
+    std::string error;
+  };
+
+  /// Takes note of how the entry's operation ended. Returns: whether it has. These three require the lock.
+  bool settle(Entry& entry);
+  void settleFirst();
+  void settleAll();
+
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const std::string name_;
+  const std::vector<int> ranks_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;  ///< number n at n modulo kEntries
+  uint64_t numAdded_ = 0;
+  uint64_t firstOpen_ = 0;  ///< all earlier ones are settled
+  bool hasFailed_ = false;
+};
+
+}  // namespace agspeed::comm

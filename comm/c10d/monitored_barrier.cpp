@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/monitored_barrier.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kLongestPause{50};
+const std::string kEverybodyCame = "everybody came";
+
+// Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> how many entered
+// it; outcome/<number> what came of it, set once.
+std::string key(const MonitoredBarrier& barrier, const char* what, uint64_t number) {
+  return "monitored/" + std::to_string(barrier.id) + "/" + what + "/" + std::to_string(number);
+}
+
+/// "Ranks 1, 3"; empty when the last ones came just now.
+StatusOr<std::string> missingRanks(TorchStore& store, const MonitoredBarrier& barrier) {
+  std::string missing;
+  int numMissing = 0;
+  for (int rank = 0; rank < barrier.size; ++rank) {
+    AG_ASSIGN_OR_RETURN(const std::optional<std::string> last,
+                        store.tryGet(key(barrier, "here", static_cast<uint64_t>(rank))));
+    const bool isHere = last.has_value() && std::strtoull(last->c_str(), nullptr, 10) >= barrier.number;
+    if (isHere || (numMissing > 0 && !barrier.areAllNamed)) continue;
+    missing += (numMissing++ > 0 ? ", " : "") + std::to_string(rank);
+  }
+  if (numMissing == 0) return std::string();
+  return (numMissing > 1 ? "Ranks " : "Rank ") + missing;
+}
+
+Status asStatus(const MonitoredBarrier& barrier, const std::string& outcome) {
+  if (outcome == kEverybodyCame) return {};
+  return unavailable("[Rank " + std::to_string(barrier.rank) + "]: " + outcome);
+}
+
+}  // namespace
+
+Status meet(TorchStore& store, const MonitoredBarrier& barrier) {
+  const auto deadline = steady_clock::now() + barrier.timeout;
+  const std::string outcomeKey = key(barrier, "outcome", barrier.number);
+  AG_RETURN_IF_ERROR(
+      store.set(key(barrier, "here", static_cast<uint64_t>(barrier.rank)), std::to_string(barrier.number)));
+  AG_ASSIGN_OR_RETURN(const int64_t numHere, store.add(key(barrier, "count", barrier.number), 1));
+  if (numHere == barrier.size) {
+    AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, kEverybodyCame));
+    return asStatus(barrier, outcome);
+  }
+  // Asks rather than waits: a wait would keep torch's store from everybody else in this process.
+  for (milliseconds pause{1}; steady_clock::now() < deadline; pause = std::min(2 * pause, kLongestPause)) {
+    AG_ASSIGN_OR_RETURN(const std::optional<std::string> outcome, store.tryGet(outcomeKey));
+    if (outcome.has_value()) return asStatus(barrier, *outcome);
+    std::this_thread::sleep_for(pause);
+  }
+  AG_ASSIGN_OR_RETURN(const std::string missing, missingRanks(store, barrier));
+  const std::string failure = missing + " failed to pass monitoredBarrier in " +
+                              std::to_string(barrier.timeout.count()) + " ms (barrier " +
+                              std::to_string(barrier.number) + " of group '" + barrier.group + "')";
+  AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, missing.empty() ? kEverybodyCame : failure));
+  return asStatus(barrier, outcome);
+}
+
+}  // namespace agspeed::comm

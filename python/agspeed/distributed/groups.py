@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups of ours behind torch's, and what torch.distributed offers to Gloo's groups only."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from torch import distributed
+
+from agspeed.errors import UserError
+from agspeed.runtime import native
+
+__all__ = ["find", "monitored_barrier", "require"]
+
+
+def find(group: Any = None) -> Any | None:
+    """Our part of one of torch's groups (the default group by default); None where it has other backends."""
+    module = native.load()
+    if module is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    whole: Any = group if group is not None else distributed.group.WORLD
+    for device in getattr(whole, "_device_types", ()):
+        backend = whole._get_backend(device)
+        if isinstance(backend, module.ProcessGroup):
+            return backend
+    return None
+
+
+def require(group: Any = None) -> Any:
+    """As `find`, but raises UserError where there is none."""
+    found = find(group)
+    if found is None:
+        raise UserError(
+            'this group has no backend "agspeed": call torch.distributed.init_process_group("agspeed") first, or pass '
+            "a group that was made with it."
+        )
+    return found
+
+
+def monitored_barrier(
+    group: Any = None, timeout: datetime.timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
+    """torch.distributed.monitored_barrier for groups of ours: a barrier that names the ranks which did not come.
+
+    It goes through the store that the group was made with. A rank that is missing leaves the group usable. Of several
+    missing ranks the lowest one is named, or all of them with `wait_all_ranks`. timeout: a timedelta, seconds, or None
+    for the group's own. Groups with other backends are handed to torch.
+
+    Raises: DistBackendError at every rank that came, also late, when one did not come in time.
+    """
+    found = find(group)
+    if isinstance(timeout, (int, float)):
+        timeout = datetime.timedelta(seconds=timeout)
+    if timeout is not None and timeout <= datetime.timedelta(0):
+        raise UserError(f"timeout={timeout} is not valid: a barrier needs some time.")
+    if found is None:
+        distributed.monitored_barrier(group, timeout, wait_all_ranks)
+    else:
+        found.monitored_barrier(timeout or datetime.timedelta(0), wait_all_ranks)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the transport of a process has done so far: counters, Prometheus text, and the record of the last operations.
+
+All of it is counted per process, over all groups that share the transport of the group asked about. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agspeed.distributed import groups
+
+__all__ = ["counters", "flight_record", "prometheus", "to_prometheus"]
+
+
+def counters(group: Any = None) -> dict[str, Any]:
+    """Rails (bytes, frames, share of the bytes sent, failovers, stalls), frames sent again, and operations by name.
+
+    Raises: UserError where the group's backend is another one.
+    """
+    found: dict[str, Any] = json.loads(groups.require(group).counters())
+    total = sum(rail["bytes_sent"] for rail in found["rails"])
+    for rail in found["rails"]:
+        rail["share"] = rail["bytes_sent"] / total if total else 0.0
+    return found
+
+
+def flight_record(group: Any = None) -> dict[str, Any]:
+    """The last operations of each group: what they were about, how they ended and how long they took.
+
+    The same document is written as flight-record-rank<R>.json to the folder AGSPEED_FLIGHT_RECORD_DIR when something
+    fails. Raises: UserError where the group's backend is another one.
+    """
+    found: dict[str, Any] = json.loads(groups.require(group).flight_record())
+    return found
+
+
+def prometheus(group: Any = None) -> str:
+    """`counters` as text for a Prometheus scraper or the textfile collector."""
+    return to_prometheus(counters(group))
+
+
+# Name without prefix -> (key in a rail or operation, help).
+_RAILS = {
+    "rail_sent_bytes_total": ("bytes_sent", "Payload bytes sent over a rail, also those sent again."),
+    "rail_received_bytes_total": ("bytes_received", "Payload bytes received over a rail."),
+    "rail_sent_frames_total": ("frames_sent", "Frames sent over a rail."),
+    "rail_failovers_total": ("failovers", "Connections of a rail that were lost, their frames handed to other rails."),
+    "rail_stalls_total": ("stalls", "Connections given up because the peer's kernel was silent."),
+}
+_OPERATIONS = {
+    "operations_total": ("started", "Operations started."),
+    "operations_failed_total": ("failed", "Operations that failed."),
+    "operation_bytes_total": ("bytes", "Bytes of the operations' input or output, whichever is more."),
+    "operation_seconds_total": ("seconds", "Time from start to end, summed over the operations that have ended."),
+}
+_PROCESS = {
+    "resent_frames_total": ("frames_resent", "Frames sent again."),
+    "duplicate_frames_total": ("frames_duplicate", "Frames that had arrived already."),
+    "acknowledgement_frames_total": ("acknowledgements_sent", "Frames that carried nothing but an acknowledgement."),
+    "refused_connections_total": ("connections_refused", "Connections of strangers."),
+}
+
+
+def to_prometheus(found: Mapping[str, Any]) -> str:
+    """The text for a document of `counters`."""
+    rank = {"rank": str(found["rank"])}
+    lines: list[str] = []
+    for name, (key, text) in _PROCESS.items():
+        lines += _metric(name, text, [(rank, found[key])])
+    for name, (key, text) in _RAILS.items():
+        rows = (({**rank, "rail": str(index), **_place(rail)}, rail[key]) for index, rail in enumerate(found["rails"]))
+        lines += _metric(name, text, rows)
+    for name, (key, text) in _OPERATIONS.items():
+        rows = (({**rank, "operation": row["operation"]}, row[key]) for row in found["operations"])
+        lines += _metric(name, text, rows)
+    return "\n".join(lines) + "\n"
+
+
+def _place(rail: Mapping[str, Any]) -> dict[str, str]:
+    return {"interface": rail["interface"], "address": rail["address"]}
+
+
+def _metric(name: str, text: str, rows: Any) -> Iterator[str]:
+    full = f"agspeed_comm_{name}"
+    yield f"# HELP {full} {text}"
+    yield f"# TYPE {full} counter"
+    for labels, value in rows:
+        shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in labels.items())
+        yield f"{full}{{{shown}}} {value}"
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/topology/interfaces.h"
+#include "python/csrc/bindings.h"
+#include "python/csrc/status_to_python.h"
+#include "runtime/base/knobs.h"
+
+namespace agspeed::python {
+namespace {
+
+/// The variable that selects interfaces, and its value; both empty when none is set.
+std::pair<std::string, std::string> selection() {
+  const Knobs& all = knobs();
+  if (!all.socketInterfaces.empty()) return {"AGSPEED_SOCKET_IFNAME", all.socketInterfaces};
+  if (!all.socketInterfacesNccl.empty()) return {"NCCL_SOCKET_IFNAME", all.socketInterfacesNccl};
+  if (!all.socketInterfacesGloo.empty()) return {"GLOO_SOCKET_IFNAME", all.socketInterfacesGloo};
+  return {};
+}
+
+pybind11::dict explainInterfaces() {
+  const auto [variable, text] = selection();
+  const comm::Selector selector = unwrap(comm::Selector::parse(text));
+  pybind11::list interfaces;
+  for (const comm::InterfaceChoice& choice : selector.explain(unwrap(comm::listInterfaces()))) {
+    pybind11::dict found;
+    found["name"] = choice.interface.name;
+    found["address"] = comm::toString(choice.interface.address);
+    found["prefix_bits"] = choice.interface.prefixBits;
+    found["is_up"] = choice.interface.isUp;
+    found["is_selected"] = choice.isSelected;
+    found["reason"] = choice.reason;
+    interfaces.append(found);
+  }
+  pybind11::dict result;
+  result["variable"] = variable;
+  result["selector"] = text;
+  result["interfaces"] = interfaces;
+  return result;
+}
+
+}  // namespace
+
+void bindNetwork(pybind11::module_& module) { module.def("explain_interfaces", &explainInterfaces); }
+
+}  // namespace agspeed::python

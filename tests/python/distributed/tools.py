@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests of any-source receives, barriers with names, flight records and counters."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+import agspeed.distributed as agspeed_distributed
+
+
+def error_of(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# --- receives from any source -----------------------------------------------------------------------------------------
+
+
+def received_from_anybody(count: int, rounds: int) -> list[tuple[int, float]]:
+    """(source, value) of the messages in the order in which rank 0 received them; the others send 100 r + round."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = []
+    if rank == 0:
+        for _ in range(rounds * (size - 1)):
+            tensor = torch.zeros(count)
+            source = dist.recv(tensor, tag=5)
+            assert torch.equal(tensor, torch.full((count,), float(tensor[0])))
+            found.append((source, float(tensor[0])))
+    else:
+        for round_ in range(rounds):
+            dist.send(torch.full((count,), 100.0 * rank + round_), dst=0, tag=5)
+    dist.barrier()
+    return found
+
+
+def received_beside_known_sources() -> list[float]:
+    """Two receives from anybody under way, one from the last rank of another tag between them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    last = size - 1
+    found: list[float] = []
+    if rank == 0:
+        tensors = [torch.zeros(3) for _ in range(3)]
+        works = [dist.irecv(tensors[0], tag=1), dist.irecv(tensors[1], src=last, tag=2), dist.irecv(tensors[2], tag=1)]
+        for work in works:
+            work.wait()
+        assert works[0].source_rank() == works[2].source_rank() == last
+        found = [float(tensor[0]) for tensor in tensors]
+    elif rank == last:
+        time.sleep(0.05)  # after the receives were started
+        for value, tag in ((1.0, 1), (2.0, 2), (3.0, 1)):
+            dist.send(torch.full((3,), value), dst=0, tag=tag)
+    dist.barrier()
+    return found
+
+
+def nobody_sends() -> str:
+    group = dist.new_group(timeout=datetime.timedelta(seconds=0.5))
+    return error_of(lambda: dist.recv(torch.zeros(2), group=group)) if dist.get_rank() == 0 else ""
+
+
+# --- barriers that name the missing -----------------------------------------------------------------------------------
+
+
+def everybody_meets(times: int) -> int:
+    for _ in range(times):
+        agspeed_distributed.monitored_barrier(timeout=20.0)
+    return times
+
+
+def somebody_is_late(late: list[int], wait_all_ranks: bool) -> tuple[str, float]:
+    """What each rank reads when some come after the timeout, and that the group goes on working."""
+    dist.barrier()
+    if dist.get_rank() in late:
+        time.sleep(3.0)
+    barrier = agspeed_distributed.monitored_barrier
+    message = error_of(lambda: barrier(timeout=datetime.timedelta(seconds=1), wait_all_ranks=wait_all_ranks))
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    barrier(timeout=20.0)
+    return message, float(tensor)
+
+
+def subgroups_meet() -> str:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = [dist.new_group([0, 1]), dist.new_group(list(range(size)))]
+    if rank < 2:
+        agspeed_distributed.monitored_barrier(groups[0], timeout=20.0)
+    dist.barrier()
+    if rank == size - 1:
+        return ""
+    return error_of(lambda: agspeed_distributed.monitored_barrier(groups[1], timeout=1.0))
+
+
+# --- records and counters ---------------------------------------------------------------------------------------------
+
+
+def recorded(count: int) -> dict[str, Any]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.all_reduce(torch.ones(count, dtype=torch.bfloat16))
+    whole = torch.empty(size * 4, dtype=torch.int64)
+    dist.all_gather_into_tensor(whole, torch.ones(4, dtype=torch.int64))
+    if rank == 0:
+        dist.send(torch.ones(7), dst=1, tag=3)
+    if rank == 1:
+        dist.recv(torch.ones(7), src=0, tag=3)
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.broadcast(torch.ones(5), src=0, group=pair)
+    return agspeed_distributed.flight_record()
+
+
+def recorded_often(times: int) -> dict[str, Any]:
+    tensor = torch.ones(1)
+    for _ in range(times):
+        dist.all_reduce(tensor)
+    return agspeed_distributed.flight_record()
+
+
+def recorded_failure() -> dict[str, Any]:
+    """Rank 0 calls with another size; everybody's record of it."""
+    dist.all_reduce(torch.ones(4))
+    error_of(lambda: dist.all_reduce(torch.ones(8 if dist.get_rank() == 0 else 9)))
+    return agspeed_distributed.flight_record()
+
+
+def counted(count: int) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Counters before and after one all_reduce of `count` elements, and the text for Prometheus."""
+    dist.barrier()
+    before = agspeed_distributed.counters()
+    dist.all_reduce(torch.ones(count))
+    dist.barrier()
+    return before, agspeed_distributed.counters(), agspeed_distributed.prometheus()
+
+
+def traced(folder: Path, count: int) -> dict[str, Any]:
+    """The timeline of five operations and a pause."""
+    dist.all_reduce(torch.ones(3))
+    path = folder / f"trace-{dist.get_rank()}.json"
+    with agspeed_distributed.trace(path, interval_s=0.002):
+        for _ in range(5):
+            dist.all_reduce(torch.ones(count))
+        time.sleep(0.05)
+    return json.loads(path.read_text())
+
+
+def without_our_backend() -> tuple[str, str]:
+    agspeed_distributed.monitored_barrier(timeout=10.0)  # Gloo's own
+    return error_of(agspeed_distributed.counters), error_of(agspeed_distributed.flight_record)
