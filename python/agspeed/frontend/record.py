@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agspeed.distributed import groups, metrics
 from agspeed.frontend.region import Region
 from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
@@ -50,6 +51,7 @@ def make_report(session: Session) -> model.Report:
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = _time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.controller.has_database)
+    data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
     return model.Report(data)
 

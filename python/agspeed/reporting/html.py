@@ -69,6 +69,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["fmt"] = fmt
+    environment.globals["mean_ms"] = summary.mean_ms
     return environment
 
 

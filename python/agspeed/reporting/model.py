@@ -84,6 +84,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
         "fallbacks": [],
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
+        "communication": None,
         "warnings": [],
         "reproduce": {"command": "", "environment": {}, "plan": None},
         "kill_switch": KILL_SWITCH,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "headline", "next_steps"]
+__all__ = ["Answer", "answers", "headline", "mean_ms", "next_steps"]
 
 Json = Mapping[str, Any]
 
@@ -43,6 +43,11 @@ def headline(report: Json) -> str:
     if report["decision"]["chosen"] == "eager" or speedup is None:
         return "runs eagerly" if report["decision"]["chosen"] == "eager" else f"runs {report['decision']['chosen']}"
     return f"{fmt.ratio(speedup['estimate'])} eager's speed"
+
+
+def mean_ms(operation: Json) -> float | None:
+    """What an operation of the report's communication took on average."""
+    return 1e3 * float(operation["seconds"]) / int(operation["ended"]) if operation["ended"] else None
 
 
 def next_steps(report: Json) -> list[str]:

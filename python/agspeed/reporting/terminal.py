@@ -31,7 +31,10 @@ STATE_STYLES = {
     "skipped": "dim",
     "pending": "cyan",
 }
-_NUMBERS = ("Compile", "Cost", "Count", "Native", "Operators", "Peak", "Per step", "Speed", "Step")
+_NUMBERS = (
+    *("Compile", "Cost", "Count", "Failed", "Failovers", "Mean", "Moved", "Native", "Operators", "Peak", "Per step"),
+    *("Received", "Sent", "Share", "Speed", "Stalls", "Step"),
+)
 _MAX_ROWS = 12
 _WIDE = 100
 
@@ -58,6 +61,8 @@ def _view(report: Json, is_wide: bool) -> Group:
     if report["regions"]:
         blocks.append(_regions(report))
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
+    if report["communication"]:
+        blocks += [_rails(report["communication"]), _operations(report["communication"])]
     blocks += [Text(f"Warning: {message}", style="yellow") for message in report["warnings"][:_MAX_ROWS]]
     blocks += [_footer(report)]
     return Group(*(item for block in blocks for item in (block, Text())))
@@ -139,6 +144,35 @@ def _recompiles(report: Json) -> Table:
 def _fallbacks(report: Json) -> Table:
     rows = [[item["region"] or fmt.MISSING, *_place(item), item["reason"]] for item in report["fallbacks"]]
     return _listing("Fallbacks to eager", ("Region", "Where", "Count", "Reason"), rows)
+
+
+def _rails(communication: Json) -> Table:
+    rows = [
+        [
+            f"{rail['interface']} {rail['address']}",
+            fmt.size(rail["bytes_sent"]),
+            fmt.percent(rail["share"]),
+            fmt.size(rail["bytes_received"]),
+            fmt.count(rail["failovers"]),
+            fmt.count(rail["stalls"]),
+        ]
+        for rail in communication["rails"]
+    ]
+    return _listing("Rails", ("Rail", "Sent", "Share", "Received", "Failovers", "Stalls"), rows)
+
+
+def _operations(communication: Json) -> Table:
+    rows = [
+        [
+            row["operation"],
+            fmt.count(row["started"]),
+            fmt.size(row["bytes"]),
+            fmt.milliseconds(summary.mean_ms(row)),
+            fmt.count(row["failed"]),
+        ]
+        for row in communication["operations"]
+    ]
+    return _listing("Communication", ("Operation", "Count", "Moved", "Mean", "Failed"), rows)
 
 
 def _place(item: Json) -> tuple[str, str]:

@@ -45,6 +45,14 @@ def test_narrow_terminal_shows_whole_cells(data):
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_rails_and_operations_are_listed_where_ranks_communicate(data):
+    text = "\n".join(" ".join(line.split()) for line in terminal.as_text(data).splitlines())
+    assert "eth1 10.1.0.5 1.0 GiB 25 % 1.0 GiB 1 0" in text
+    assert "all_reduce 3,000 4.0 GiB 20.0 ms 0" in text
+    data["communication"] = None
+    assert "Rails" not in terminal.as_text(data)
+
+
 def test_tuning_says_what_is_left(data):
     data["status"] = {"state": "tuning", "reason": "timing native"}
     data["plans"][4]["state"] = "pending"
