@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 import agspeed
-from agspeed.cli import checks
+from agspeed.cli import checks, net_checks
 from agspeed.cli.console import make_console
 from agspeed.reporting import environment
 
@@ -29,12 +29,16 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--compile", action="store_true", help="also optimize and train a tiny model in a child process"
     )
+    parser.add_argument(
+        "--net", action="store_true", help="also explain which network interfaces jobs use, and what slows them down"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    wanted = [*checks.CHECKS, *([checks.compile_canary] if arguments.compile else [])]
+    wanted = [*checks.CHECKS, *(net_checks.NET_CHECKS if arguments.net else ())]
+    wanted += [checks.compile_canary] if arguments.compile else []
     found: list[checks.Check] = []
     console = make_console()
     for check in wanted:

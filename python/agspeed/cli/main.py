@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from agspeed.cli import bench, cache, config, doctor, netbed, report, version
+from agspeed.cli import bench, cache, comm, config, doctor, netbed, report, version
 from agspeed.errors import AgspeedError, UserError
 
 __all__ = ["EXIT_BAD_INPUT", "EXIT_FOUND_PROBLEMS", "EXIT_INTERRUPTED", "EXIT_OK", "main"]
@@ -20,11 +20,11 @@ EXIT_INTERRUPTED = 130
 
 _EXIT_CODES = """exit codes:
   0    everything that was asked for was done
-  1    it was done and found problems (doctor, cache verify, cache import, netbed), or it failed
+  1    it was done and found problems (doctor, cache verify, cache import, comm, netbed), or it failed
   2    wrong arguments, settings or files; nothing was changed
   130  interrupted"""
 
-_COMMANDS = (doctor, report, cache, config, bench, netbed)
+_COMMANDS = (doctor, report, cache, config, bench, comm, netbed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,13 +35,17 @@ try:
     found["native"] = _native.build_info()
 except Exception as error:
     found["native_error"] = f"{type(error).__name__}: {error}"
+try:
+    found["network"] = _native.explain_interfaces()
+except Exception as error:
+    found["network_error"] = f"{type(error).__name__}: {error}"
 print("PROBE" + json.dumps(found))
 """
 
 
 @functools.cache
 def probe() -> Mapping[str, Any]:
-    """What the child found: torch, threads, cuda, native, or torch_error and native_error with the reason."""
+    """What the child found: torch, threads, cuda, native, network; in place of what is missing x_error with why."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:

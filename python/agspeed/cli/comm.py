@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agspeed comm bench`: times collectives between ranks, started by torchrun or by itself on this host."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agspeed.errors import UserError
+from agspeed.reporting import environment
+from agspeed.reporting import format as fmt
+
+__all__ = ["add"]
+
+_EPILOG = """\
+examples:
+  agspeed comm bench --ranks 4                                   four ranks on this host, through shared memory
+  AGSPEED_SHARED_MEMORY=0 agspeed comm bench --ranks 4           the same over loopback
+  agspeed comm bench --ranks 4 --collectives all_reduce --algorithms all --html bench.html
+  torchrun --nnodes 2 --nproc-per-node 1 ... -m agspeed comm bench --sizes 1M:256M --link-rate 25gbit
+
+Sizes and bandwidths are those of nccl-tests: the bus bandwidth is what each rank's link carries at least."""
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_RATES = {"mbit": 1e6, "gbit": 1e9}
+_POLL_S = 0.05
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("comm", help="measure communication between ranks")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    bench = actions.add_parser(
+        "bench",
+        help="time collectives by size and algorithm",
+        description="Times collective operations between the ranks that torchrun started, or that --ranks starts here.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("--ranks", type=int, help="start so many ranks on this host")
+    bench.add_argument("--collectives", default="all_reduce", metavar="A,B", help="default all_reduce; or all")
+    bench.add_argument(
+        "--sizes", default="1K:64M", metavar="LIST", help="like 64K,1M, or 1K:64M for steps of 4 (default 1K:64M)"
+    )
+    bench.add_argument("--algorithms", default="auto", metavar="A,B", help="names, auto (what the plan takes), or all")
+    bench.add_argument("--dtype", default="float32", help="a type of torch (default float32)")
+    bench.add_argument("--backend", default="agspeed", help="agspeed, or another backend to compare with: gloo, nccl")
+    bench.add_argument("--seconds", type=float, default=0.3, help="about how long to time a row (default 0.3)")
+    bench.add_argument("--link-rate", metavar="RATE", help="what a host's links carry in all: adds the share of it")
+    bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    bench.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot")
+    bench.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    sizes = _sizes(arguments.sizes)
+    link_bytes = _rate(arguments.link_rate) / 8 if arguments.link_rate else None
+    if arguments.seconds <= 0:
+        raise UserError(f"--seconds {arguments.seconds:g}: write a number above 0")
+    if arguments.html is not None and arguments.html.suffix.lower() != ".html":
+        raise UserError(f"--html {arguments.html}: name a file that ends in .html")
+    if arguments.ranks is not None:
+        return _start_ranks(arguments)
+    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        raise UserError("there are no ranks: start this by torchrun, or add --ranks 4 for four ranks on this host.")
+    return _measure(arguments, sizes, link_bytes)
+
+
+# --- one rank ---------------------------------------------------------------------------------------------------------
+
+
+def _measure(arguments: argparse.Namespace, sizes: Sequence[int], link_bytes: float | None) -> int:
+    import torch
+    from torch import distributed
+
+    from agspeed.distributed import bench
+
+    dtype = getattr(torch, arguments.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(f"--dtype {arguments.dtype}: name a type of torch, like float32 or bfloat16")
+    collectives = _names(arguments.collectives, list(bench.COLLECTIVES), "--collectives")
+    known = list(dict.fromkeys(name for each in collectives for name in bench.algorithms(each)))
+    algorithms = _names(arguments.algorithms, [bench.AUTO, *known], "--algorithms")
+    request = bench.Request(collectives, sizes, algorithms, dtype, arguments.seconds)
+    try:
+        distributed.init_process_group(arguments.backend)
+    except ValueError as error:
+        raise UserError(f"--backend {arguments.backend}: {error}") from None
+    try:
+        is_first = distributed.get_rank() == 0
+        printer = _Printer(link_bytes) if is_first and not arguments.json else None
+        rows = []
+        for row in bench.measure(request):
+            rows.append(row.to_json())
+            if printer is not None:
+                printer.print(rows[-1])
+        if is_first:
+            _finish(arguments, _document(arguments, rows, distributed.get_world_size(), link_bytes))
+    finally:
+        distributed.destroy_process_group()
+    return 0 if all(row["is_correct"] for row in rows) else 1
+
+
+def _document(
+    arguments: argparse.Namespace, rows: list[dict[str, Any]], ranks: int, link_bytes: float | None
+) -> dict[str, Any]:
+    conditions = environment.describe()
+    return {
+        "kind": "agspeed.comm_bench",
+        "version": 1,
+        "created_at": conditions["created_at"],
+        "versions": conditions["versions"],
+        "machine": conditions["machine"],
+        "backend": arguments.backend,
+        "ranks": ranks,
+        "dtype": arguments.dtype,
+        "command": environment.command(),
+        "link_gbytes_per_s": link_bytes / 1e9 if link_bytes else None,
+        "rows": rows,
+    }
+
+
+def _finish(arguments: argparse.Namespace, document: dict[str, Any]) -> None:
+    if arguments.json:
+        print(json.dumps(document, indent=1))
+    if arguments.html is not None:
+        from agspeed.reporting import bench_page
+
+        arguments.html.write_text(bench_page.render(document), encoding="utf-8")
+        print(f"The plot is in {arguments.html.absolute()}.", file=sys.stderr)
+
+
+class _Printer:
+    """Prints rows as they come, under one line of titles."""
+
+    _FORMAT = "{:<15} {:<14} {:>10} {:>12} {:>12} {:>12}"
+
+    def __init__(self, link_bytes: float | None) -> None:
+        self._link_gbytes = link_bytes / 1e9 if link_bytes else None
+        titles = self._FORMAT.format("collective", "algorithm", "size", "time", "algbw GB/s", "busbw GB/s")
+        print(titles + (f" {'of the link':>12}" if self._link_gbytes else ""), flush=True)
+
+    def print(self, row: dict[str, Any]) -> None:
+        speeds = (f"{row[key]:.3f}" for key in ("algorithm_gbytes_per_s", "bus_gbytes_per_s"))
+        taken = fmt.milliseconds(row["microseconds"] / 1000)
+        line = self._FORMAT.format(row["collective"], row["algorithm"], fmt.size(row["bytes"]), taken, *speeds)
+        if self._link_gbytes:
+            line += f" {fmt.percent(row['bus_gbytes_per_s'] / self._link_gbytes):>12}"
+        print(line + ("" if row["is_correct"] else "  WRONG RESULT"), flush=True)
+
+
+# --- all ranks on this host -------------------------------------------------------------------------------------------
+
+
+def _start_ranks(arguments: argparse.Namespace) -> int:
+    """Runs this command once per rank; the first one prints. Returns 0 if all of them did."""
+    count = arguments.ranks
+    if not 2 <= count <= 256:
+        raise UserError(f"--ranks {count}: write a number from 2 to 256")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    for variable, value in (("AGSPEED_SOCKET_IFNAME", "lo"), ("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")):
+        shared[variable] = os.environ.get(variable, value)
+    command = [sys.executable, "-m", "agspeed", *_of_one_rank(arguments)]
+    processes = [
+        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(count)
+    ]
+    try:
+        return _wait(processes)
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """0 when all ended with 0; else the first other exit code, as soon as there is one."""
+    while True:
+        codes = [process.poll() for process in processes]
+        failed = next((code for code in codes if code), None)
+        if failed is not None:
+            return failed if failed > 0 else 1
+        if None not in codes:
+            return 0
+        time.sleep(_POLL_S)
+
+
+def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
+    """The command line of a single rank that does what `arguments` ask for."""
+    names = ("collectives", "sizes", "algorithms", "dtype", "backend", "seconds", "link_rate", "html")
+    given = [(name, getattr(arguments, name)) for name in names]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+    return ["comm", "bench", *options, *(["--json"] if arguments.json else [])]
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _names(text: str, known: Sequence[str], option: str) -> list[str]:
+    if text == "all":
+        return list(known)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option} {name}: use {', '.join(known)}, or all")
+    if not names:
+        raise UserError(f"{option} names nothing: use {', '.join(known)}, or all")
+    return names
+
+
+def _sizes(text: str) -> list[int]:
+    first, colon, last = text.partition(":")
+    if not colon:
+        return [_size(word) for word in text.split(",")]
+    sizes, end = [_size(first)], _size(last)
+    while sizes[-1] * 4 <= end:
+        sizes.append(sizes[-1] * 4)
+    return sizes
+
+
+def _size(word: str) -> int:
+    digits = word.strip().upper().removesuffix("IB") if word.strip()[-2:].upper() == "IB" else word.strip().upper()
+    unit = digits.lstrip("0123456789")
+    number = digits.removesuffix(unit) if unit else digits
+    if not number.isdecimal() or unit not in _UNITS or int(number) == 0:
+        raise UserError(f"--sizes {word}: write a size like 512, 64K, 1M or 1G")
+    return int(number) * _UNITS[unit]
+
+
+def _rate(text: str) -> float:
+    for unit, factor in _RATES.items():
+        number = text.lower().removesuffix(unit)
+        if number != text.lower():
+            with contextlib.suppress(ValueError):
+                if float(number) > 0:
+                    return float(number) * factor
+    raise UserError(f"--link-rate {text}: write it like 200mbit or 25gbit")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `agspeed doctor --net`: which interfaces carry a job and why, and what on this host slows them down.
+
+Same rules as in checks.py: functions without arguments that yield `Check`s, change nothing and never raise. Which
+interfaces are selected comes from the native extension, so it is what a job would do in this environment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agspeed.cli.checks import Check
+from agspeed.cli.probe import probe
+from agspeed.reporting import format as fmt
+
+__all__ = ["NET_CHECKS"]
+
+_SYSTEM = Path("/sys/class/net")
+_SETTINGS = Path("/proc/sys/net/ipv4/conf")
+_SHARED_MEMORY = Path("/dev/shm")
+_LEAST_SHARED_MEMORY = 64 << 20
+_FAST_MBITS = 10_000
+_JUMBO = 9000
+_STRICT = 1
+
+
+class _Interface(NamedTuple):
+    name: str
+    address: str
+    prefix_bits: int
+    is_selected: bool
+    reason: str
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        return ipaddress.ip_network(f"{self.address}/{self.prefix_bits}", strict=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        return ipaddress.ip_address(self.address).is_loopback
+
+    @property
+    def mtu(self) -> int:
+        return _number(_SYSTEM / self.name / "mtu")
+
+    @property
+    def mbits(self) -> int:
+        """0 where the driver does not say, as most virtual ones."""
+        return max(_number(_SYSTEM / self.name / "speed"), 0)
+
+
+def interfaces() -> Iterator[Check]:
+    """A line per interface, and a verdict on the selection."""
+    found = probe().get("network")
+    if found is None:
+        reason = str(probe().get("network_error") or probe().get("native_error", "unknown"))
+        yield Check("interfaces", "fail", f"the native extension cannot list them: {reason}", "see `agspeed doctor`")
+        return
+    for each in _all():
+        taken = "selected" if each.is_selected else "left out"
+        yield Check("interface", "ok", f"{_described(each)}: {taken}, {each.reason}")
+    names = ", ".join(dict.fromkeys(each.name for each in _all()))
+    wanted = f"{found['variable']}={found['selector']}" if found["variable"] else "no variable set"
+    chosen = _selected()
+    if not chosen:
+        detail = f"none can be used ({wanted})"
+        yield Check("interfaces", "fail", detail, f"set AGSPEED_SOCKET_IFNAME to some of {names} that are up")
+    elif all(each.is_loopback for each in chosen):
+        remedy = "none needed on one host; else export AGSPEED_SOCKET_IFNAME with the interfaces to use"
+        yield Check("interfaces", "warn", f"only loopback: ranks on other hosts cannot be reached ({wanted})", remedy)
+    else:
+        detail = f"jobs use {fmt.plural(len(chosen), 'rail')}: {', '.join(each.name for each in chosen)} ({wanted})"
+        yield Check("interfaces", "ok", detail)
+
+
+def packets() -> Iterator[Check]:
+    """Sizes of packets: equal ones, and large ones where the link is fast."""
+    chosen = [each for each in _selected() if not each.is_loopback and each.mtu > 0]
+    if not chosen:
+        return
+    sizes = sorted({each.mtu for each in chosen})
+    if len(sizes) > 1:
+        shown = ", ".join(f"{each.name} {each.mtu}" for each in chosen)
+        small = next(each for each in chosen if each.mtu == sizes[0])
+        remedy = f"ip link set dev {small.name} mtu {sizes[-1]} (if its network carries that), on all hosts"
+        yield Check("packet size", "warn", f"the rails' MTUs differ: {shown}", remedy)
+        return
+    fast = [each.name for each in chosen if each.mbits >= _FAST_MBITS and each.mtu < _JUMBO]
+    if fast:
+        detail = f"MTU {sizes[0]} on {', '.join(fast)}: more packets than such a link needs"
+        remedy = f"ip link set dev {fast[0]} mtu {_JUMBO} on all hosts, if the switches carry it"
+        yield Check("packet size", "warn", detail, remedy)
+        return
+    yield Check("packet size", "ok", f"MTU {sizes[0]} on {', '.join(each.name for each in chosen)}")
+
+
+def one_network() -> Iterator[Check]:
+    """Several rails in one IPv4 network: the kernel's defaults mix them up."""
+    chosen = [each for each in _selected() if not each.is_loopback and ":" not in each.address]
+    pairs = [pair for pair in itertools.combinations(chosen, 2) if pair[0].network.overlaps(pair[1].network)]
+    if not pairs:
+        if len(chosen) > 1:
+            yield Check("networks", "ok", "every rail has a network of its own")
+        return
+    names = list(dict.fromkeys(each.name for pair in pairs for each in pair))
+    strict = [name for name in names if _setting(name, "rp_filter") == _STRICT]
+    if strict:
+        detail = (
+            f"{', '.join(strict)} share a network, and rp_filter=1 drops what arrives on one and is routed by another"
+        )
+        yield Check("reverse path", "fail", detail, "sysctl -w " + _assignments(strict, "rp_filter", 2))
+    mixed = [n for n in names if _setting(n, "arp_ignore") < 1 or _setting(n, "arp_announce") < 2]
+    if mixed:
+        detail = (
+            f"{', '.join(mixed)} share a network and answer ARP for each other: peers' packets may all take one rail"
+        )
+        remedy = "sysctl -w " + _assignments(mixed, "arp_ignore", 1) + " " + _assignments(mixed, "arp_announce", 2)
+        yield Check("ARP", "warn", detail, remedy + "; better, give every rail a network of its own")
+    if not strict and not mixed:
+        yield Check("networks", "ok", f"{', '.join(names)} share a network, and the kernel keeps them apart")
+
+
+def shared_memory() -> Iterator[Check]:
+    try:
+        status = os.statvfs(_SHARED_MEMORY)
+    except OSError as error:
+        detail = f"{_SHARED_MEMORY} cannot be used: {error.strerror}"
+        yield Check("shared memory", "warn", detail, f"mount -t tmpfs -o size=1g tmpfs {_SHARED_MEMORY}")
+        return
+    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    text = f"{_SHARED_MEMORY}: {fmt.size(free)} free of {fmt.size(total)}"
+    if free < _LEAST_SHARED_MEMORY:
+        remedy = "docker run --shm-size=1g; in Kubernetes mount an emptyDir with medium: Memory there"
+        yield Check("shared memory", "warn", text, remedy)
+        return
+    yield Check("shared memory", "ok", text)
+
+
+def job_key() -> Iterator[Check]:
+    path = os.environ.get("AGSPEED_JOB_KEY_FILE", "")
+    if os.environ.get("AGSPEED_JOB_KEY"):
+        yield Check("job key", "ok", "set by AGSPEED_JOB_KEY: ranks authenticate each other")
+        return
+    if not path:
+        remedy = (
+            "head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; export AGSPEED_JOB_KEY_FILE=$PWD/job.key "
+            "on all hosts"
+        )
+        detail = "none: ranks agree on keys through the store, and trust whoever can write to it"
+        yield Check("job key", "warn", detail, remedy)
+        return
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        yield Check("job key", "fail", f"{path} cannot be read: {error.strerror}", "correct AGSPEED_JOB_KEY_FILE")
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield Check("job key", "fail", f"others may read or write {path}: ranks refuse it", f"chmod 600 {path}")
+        return
+    yield Check("job key", "ok", f"in {path}: ranks authenticate each other")
+
+
+NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interfaces, packets, one_network, shared_memory, job_key)
+
+
+def _all() -> list[_Interface]:
+    rows = (probe().get("network") or {}).get("interfaces", [])
+    return [_Interface(r["name"], r["address"], r["prefix_bits"], r["is_selected"], r["reason"]) for r in rows]
+
+
+def _selected() -> list[_Interface]:
+    return [each for each in _all() if each.is_selected]
+
+
+def _described(each: _Interface) -> str:
+    facts = [f"{each.name} {each.address}/{each.prefix_bits}"]
+    if each.mtu > 0:
+        facts.append(f"MTU {each.mtu}")
+    if each.mbits > 0:
+        facts.append(f"{each.mbits / 1000:g} Gbit/s")
+    node = _number(_SYSTEM / each.name / "device" / "numa_node")
+    if node >= 0:
+        facts.append(f"NUMA node {node}")
+    return ", ".join(facts)
+
+
+def _setting(name: str, setting: str) -> int:
+    """The effective value: the kernel takes the larger of the interface's and that of all."""
+    return max(_number(_SETTINGS / where / setting, 0) for where in ("all", name))
+
+
+def _assignments(names: Sequence[str], setting: str, value: int) -> str:
+    return " ".join(f"net.ipv4.conf.{name}.{setting}={value}" for name in names)
+
+
+def _number(path: Path, default: int = -1) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return default

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times collectives, sizes and algorithms, by the conventions of nccl-tests.
+
+Every rank of the default group runs `measure`; all of them get the same rows. The size of a row is that of the whole
+buffer: of all_gather's output and reduce_scatter's input, for instance. With t the time of one operation, of the rank
+that took longest, the algorithm bandwidth is size / t, and the bus bandwidth is that times the factor below: what each
+rank's link carries at least, whatever the algorithm, so it can be held against the speed of the link.
+
+To add a collective: one row in `COLLECTIVES` and the function that prepares it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed
+
+from agspeed.distributed import groups
+from agspeed.runtime import native
+
+__all__ = ["AUTO", "COLLECTIVES", "Request", "Row", "algorithms", "measure"]
+
+AUTO = "auto"
+_ROUNDS = 3
+_MAX_PER_ROUND = 500
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to time. `algorithms`: names, or "auto" for what the plan takes; a collective skips those it lacks."""
+
+    collectives: Sequence[str]
+    sizes: Sequence[int]
+    algorithms: Sequence[str] = (AUTO,)
+    dtype: torch.dtype = torch.float32
+    seconds: float = 0.3  # per row, about
+
+
+@dataclass(frozen=True)
+class Row:
+    collective: str
+    algorithm: str
+    bytes: int
+    microseconds: float
+    algorithm_gbytes_per_s: float
+    bus_gbytes_per_s: float
+    is_correct: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Prepared(NamedTuple):
+    """`fill` sets the input, `run` is what is timed, `is_correct` looks at the output of a run after a fill."""
+
+    fill: Callable[[], None]
+    run: Callable[[], Any]
+    is_correct: Callable[[], bool]
+
+
+class _Collective(NamedTuple):
+    bus_factor: Callable[[int], float]  # of the number of ranks
+    prepare: Callable[[int, torch.dtype], _Prepared]  # of elements per rank's part, whose number of ranks is the whole
+
+
+def algorithms(collective: str) -> list[str]:
+    """The algorithms of ours for a collective, in the order of their table."""
+    module = native.load()
+    return [] if module is None else [name for owner, name in module.collective_algorithms() if owner == collective]
+
+
+def measure(request: Request) -> Iterator[Row]:
+    """One row after another. Every rank must ask for the same and take all rows."""
+    ours = groups.find()
+    size = distributed.get_world_size()
+    element = torch.empty(0, dtype=request.dtype).element_size()
+    for name in request.collectives:
+        known = algorithms(name) if ours is not None else []
+        for algorithm in request.algorithms:
+            if algorithm != AUTO and algorithm not in known:
+                continue
+            if ours is not None:
+                ours.set_algorithm(name, "" if algorithm == AUTO else algorithm)
+            for wanted in request.sizes:
+                part = max(wanted // (element * size), 1)
+                prepared = COLLECTIVES[name].prepare(part, request.dtype)
+                is_correct = _agree(_is_correct(prepared), distributed.ReduceOp.MIN) == 1
+                seconds = _time(prepared.run, request.seconds)
+                speed = part * size * element / seconds / 1e9
+                factor = COLLECTIVES[name].bus_factor(size)
+                bytes_ = part * size * element
+                yield Row(name, algorithm, bytes_, 1e6 * seconds, speed, speed * factor, is_correct)
+        if ours is not None:
+            ours.set_algorithm(name, "")
+
+
+def _is_correct(prepared: _Prepared) -> float:
+    prepared.fill()
+    prepared.run()
+    return float(prepared.is_correct())
+
+
+def _time(run: Callable[[], Any], budget: float) -> float:
+    """Seconds per call: the median of rounds, each as long as the rank that took longest."""
+    run()
+    distributed.barrier()
+    once = _agree(_seconds(run, 2), distributed.ReduceOp.MAX)
+    count = min(max(int(budget / _ROUNDS / once), 1), _MAX_PER_ROUND)
+    rounds = []
+    for _ in range(_ROUNDS):
+        distributed.barrier()
+        rounds.append(_agree(_seconds(run, count), distributed.ReduceOp.MAX))
+    return statistics.median(rounds)
+
+
+def _seconds(run: Callable[[], Any], count: int) -> float:
+    started = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - started) / count
+
+
+def _agree(value: float, op: Any) -> float:
+    """The least or greatest of all ranks' values."""
+    tensor = torch.tensor([value], dtype=torch.float64)
+    distributed.all_reduce(tensor, op=op)
+    return float(tensor)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The collectives. Rank r's data is r + 1 everywhere, which every type holds for the ranks of a benchmark.
+
+
+def _filled(*tensors: torch.Tensor) -> Callable[[], None]:
+    def fill() -> None:
+        for tensor in tensors:
+            tensor.fill_(distributed.get_rank() + 1)
+
+    return fill
+
+
+def _all_are(tensor: torch.Tensor, expected: float) -> bool:
+    return bool((tensor == torch.tensor(expected).to(tensor.dtype)).all())
+
+
+def _ranks_in_order(tensor: torch.Tensor) -> bool:
+    parts = tensor.chunk(distributed.get_world_size())
+    return all(_all_are(part, rank + 1) for rank, part in enumerate(parts))
+
+
+def _sum_of_ranks() -> float:
+    size = distributed.get_world_size()
+    return size * (size + 1) / 2
+
+
+def _all_reduce(part: int, dtype: torch.dtype) -> _Prepared:
+    data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+
+    def is_correct() -> bool:
+        found = _all_are(data, _sum_of_ranks())
+        data.zero_()  # stays in range however often it is summed
+        return found
+
+    return _Prepared(_filled(data), lambda: distributed.all_reduce(data), is_correct)
+
+
+def _broadcast(part: int, dtype: torch.dtype) -> _Prepared:
+    data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+    return _Prepared(_filled(data), lambda: distributed.broadcast(data, src=0), lambda: _all_are(data, 1))
+
+
+def _reduce(part: int, dtype: torch.dtype) -> _Prepared:
+    data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+
+    def is_correct() -> bool:
+        found = distributed.get_rank() != 0 or _all_are(data, _sum_of_ranks())
+        data.zero_()
+        return found
+
+    return _Prepared(_filled(data), lambda: distributed.reduce(data, dst=0), is_correct)
+
+
+def _all_gather(part: int, dtype: torch.dtype) -> _Prepared:
+    own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+    run = lambda: distributed.all_gather_into_tensor(whole, own)  # noqa: E731
+    return _Prepared(_filled(own), run, lambda: _ranks_in_order(whole))
+
+
+def _reduce_scatter(part: int, dtype: torch.dtype) -> _Prepared:
+    own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+    run = lambda: distributed.reduce_scatter_tensor(own, whole)  # noqa: E731
+    return _Prepared(_filled(whole), run, lambda: _all_are(own, _sum_of_ranks()))
+
+
+def _all_to_all(part: int, dtype: torch.dtype) -> _Prepared:
+    sent, received = (torch.zeros(part * distributed.get_world_size(), dtype=dtype) for _ in range(2))
+    run = lambda: distributed.all_to_all_single(received, sent)  # noqa: E731
+    return _Prepared(_filled(sent), run, lambda: _ranks_in_order(received))
+
+
+def _gather(part: int, dtype: torch.dtype) -> _Prepared:
+    own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+    is_root = distributed.get_rank() == 0
+    outputs = list(whole.chunk(distributed.get_world_size())) if is_root else None
+    run = lambda: distributed.gather(own, outputs, dst=0)  # noqa: E731
+    return _Prepared(_filled(own), run, lambda: not is_root or _ranks_in_order(whole))
+
+
+def _scatter(part: int, dtype: torch.dtype) -> _Prepared:
+    own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
+    inputs = list(whole.chunk(distributed.get_world_size())) if distributed.get_rank() == 0 else None
+    run = lambda: distributed.scatter(own, inputs, src=0)  # noqa: E731
+    return _Prepared(_filled(whole), run, lambda: _all_are(own, 1))
+
+
+def _others(size: int) -> float:
+    return (size - 1) / size
+
+
+COLLECTIVES: dict[str, _Collective] = {
+    "all_reduce": _Collective(lambda size: 2 * _others(size), _all_reduce),
+    "all_gather": _Collective(_others, _all_gather),
+    "reduce_scatter": _Collective(_others, _reduce_scatter),
+    "all_to_all": _Collective(_others, _all_to_all),
+    "broadcast": _Collective(lambda _: 1.0, _broadcast),
+    "reduce": _Collective(lambda _: 1.0, _reduce),
+    "gather": _Collective(_others, _gather),
+    "scatter": _Collective(_others, _scatter),
+}

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agspeed comm bench`: ranks that it starts itself or that torchrun started, its rows, its page, its mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agspeed.reporting import bench_page
+from agspeed.runtime import native
+
+needs_native = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=180, env=env)
+
+
+@needs_native
+def test_ranks_on_this_host(tmp_path: Path) -> None:
+    page = tmp_path / "bench.html"
+    options = ["--collectives=all", "--algorithms=all", "--sizes=4K,1M", "--seconds=0.01", f"--html={page}", "--json"]
+    found = run("agspeed", "comm", "bench", "--ranks=2", *options)
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    rows = document["rows"]
+    assert (document["ranks"], document["backend"]) == (2, "agspeed")
+    assert {row["collective"] for row in rows} >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather"}
+    assert {row["algorithm"] for row in rows if row["collective"] == "all_reduce"} >= {"auto", "exchange", "ring"}
+    assert all(row["is_correct"] and row["microseconds"] > 0 for row in rows)
+    for row in rows:
+        factor = {"all_reduce": 1.0, "broadcast": 1.0, "reduce": 1.0}.get(row["collective"], 0.5)
+        speed = row["bytes"] / row["microseconds"] / 1e3
+        assert row["algorithm_gbytes_per_s"] == pytest.approx(speed)
+        assert row["bus_gbytes_per_s"] == pytest.approx(factor * speed)
+    assert "<svg" in page.read_text()
+
+
+@needs_native
+def test_ranks_of_torchrun() -> None:
+    options = ["--sizes=64K", "--seconds=0.01", "--link-rate=10gbit", "--dtype=bfloat16"]
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    found = run(*launcher, "agspeed", "comm", "bench", *options, AGSPEED_SOCKET_IFNAME="lo")
+    assert found.returncode == 0, found.stderr
+    titles, row = found.stdout.strip().splitlines()
+    assert titles.split()[:4] == ["collective", "algorithm", "size", "time"] and titles.endswith("of the link")
+    assert row.split()[:4] == ["all_reduce", "auto", "64.0", "KiB"] and row.endswith("%")
+
+
+def test_other_backends_can_be_timed() -> None:
+    found = run("agspeed", "comm", "bench", "--ranks=2", "--backend=gloo", "--sizes=4K", "--seconds=0.01")
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "add --ranks 4"),
+        (["--ranks", "1"], "--ranks 1: write a number from 2 to 256"),
+        (["--ranks", "2", "--sizes", "12Q"], "--sizes 12Q"),
+        (["--ranks", "2", "--sizes", "0"], "--sizes 0"),
+        (["--ranks", "2", "--link-rate", "fast"], "--link-rate fast"),
+        (["--ranks", "2", "--seconds", "0"], "--seconds 0"),
+        (["--ranks", "2", "--html", "plot.svg"], "--html plot.svg"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    agspeed: Any, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    result = agspeed("comm", "bench", *options)
+    assert result.code == 2 and words in result.err and result.err.count("\n") == 1
+
+
+@needs_native
+def test_an_unknown_collective_ends_all_ranks() -> None:
+    found = run("agspeed", "comm", "bench", "--ranks=2", "--collectives=all_redcue")
+    assert found.returncode == 2 and "all_redcue: use all_reduce, all_gather" in found.stderr
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_draws_every_algorithm_and_fetches_nothing() -> None:
+    rows = [
+        {
+            "collective": "all_reduce",
+            "algorithm": algorithm,
+            "bytes": 4**power,
+            "microseconds": 10.0 + 4**power / 500,
+            "algorithm_gbytes_per_s": speed,
+            "bus_gbytes_per_s": speed,
+            "is_correct": True,
+        }
+        for algorithm in ("auto", "<direct>")
+        for power, speed in ((5, 0.01), (8, 0.4), (12, 2.5))
+    ]
+    document = {
+        "backend": "agspeed",
+        "ranks": 4,
+        "dtype": "float32",
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "versions": {"agspeed": "0.1.0", "torch": "2.11.0"},
+        "machine": {"cpu": "a processor"},
+        "command": "agspeed comm bench",
+        "link_gbytes_per_s": 3.0,
+        "rows": rows,
+    }
+    page = bench_page.render(document)
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.found.count("svg") == 3 and tags.found.count("polyline") == 2 * 3
+    assert tags.found.count("circle") == len(rows) * 3 and "direct" not in tags.found
+    assert tags.addresses == ["data:,"] and "script" not in tags.found
+    assert "the link" in page and "&lt;direct&gt;, 16.0 MiB: 2.500 GB/s" in page
