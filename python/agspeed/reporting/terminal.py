@@ -62,7 +62,8 @@ def _view(report: Json, is_wide: bool) -> Group:
         blocks.append(_regions(report))
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
     if report["communication"]:
-        blocks += [_rails(report["communication"]), _operations(report["communication"])]
+        tables = (_rails(report["communication"]), _operations(report["communication"]))
+        blocks += [table for table in tables if table.row_count]
     blocks += [Text(f"Warning: {message}", style="yellow") for message in report["warnings"][:_MAX_ROWS]]
     blocks += [_footer(report)]
     return Group(*(item for block in blocks for item in (block, Text())))
