@@ -122,6 +122,8 @@ def load(path: str | os.PathLike[str]) -> Report:
         raise UserError(f"The report {os.fspath(path)!r} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"The report {os.fspath(path)!r} is not valid JSON: {error}.") from None
+    if isinstance(data, dict):
+        data.setdefault("communication", None)  # files of version 1 may lack it
     try:
         return Report(data)
     except UserError as error:

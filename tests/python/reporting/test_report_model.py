@@ -110,6 +110,14 @@ def test_file_that_is_no_report_is_refused(tmp_path, text):
     assert "report.json" in str(raised.value)
 
 
+def test_a_file_of_this_version_without_communication_is_read(tmp_path):
+    data = model.empty_report("mlp")
+    del data["communication"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert model.load(path).to_dict()["communication"] is None
+
+
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read: No such file"):
         model.load(tmp_path / "none.json")
