@@ -150,7 +150,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not _is_inexact(tensor):
             return tensor
         with _disable_current_modes():
-            return tensor + tensor * (self._signs(tensor) * self._eps)
+            return _displaced(tensor, tensor * (self._signs(tensor) * self._eps))
 
     def _relu(self, func: Any, x: torch.Tensor) -> torch.Tensor:
         """relu whose backward lets the gradient pass for numbers just below zero as well."""
@@ -189,11 +189,16 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.shaken(total)
         growth = math.sqrt(math.sqrt(count) / 6)
         walk = (total.abs().square() + squares).sqrt() * (self._sum_eps * growth)
-        return total + torch.maximum(walk, total.abs() * self._eps) * self._signs(total)
+        return _displaced(total, torch.maximum(walk, total.abs() * self._eps) * self._signs(total))
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
         ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
         return (ones * 2 - 1).to(like.device)
+
+
+def _displaced(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """tensor + by; infinities (of a mask, say) stay what they are."""
+    return torch.where(tensor.isinf(), tensor, tensor + by)
 
 
 def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:

@@ -137,6 +137,18 @@ def test_noise_enters_where_sums_are(name: str) -> None:
     assert 3 < steps < 20, f"{name} moved by {steps:.1f} eps"
 
 
+def test_noise_leaves_infinities_alone() -> None:
+    """As masks of attention hold them."""
+    mask = torch.zeros(8, 100, dtype=torch.double).masked_fill(draw(8, 100) < 0.5, -torch.inf)
+    with Noisy(EPS, seed=1):
+        scores = mask * 2
+        total = scores.sum(1)
+        weights = (scores + 1).softmax(1)
+    assert torch.equal(scores, mask)
+    assert torch.equal(total, mask.sum(1))
+    assert weights.isfinite().all()
+
+
 def test_noise_leaves_elementwise_operators_at_one_step() -> None:
     x = draw(64, 64).double()
     with Noisy(EPS, seed=1):
