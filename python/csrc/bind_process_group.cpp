@@ -28,6 +28,7 @@ std::vector<std::pair<std::string, std::string>> collectiveAlgorithms() {
 
 void bindProcessGroup(pybind11::module_& module) {
   namespace py = pybind11;
+  py::module_::import("torch.distributed");  // makes the base class known, whatever was imported first
   const auto released = py::call_guard<py::gil_scoped_release>();
   // The last reference may be Python's, and the destructor waits for threads that may want Python's lock.
   py::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(module, "ProcessGroup",
