@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "comm/c10d/counters.h"
@@ -22,7 +23,15 @@ StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::
   options.epoch = static_cast<uint32_t>(epoch);
   auto own = std::make_unique<TorchStore>(store, "agspeed/" + std::to_string(epoch) + "/");
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
-  return std::shared_ptr<World>(new World(std::move(own), std::move(messenger)));
+  return std::shared_ptr<World>(new World(std::move(own), std::move(messenger)), &World::end);
+}
+
+void World::end(World* world) {
+  if (!world->engine_.isOwnThread()) {
+    delete world;
+  } else {
+    std::thread([world] { delete world; }).detach();
+  }
 }
 
 std::shared_ptr<World> World::ofDefaultGroup() {

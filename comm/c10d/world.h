@@ -41,6 +41,8 @@ class World {
   TorchStore& store() { return *store_; }
 
  private:
+  /// Deletes the world; on a thread of its own where the last group went in a callback, which the engine waits for.
+  static void end(World* world);
   World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);
 
   const std::shared_ptr<FlightRecorder> recorder_;

@@ -44,6 +44,12 @@ Engine::~Engine() {
   }
 }
 
+bool Engine::isOwnThread() {
+  const std::lock_guard lock(callbackMutex_);
+  const auto isThis = [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); };
+  return isThis(backgroundThread_) || std::any_of(callbackThreads_.begin(), callbackThreads_.end(), isThis);
+}
+
 void Engine::enqueue(std::function<void()> action) {
   std::lock_guard lock(mutex_);
   actions_.push_back(std::move(action));

@@ -339,7 +339,7 @@ std::string_view Tuner::status() const {
 std::string Tuner::statusReason() const {
   if (isPaused_) return "paused by the user";
   if (phase_ == Phase::kSettled) return decision_->reason;
-  if (phase_ == Phase::kObserving) return "earning the time for the capture; nothing is captured yet";
+  if (phase_ == Phase::kObserving) return "the time for the capture is still being earned; nothing is captured yet";
   return arms_[incumbent_].spec.name + " is the best arm proven so far";
 }
 

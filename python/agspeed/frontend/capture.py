@@ -247,12 +247,13 @@ def user_location(stack: Any) -> str:
 
 
 def graph_location(gm: fx.GraphModule) -> str:
-    """ "file.py:12" where the graph's first operator comes from in the user's code, or where that code calls, or ""."""
+    """ "file.py:12" where the graph's first operator comes from, in the user's code where possible, or the user's call."""
     for node in gm.graph.nodes:
-        found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        for path, line in reversed(found):
-            if is_users(path):
-                return f"{path}:{line}"
+        traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+        found = [(path, line) for path, line in traced if not path.startswith(_PACKAGE)]
+        users = [(path, line) for path, line in found if is_users(path)]
+        for path, line in reversed(users or found):
+            return f"{path}:{line}"
     files = ((frame.filename, frame.lineno) for frame in reversed(traceback.extract_stack()))
     return next((f"{path}:{line}" for path, line in files if is_users(path) and not path.startswith("<")), "")
 

@@ -79,6 +79,8 @@ def _certainty(report: Json) -> str:
         "none": "nothing has been decided",
     }[decision["source"]]
     text = f"The choice was {origin}." if decision["source"] != "none" else "Nothing has been decided yet."
+    if decision["source"] == "measured" and all(plan["speedup"] is None for plan in report["plans"]):
+        text = "Nothing could be compared with eager in this run."
     if speedup is not None:
         text = (
             f"{fmt.percent(speedup['confidence'])} interval {fmt.interval(speedup)} of eager's speed, from "

@@ -236,14 +236,34 @@ def split_in_halves() -> tuple[int, float]:
     return part.size(), float(tensor)
 
 
-def dropped_with_a_callback() -> bool:
-    """A group whose last reference goes while a callback of its future waits for Python's lock."""
+def _group_outside_torch(name: str) -> Any:
+    """A group of all ranks that torch does not know: its last reference is the caller's."""
     rank, size = dist.get_rank(), dist.get_world_size()
     options = distributed_c10d._DistributedBackendOptions()
-    options.store = dist.PrefixStore("dropped", distributed_c10d._get_default_store())
+    options.store = dist.PrefixStore(name, distributed_c10d._get_default_store())
     options.group_rank, options.group_size, options.global_ranks_in_group = rank, size, list(range(size))
-    options.group_id, options.timeout = "dropped", datetime.timedelta(seconds=20)
-    group = native.load().create_process_group(options)
+    options.group_id, options.timeout = name, datetime.timedelta(seconds=20)
+    module = native.load()
+    assert module is not None
+    return module.create_process_group(options)
+
+
+def dropped_in_a_callback() -> bool:
+    """A group whose last reference is a callback's, which runs on a thread of the group."""
+    groups = [_group_outside_torch("dropped in a callback")]
+    called = threading.Event()
+    work = groups[0].allreduce([torch.ones(4)])
+    future = work.get_future().then(lambda _: (time.sleep(0.2), groups.clear(), called.set()))
+    work.wait()
+    del work, future
+    is_called = called.wait(10)
+    time.sleep(0.2)  # the group ends now
+    return is_called
+
+
+def dropped_with_a_callback() -> bool:
+    """A group whose last reference goes while a callback of its future waits for Python's lock."""
+    group = _group_outside_torch("dropped")
     called = threading.Event()
     work = group.allreduce([torch.ones(4)])
     future = work.get_future().then(lambda _: (time.sleep(0.2), called.set()))

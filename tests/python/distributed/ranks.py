@@ -102,6 +102,8 @@ def _serve(rank: int, size: int, connection: Connection, variables: dict[str, st
                 world_size=size,
                 timeout=datetime.timedelta(seconds=_TIMEOUT_S / 2),
             )
+            # Kept until the next call: torch's Gloo aborts when a callback of its own drops the last reference.
+            alive = distributed.group.WORLD  # noqa: F841
             try:
                 torch.manual_seed(1000 + rank)
                 result = getattr(importlib.import_module(module), name)(**arguments)

@@ -154,6 +154,8 @@ def test_a_group_can_be_split(ranks: Ranks, tmp_path: Path) -> None:
 
 def test_a_group_dropped_with_a_callback_under_way_ends(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(programs.dropped_with_a_callback, tmp_path, "gloo") == [True] * ranks.size
+    assert ranks.run(programs.dropped_in_a_callback, tmp_path, "gloo") == [True] * ranks.size
+    assert ranks.run(programs.subgroups, tmp_path)  # the processes live
 
 
 @pytest.mark.parametrize("imports", ["import agspeed, torch", "import torch, agspeed"])

@@ -66,6 +66,7 @@ def test_eager_is_a_result_too():
     assert summary.headline(data) == "runs eagerly"
     data["status"]["reason"] = data["decision"]["why"]
     assert answer(data, "What was chosen") == "eager, because nothing beat it by 1 %. Status: eager."
+    assert answer(data, "How sure") == "Nothing could be compared with eager in this run."
     assert "untouched model" in answer(data, "Is it right")
     assert answer(data, "What it cost") == "Nothing so far."
     assert answer(data, "What to do next") == "Nothing: training runs as it did before."
