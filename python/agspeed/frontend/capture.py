@@ -247,7 +247,7 @@ def user_location(stack: Any) -> str:
 
 
 def graph_location(gm: fx.GraphModule) -> str:
-    """ "file.py:12" where the graph's first operator comes from, in the user's code where possible, or the user's call."""
+    """ "file.py:12" where the graph's first operator comes from, the user's code first, or the user's call."""
     for node in gm.graph.nodes:
         traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
         found = [(path, line) for path, line in traced if not path.startswith(_PACKAGE)]

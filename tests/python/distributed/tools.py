@@ -135,8 +135,8 @@ def recorded_failure() -> dict[str, Any]:
 
 def counted(count: int) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Counters before and after one all_reduce of `count` elements, and the text for Prometheus."""
-    dist.barrier()
     before = agspeed_distributed.counters()
+    dist.barrier()  # nobody sends before all have looked
     dist.all_reduce(torch.ones(count))
     dist.barrier()
     return before, agspeed_distributed.counters(), agspeed_distributed.prometheus()
