@@ -36,7 +36,6 @@ uint64_t setSizes(std::vector<uint64_t>& sizes, const Pieces& pieces, size_t ele
 }  // namespace
 
 // --- the recorder
-// -----------------------------------------------------------------------------------------------------
 
 std::shared_ptr<FlightRing> FlightRecorder::addGroup(std::string name, std::vector<int> ranks) {
   auto ring = std::make_shared<FlightRing>(shared_from_this(), std::move(name), std::move(ranks));
@@ -122,7 +121,6 @@ void FlightRecorder::write(const std::string& reason) {
 }
 
 // --- a ring
-// -----------------------------------------------------------------------------------------------------------
 
 FlightRing::FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string name, std::vector<int> ranks)
     : recorder_(std::move(recorder)),

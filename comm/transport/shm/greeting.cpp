@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <bit>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -85,18 +86,12 @@ Greeter::Verdict Greeter::read(Pending& pending) {
 }
 
 Greeter::Verdict Greeter::answer(Pending& pending) {
-  const std::optional<Claim> claim = readClaim(*pending.request);
-  const DirectoryOptions& self = directory_.options();
-  const bool isForUs = claim && claim->to == static_cast<uint32_t>(self.rank) && claim->epoch == self.epoch &&
-                       claim->protection == self.protection && claim->from != claim->to &&
-                       claim->from < static_cast<uint32_t>(self.size);
-  if (!isForUs) return Verdict::kRefuse;
-  pending.peer = static_cast<int>(claim->from);
-  const StatusOr<const Peer*> peer = directory_.find(pending.peer, Clock::now());
-  if (!peer) return Verdict::kRefuse;
-  if (*peer == nullptr) return Verdict::kWait;  // looked for a moment ago, before it was there
-  pending.responder = Responder::answer(*pending.request, (*peer)->secret);
-  if (!pending.responder) return Verdict::kRefuse;
+  Admission admission = admit(*pending.request, directory_);
+  if (admission.verdict != Admission::Verdict::kAnswer) {
+    return admission.verdict == Admission::Verdict::kWait ? Verdict::kWait : Verdict::kRefuse;
+  }
+  pending.peer = admission.peer;
+  pending.responder = std::move(admission.responder);
   const std::array own = {bell_.page(), bell_.bell()};
   return sendMessage(pending.socket, pending.responder->reply(), own) ? Verdict::kWait : Verdict::kRefuse;
 }
@@ -116,9 +111,11 @@ void Greeter::finish(Pending& pending, Verdict verdict) {
 }
 
 void Greeter::refuse(Pending& pending, const std::string& why) {
-  AG_LOG(kInfo,
-         "rank " + std::to_string(directory_.options().rank) + " refused a connection through shared memory: " + why);
   pending_.erase(pending.self);
+  // As strangers over the network: the log gets the 1st, 2nd, 4th, 8th, ...
+  if (!std::has_single_bit(++numRefused_)) return;
+  AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) + " refused a connection through shared memory (" +
+                    std::to_string(numRefused_) + " so far): " + why);
 }
 
 }  // namespace agspeed::comm::shm

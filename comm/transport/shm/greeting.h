@@ -16,7 +16,7 @@
 
 #include "comm/rendezvous/directory.h"
 #include "comm/transport/poller.h"
-#include "comm/transport/secure/handshake.h"
+#include "comm/transport/secure/admission.h"
 #include "comm/transport/shm/doorbell.h"
 #include "comm/transport/shm/local_socket.h"
 
@@ -80,6 +80,7 @@ class Greeter final : public Poller::Handler {
   Owner& owner_;
   Poller::Id pollId_;
   std::list<Pending> pending_;  ///< oldest first
+  uint64_t numRefused_ = 0;
 };
 
 }  // namespace agspeed::comm::shm

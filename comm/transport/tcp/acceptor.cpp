@@ -73,18 +73,12 @@ Acceptor::Verdict Acceptor::read(Pending& pending) {
 }
 
 Acceptor::Verdict Acceptor::answer(Pending& pending) {
-  const std::optional<Claim> claim = readClaim(pending.bytes);
-  const DirectoryOptions& self = directory_.options();
-  const bool isForUs = claim && claim->to == static_cast<uint32_t>(self.rank) && claim->epoch == self.epoch &&
-                       claim->protection == self.protection && claim->from != claim->to &&
-                       claim->from < static_cast<uint32_t>(self.size);
-  if (!isForUs) return Verdict::kRefuse;
-  pending.peer = static_cast<int>(claim->from);
-  const StatusOr<const Peer*> peer = directory_.find(pending.peer, Clock::now());
-  if (!peer) return Verdict::kRefuse;
-  if (*peer == nullptr) return Verdict::kWait;  // looked for a moment ago, before it was there
-  pending.responder = Responder::answer(pending.bytes, (*peer)->secret);
-  if (!pending.responder) return Verdict::kRefuse;
+  Admission admission = admit(pending.bytes, directory_);
+  if (admission.verdict != Admission::Verdict::kAnswer) {
+    return admission.verdict == Admission::Verdict::kWait ? Verdict::kWait : Verdict::kRefuse;
+  }
+  pending.peer = admission.peer;
+  pending.responder = std::move(admission.responder);
   pending.size = 0;
   const iovec part = {const_cast<std::byte*>(pending.responder->reply().data()), kReplyBytes};
   return pending.socket.write(std::span(&part, 1)).numBytes == kReplyBytes ? Verdict::kWait : Verdict::kRefuse;

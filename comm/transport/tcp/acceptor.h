@@ -11,7 +11,7 @@
 #include "comm/rendezvous/directory.h"
 #include "comm/security/sealing.h"
 #include "comm/transport/poller.h"
-#include "comm/transport/secure/handshake.h"
+#include "comm/transport/secure/admission.h"
 #include "comm/transport/tcp/socket.h"
 
 namespace agspeed::comm::tcp {
