@@ -192,13 +192,15 @@ class Tuner:
     # Answers to "capture".
     def capture_finished(self, foreground_seconds: float) -> None: ...
     def capture_failed(self, reason: str, foreground_seconds: float = 0.0) -> None: ...
+    # The step reported last captured more graphs: arms go back to "waiting" for them.
+    def capture_grew(self) -> None: ...
     def expect_capture(self, foreground_seconds: float) -> None: ...
     # Answers to "compile", "wait" and "load". After a compile: "compiled" when load and gate still cost foreground time
     # (the tuner then asks for "load" once it can pay), else "ready". Seconds add up over calls.
     def arm_changed(
         self,
         arm: str,
-        state: Literal["compiling", "compiled", "ready", "rejected", "failed", "skipped"],
+        state: Literal["waiting", "compiling", "compiled", "ready", "rejected", "failed", "skipped"],
         reason: str = "",
         background_seconds: float = 0.0,
         foreground_seconds: float = 0.0,

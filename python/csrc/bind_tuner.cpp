@@ -123,6 +123,7 @@ void bindTunerClass(py::module_& module) {
       .def(py::init(create), py::arg("config"))
       .def("capture_finished", &Tuner::captureFinished, py::arg("foreground_seconds"))
       .def("capture_failed", &Tuner::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
+      .def("capture_grew", &Tuner::captureGrew)
       .def("started", &Tuner::started, py::arg("foreground_seconds"))
       .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
       .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",

@@ -31,7 +31,7 @@ StatusOr<ArmState> parseArmState(std::string_view name) {
     if (text == name) return state;
   }
   return invalidArgument("tuner: arm state \"" + std::string(name) +
-                         "\" is unknown; use compiling, compiled, ready, rejected, failed or skipped");
+                         "\" is unknown; use waiting, compiling, compiled, ready, rejected, failed or skipped");
 }
 
 std::string_view toString(ArmState state) { return kStateNames[static_cast<size_t>(state)].second; }
@@ -54,6 +54,13 @@ void Arm::reopen() {
   versusEager.clear();
   duel.clear();
   duelAgainst.clear();
+}
+
+void Arm::forget() {
+  reopen();
+  numSteps = 0;
+  shapes.clear();
+  seconds.clear();
 }
 
 bool Arm::addStep(int32_t shape, const StepReport& step, bool isUndisturbed) {

@@ -70,8 +70,10 @@ struct Arm {
   bool isDead() const {
     return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
   }
-  /// Forgets what was measured, not what was compiled.
+  /// Forgets the verdict and its evidence, not what was compiled.
   void reopen();
+  /// Forgets all steps as well: what it ran until now is no longer what it will run.
+  void forget();
   /// Records a step. Returns false for the first step of a shape class on this arm: it warms caches and is not counted.
   bool addStep(int32_t shape, const StepReport& step, bool isUndisturbed);
   /// Median of undisturbed steps at this shape, if any were seen.

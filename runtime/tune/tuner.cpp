@@ -14,6 +14,7 @@ constexpr double kHopelessRatio = 3.0;  ///< an arm all of whose first steps are
 constexpr size_t kHopelessSteps = 3;
 constexpr int32_t kMaxUncounted = 1024;  ///< steps in a row of which none could be compared
 constexpr int32_t kMaxMissed = 64;       ///< steps in a row on which the arm asked for did not run
+constexpr int32_t kMaxGrowths = 8;       ///< times that more graphs make the tuner begin again
 constexpr size_t kMaxTimeline = 2000;
 
 }  // namespace
@@ -61,6 +62,19 @@ void Tuner::captureFailed(const std::string& reason, double foregroundSeconds) {
   }
   cached_.reset();
   if (phase_ == Phase::kCapturing) phase_ = Phase::kTuning;
+}
+
+void Tuner::captureGrew() {
+  if (phase_ != Phase::kTuning || numGrowths_ >= kMaxGrowths) return;
+  ++numGrowths_;
+  trial_.reset();
+  incumbent_ = kEager;
+  for (Arm& arm : arms_) {
+    if (&arm == &arms_[kEager] || arm.isDead()) continue;
+    if (arm.state != ArmState::kCompiling) arm.state = ArmState::kWaiting;
+    arm.forget();
+  }
+  log("more", "", "another graph was captured");
 }
 
 Status Tuner::armChanged(const ArmEvent& event) {

@@ -48,7 +48,7 @@ struct Decision {
 
 /// One entry of the report's time line.
 struct TimelineEntry {
-  std::string what;  ///< capture, compile, load, trial, duel, decide, rollback, pause, resume, retune
+  std::string what;  ///< capture, compile, load, trial, duel, more, decide, rollback, pause, resume, retune
   std::string arm;
   int64_t step = 0;
   double wallSeconds = 0;
@@ -74,6 +74,10 @@ class Tuner {
   void started(double foregroundSeconds) { ledger_.addStartUp(foregroundSeconds); }
   void captureFinished(double foregroundSeconds);
   void captureFailed(const std::string& reason, double foregroundSeconds);
+  /// A step captured more graphs: the arms that live have to compile those too, and are measured anew. While tuning
+  /// only, and a bounded number of times; arms measured with graphs that run eagerly would be judged by what they
+  /// cannot do.
+  void captureGrew();
   /// A better estimate of the capture's foreground cost, e.g. from the database or from an earlier model.
   void expectCapture(double foregroundSeconds) { config_.captureSeconds = foregroundSeconds; }
   /// Returns: invalid argument for an unknown arm, or for eager.
@@ -217,6 +221,7 @@ class Tuner {
   int32_t numBlocks_ = 0;     ///< begun while shapes were many
   int32_t numUncounted_ = 0;  ///< steps in a row, compiles left out
   std::map<int32_t, EagerPeak> eagerPeaks_;
+  int32_t numGrowths_ = 0;
   int32_t numRollbacks_ = 0;
   int32_t numRetunes_ = 0;
   std::optional<int64_t> retuneAtStep_;

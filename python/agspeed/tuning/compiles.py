@@ -43,6 +43,7 @@ class Compiles:
         self._options = options
         self._child: Child | None = None
         self._batches: list[Batch] = []
+        self._passed: set[tuple[int, str]] = set()
 
     @property
     def is_idle(self) -> bool:
@@ -51,11 +52,13 @@ class Compiles:
     def start(self, name: str, wanted: Iterable[tuple[Any, str]], level: str) -> Batch | None:
         """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
 
-        Returns: None when there is nothing to do in the child; regions it cannot take have their outcome then.
+        Regions that have an outcome, or that the child is through with, are left out. Returns: None when there is
+        nothing to do in the child; regions it cannot take have their outcome then.
         """
+        new = [(region, wish) for region, wish in wanted if self.lacks(region, wish)]
         if self._child is None:
             self._child = Child()
-        jobs = [(region, job) for region, wish in wanted if (job := self._make_job(region, wish)) is not None]
+        jobs = [(region, job) for region, wish in new if (job := self._make_job(region, wish)) is not None]
         if not jobs:
             return None
         batch = Batch(name, jobs)
@@ -64,6 +67,10 @@ class Compiles:
         for _, job in jobs:
             self._child.submit(job)
         return batch
+
+    def lacks(self, region: Any, name: str) -> bool:
+        """True when neither an outcome nor the child's answer is there for candidate `name` on `region`."""
+        return name not in region.outcomes and (region.index, name) not in self._passed
 
     def poll(self) -> list[Batch]:
         """Takes in what the child has answered. Returns the batches that are finished since the last call."""
@@ -74,7 +81,7 @@ class Compiles:
         self._batches = [batch for batch in self._batches if not batch.done]
         for batch in finished:
             for region, job in batch.jobs:
-                _take_answer(region, job)
+                self._take_answer(region, job)
         return finished
 
     def is_running(self, name: str) -> bool:
@@ -95,7 +102,7 @@ class Compiles:
         for batch in self._batches:
             for region, job in batch.jobs:
                 job.answer = job.answer or {"state": "failed", "reason": reason}
-                _take_answer(region, job)
+                self._take_answer(region, job)
         self.close()
 
     def close(self) -> None:
@@ -119,13 +126,14 @@ class Compiles:
         region.outcomes[name] = Outcome(name, "skipped", reason)
         return None
 
-
-def _take_answer(region: Any, job: Job) -> None:
-    answer, name = job.answer or {}, job.candidate
-    if answer.get("state") != "ready":
-        region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
-    elif twin := _same_code(region, name, answer.get("code_digest")):
-        region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
+    def _take_answer(self, region: Any, job: Job) -> None:
+        answer, name = job.answer or {}, job.candidate
+        if answer.get("state") != "ready":
+            region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
+        elif twin := _same_code(region, name, answer.get("code_digest")):
+            region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
+        else:
+            self._passed.add((region.index, name))
 
 
 def _same_code(region: Any, name: str, digest: str | None) -> str | None:

@@ -164,6 +164,8 @@ class Controller:
         else:
             disturbed = len(session.regions) != self._regions_seen
             self._tuner.step_finished(session.plan, max(seconds, 1e-9), shape, peak, disturbed)
+            if disturbed:
+                self._tuner.capture_grew()
         self._regions_seen = len(session.regions)
 
     def _advance(self) -> None:
@@ -181,7 +183,17 @@ class Controller:
             if failed is not None:
                 self._tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
             else:
-                self._tuner.arm_changed(batch.name, "compiled", background_seconds=batch.seconds)
+                state = "waiting" if self._lacking(batch.name) else "compiled"
+                self._tuner.arm_changed(batch.name, state, background_seconds=batch.seconds)
+
+    def _lacking(self, name: str) -> bool:
+        """True when graphs were captured while plan `name` was being compiled."""
+        return any(self._compiles.lacks(region, wish) for region, wish in self._foreign(name))
+
+    def _foreign(self, name: str) -> list[tuple[Any, str]]:
+        """What plan `name` needs of the child: regions with their candidates."""
+        wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
+        return [(region, wish) for region, wish in wanted if not candidate(wish).in_process]
 
     def _first_failure(self, name: str) -> Outcome | None:
         """An outcome to blame when plan `name` is out for every region, else None."""
@@ -233,8 +245,7 @@ class Controller:
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
         self._tuner.arm_changed(name, "compiling")
-        wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
-        foreign = [(region, wish) for region, wish in wanted if not candidate(wish).in_process]
+        foreign = self._foreign(name)
         if foreign and self._compiles.start(name, foreign, level) is not None:
             return False
         failed = self._first_failure(name)

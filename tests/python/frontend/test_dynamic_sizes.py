@@ -91,6 +91,19 @@ def test_a_candidate_that_is_wrong_at_another_size_is_rejected(
     assert torch.equal(train(found, 30)[0], model()(batch(30)))
 
 
+def test_graphs_captured_while_tuning_are_compiled_before_they_are_timed() -> None:
+    found = model()
+    agspeed.optimize(found, mode="max", backends=["aot"], budget_s=60)
+    for _ in range(200):
+        train(found, 8, 24, 40)
+        if agspeed.status(found) != "tuning":
+            break
+    session = session_of(found)
+    assert session is not None and len(session.regions) >= 2
+    states = [region.outcomes["aot"].state for region in session.regions]
+    assert states == ["ready"] * len(states)
+
+
 def test_exact_and_unchecked_numerics_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong_where(monkeypatch, lambda n: n != CAPTURED)
     assert outcome(tried(numerics="exact")[1]).state == "rejected"

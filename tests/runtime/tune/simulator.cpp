@@ -127,6 +127,7 @@ void Simulator::stepOnce() {
   const Status status = tuner_->stepFinished(
       {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
   AG_CHECK(status.isOk(), status.message());
+  if (world_.grows && world_.grows(step_ - 1)) tuner_->captureGrew();
   if (!compiling_.empty() && compileLeft_ <= 0) finishCompile();
 }
 

@@ -50,6 +50,7 @@ struct World {
   std::function<double(int64_t step)> machine;                ///< speed factor of the machine by step; 1 when empty
   std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
+  std::function<bool(int64_t step)> grows;      ///< steps that capture another graph
   int32_t numShapes = 1;
   bool doShapesTakeTurns = false;  ///< else each step draws one
   double idleInflation = 1.04;

@@ -104,6 +104,28 @@ TEST(Tuner, DisturbedStepsAreNeverCompared) {
   EXPECT_EQ(simulator.outcome().chosen, "inductor") << simulator.outcome().reason;
 }
 
+TEST(Tuner, ArmsCompileGraphsCapturedWhileTuningAndAreMeasuredAnew) {
+  for (const Mode mode : {Mode::kAuto, Mode::kMax}) {
+    World world = makeWorld(5, mode);
+    world.grows = [](int64_t step) { return step == 20; };
+    // Until its second graph is compiled the best arm runs that graph operator by operator.
+    world.change = [](const std::string& arm, int64_t step) { return arm == "inductor" && step <= 20 ? 2.0 : 1.0; };
+    Simulator simulator(world);
+    simulator.run(6000);
+    const Outcome outcome = simulator.outcome();
+    EXPECT_EQ(outcome.chosen, "inductor") << toString(mode) << ": " << outcome.reason;
+    EXPECT_GE(outcome.compiles.at("inductor"), mode == Mode::kMax ? 2 : 1);
+  }
+}
+
+TEST(Tuner, AGraphAtEveryStepDoesNotKeepItTuningForEver) {
+  World world = makeWorld(5, Mode::kMax);
+  world.grows = [](int64_t) { return true; };
+  Simulator simulator(world);
+  simulator.run(4000);
+  EXPECT_NE(simulator.tuner().status(), "tuning");
+}
+
 TEST(Tuner, PauseRunsEagerAndStartsNothing) {
   for (const int64_t pausedAt : {0, 40, 300, 3000}) {
     Simulator simulator(makeWorld(2, Mode::kMax));
