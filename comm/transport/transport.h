@@ -93,8 +93,8 @@ class Transport {
   /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5)"; empty while nothing does. Its silence
   /// is then its process's.
   virtual std::string route(int) const { return "its connection"; }
-  /// About how long a small frame would take to arrive.
-  virtual double delaySeconds(int peer) const = 0;
+  /// About how long a frame of that many bytes would take to arrive if it were sent now.
+  virtual double delaySeconds(int peer, size_t numBytes) const = 0;
 };
 
 }  // namespace agspeed::comm

@@ -243,6 +243,6 @@ std::string ShmTransport::route(int peer) const {
   return lane != nullptr && lane->stage == Stage::kUp ? "shared memory" : "";
 }
 
-double ShmTransport::delaySeconds(int) const { return kDelaySeconds; }
+double ShmTransport::delaySeconds(int, size_t) const { return kDelaySeconds; }
 
 }  // namespace agspeed::comm::shm

@@ -13,8 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Frames up to this size look for the rail with the least delay.
-constexpr size_t kSmallBytes = 4096;
 /// Messages from this size on are finished at their sender by the acknowledgement, so it must not be late.
 constexpr uint64_t kLargeMessageBytes = 64 * 1024;
 constexpr uint64_t kMaxBytesDue = 256 * 1024;
@@ -114,8 +112,8 @@ int Striped::chooseRail(const Peer& peer, int rank, size_t size) const {
   for (size_t i = 0; i < rails_.size(); ++i) {
     const size_t rail = (peer.turn + i) % rails_.size();
     if (!rails_[rail]->canSend(rank)) continue;
-    if (size > kSmallBytes || rails_.size() == 1) return static_cast<int>(rail);
-    const double delay = rails_[rail]->delaySeconds(rank);
+    if (rails_.size() == 1) return static_cast<int>(rail);
+    const double delay = rails_[rail]->delaySeconds(rank, size);
     if (best == kNoRail || delay < bestDelay) {
       best = static_cast<int>(rail);
       bestDelay = delay;
@@ -194,7 +192,7 @@ std::string Striped::route(int peer) const {
   return text;
 }
 
-double Striped::delaySeconds(int peer) const { return rails_.front()->delaySeconds(peer); }
+double Striped::delaySeconds(int peer, size_t numBytes) const { return rails_.front()->delaySeconds(peer, numBytes); }
 
 Clock::time_point Striped::tick(Clock::time_point now) {
   Clock::time_point next = now + kIdleTick;

@@ -152,6 +152,11 @@ size_t Socket::unacknowledgedBytes() const {
   return ioctl(descriptor_, SIOCOUTQ, &numBytes) == 0 && numBytes > 0 ? static_cast<size_t>(numBytes) : 0;
 }
 
+size_t Socket::unsentBytes() const {
+  int numBytes = 0;
+  return ioctl(descriptor_, SIOCOUTQNSD, &numBytes) == 0 && numBytes > 0 ? static_cast<size_t>(numBytes) : 0;
+}
+
 Vitals Socket::vitals() const {
   tcp_info info = {};
   socklen_t size = sizeof(info);
@@ -161,7 +166,8 @@ Vitals Socket::vitals() const {
   vitals.packetsInFlight = info.tcpi_unacked;
   vitals.sinceLastAck = std::chrono::milliseconds(info.tcpi_last_ack_recv);
   vitals.roundTripSeconds = info.tcpi_rtt * 1e-6;
-  vitals.bytesPerSecond = static_cast<double>(info.tcpi_delivery_rate);
+  vitals.leastRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
+  vitals.busySeconds = static_cast<double>(info.tcpi_busy_time) * 1e-6;
   return vitals;
 }
 

@@ -29,8 +29,9 @@ struct Vitals {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
-  double roundTripSeconds = 0;
-  double bytesPerSecond = 0;  ///< 0 when not known yet
+  double roundTripSeconds = 0;       ///< queues included
+  double leastRoundTripSeconds = 0;  ///< as good as without them
+  double busySeconds = 0;            ///< with bytes in flight or waiting, in all; in ticks of the kernel, 1 to 10 ms
 };
 
 class Socket {
@@ -68,6 +69,8 @@ class Socket {
   Moved write(std::span<const iovec> parts) const;
   /// Bytes written that the peer's kernel has not acknowledged.
   size_t unacknowledgedBytes() const;
+  /// Those of them that have not been sent yet.
+  size_t unsentBytes() const;
   Vitals vitals() const;
 
  private:

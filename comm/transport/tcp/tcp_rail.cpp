@@ -62,9 +62,9 @@ std::string TcpRail::route(int peer) const {
   return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->isUp() ? name() : "";
 }
 
-double TcpRail::delaySeconds(int peer) const {
+double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
-  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds() : 0;
+  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds(numBytes) : 0;
 }
 
 Clock::time_point TcpRail::tick(Clock::time_point now) {

@@ -48,7 +48,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  double delaySeconds(int peer) const override;
+  double delaySeconds(int peer, size_t numBytes) const override;
 
   void writerWritable(int peer) override;
   void writerLost(int peer, LossCause cause, const std::string& why) override;

@@ -18,10 +18,18 @@ constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
 
 /// Bytes that may wait in the kernel beyond those in flight: enough that a rail never runs dry between two turns of the
-/// event loop, few enough that a slow rail does not take what a quick one could send sooner.
+/// event loop, few enough that a slow rail does not take what a quick one could send sooner. Turns of a process that is
+/// scheduled late are rare: rails that all run dry are all filled alike, the slow ones with more than their share. So a
+/// rail that was found dry gets more, for as long as that goes on.
 constexpr int kMinUnsentBytes = 32 * 1024;
-constexpr int kMaxUnsentBytes = 512 * 1024;
-constexpr double kUnsentSeconds = 2e-3;
+constexpr int kMaxUnsentBytes = 1024 * 1024;
+constexpr double kMinUnsentSeconds = 2e-3;
+constexpr double kMaxUnsentSeconds = 50e-3;
+constexpr double kUnsentDecay = 0.99;  ///< with each look at the connection, every 10 ms
+
+constexpr double kRateSeconds = 20e-3;  ///< with bytes in flight, for one measurement of the rate
+constexpr double kRateWeight = 0.25;
+constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first one
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
@@ -46,7 +54,8 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that a full socket costs no system call to wait for.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      startedAt_(Clock::now()) {}
+      startedAt_(Clock::now()),
+      unsentSeconds_(kMinUnsentSeconds) {}
 
 Writer::~Writer() {
   if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
@@ -66,6 +75,7 @@ void Writer::ready(uint32_t events) {
   if (state_ != State::kUp) return;
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterGreeting();
   if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
+    keepFilled();
     flush();
     if (canSend()) owner_.writerWritable(peer_);
   }
@@ -170,6 +180,8 @@ bool Writer::check(Clock::time_point now) {
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
   vitals_ = socket_.vitals();
+  measureRate();
+  unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
   if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) progressAt_ = now;
@@ -183,16 +195,32 @@ bool Writer::check(Clock::time_point now) {
   return true;
 }
 
+/// The kernel's own estimate is of no use: behind a shaper it is that of the burst which an idle rail lets through.
+void Writer::measureRate() {
+  const double seconds = vitals_.busySeconds - measured_.busySeconds;
+  if (seconds < kRateSeconds) return;
+  const double rate = static_cast<double>(vitals_.bytesAcked - measured_.bytesAcked) / seconds;
+  bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kRateWeight * (rate - bytesPerSecond_) : rate;
+  measured_ = vitals_;
+}
+
+/// The kernel wants more of a frame that it could not take whole. Has it waited?
+void Writer::keepFilled() {
+  if (socket_.unsentBytes() > 0) return;
+  unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
+  limitUnsent();
+}
+
 void Writer::limitUnsent() {
   const int wanted =
-      static_cast<int>(std::clamp<double>(vitals_.bytesPerSecond * kUnsentSeconds, kMinUnsentBytes, kMaxUnsentBytes));
+      static_cast<int>(std::clamp<double>(bytesPerSecond_ * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
 }
 
-double Writer::delaySeconds() const {
-  const double queued = static_cast<double>(socket_.unacknowledgedBytes());
-  return vitals_.roundTripSeconds / 2 + (vitals_.bytesPerSecond > 0 ? queued / vitals_.bytesPerSecond : 0);
+double Writer::delaySeconds(size_t numBytes) const {
+  const double bytes = static_cast<double>(socket_.unacknowledgedBytes() + numBytes);
+  return vitals_.leastRoundTripSeconds / 2 + bytes / (bytesPerSecond_ > 0 ? bytesPerSecond_ : kUnknownRate);
 }
 
 }  // namespace agspeed::comm::tcp

@@ -41,7 +41,7 @@ class Writer final : public Poller::Handler {
   bool check(Clock::time_point now);
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kStalled, why); }
-  double delaySeconds() const;
+  double delaySeconds(size_t numBytes) const;
 
   void ready(uint32_t events) override;
 
@@ -54,6 +54,8 @@ class Writer final : public Poller::Handler {
   void flush();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
+  void measureRate();
+  void keepFilled();
   void limitUnsent();
 
   Poller& poller_;
@@ -80,8 +82,12 @@ class Writer final : public Poller::Handler {
   Clock::time_point startedAt_;
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
-  int unsentBytes_ = 0;
+  int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
+  double unsentSeconds_;  ///< for how long that shall last
   Vitals vitals_;
+  Vitals measured_;  ///< when the rate was last measured
+  double bytesPerSecond_ =
+      0;  ///< that the peer's kernel acknowledges while this end has bytes for it; 0: not known yet
 };
 
 }  // namespace agspeed::comm::tcp

@@ -357,7 +357,7 @@ class Sponge final : public Transport {
   void abandon(int, ByteView) override {}
   bool isFlushed() const override { return true; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
-  double delaySeconds(int) const override { return 0; }
+  double delaySeconds(int, size_t) const override { return 0; }
 
   Sink* sink = nullptr;
   std::deque<uint64_t> tokens;

@@ -23,12 +23,16 @@ struct FakeRail final : Transport {
   void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
   bool isFlushed() const override { return true; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
-  double delaySeconds(int) const override { return delay; }
+  double delaySeconds(int, size_t numBytes) const override {
+    size_t bytes = numBytes;
+    for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
+    return secondsPerByte * static_cast<double>(bytes);
+  }
 
   Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
   int room = 100;
-  double delay = 0;
+  double secondsPerByte = 0;
   std::vector<OutgoingFrame> sent;
   std::vector<ByteView> abandoned;
 };
@@ -92,16 +96,22 @@ class StripedTest : public testing::Test {
   std::unique_ptr<Striped> striped_;
 };
 
-TEST_F(StripedTest, LargeFramesTakeTurnsOnTheRails) {
+TEST_F(StripedTest, FramesTakeTurnsOnEqualRails) {
   for (uint64_t token = 1; token <= 6; ++token) send(token);
   EXPECT_EQ(rails_[0]->sent.size(), 3u);
   EXPECT_EQ(rails_[1]->sent.size(), 3u);
 }
 
-TEST_F(StripedTest, SmallFramesTakeTheQuickestRail) {
-  rails_[0]->delay = 1;
-  for (uint64_t token = 1; token <= 3; ++token) send(token, 100);
-  EXPECT_EQ(rails_[1]->sent.size(), 3u);
+TEST_F(StripedTest, FramesOfAllSizesTakeTheRailOnWhichTheyArriveFirst) {
+  rails_[0]->secondsPerByte = 4e-6;
+  rails_[1]->secondsPerByte = 1e-6;
+  uint64_t token = 0;
+  for (const size_t size : {100, 16384}) {
+    for (const auto rail : rails_) rail->sent.clear();
+    for (int i = 0; i < 10; ++i) send(++token, size);
+    EXPECT_EQ(rails_[0]->sent.size(), 2u) << size << " bytes";
+    EXPECT_EQ(rails_[1]->sent.size(), 8u) << size << " bytes";
+  }
 }
 
 TEST_F(StripedTest, AFullRailIsLeftOut) {
