@@ -33,8 +33,8 @@ struct PlanRule {
 struct Plan {
   uint32_t version = 0;
   bool isReproducible = true;         ///< only algorithms of canonical order
-  size_t segmentBytes = 256 * 1024;   ///< of a piece
-  uint32_t window = 4;                ///< segments of each piece in flight
+  size_t segmentBytes = 128 * 1024;   ///< of a piece
+  uint32_t window = 8;                ///< segments of each piece in flight
   std::vector<uint32_t> shares = {};  ///< of ranks, where hosts are unequal; empty: equal
   std::vector<PlanRule> rules = {};   ///< the first that fits holds
 

@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace agspeed::comm::tcp {
 namespace {
@@ -128,11 +130,25 @@ int Socket::connectError() const {
 
 void Socket::prepare() const {
   setOption(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
+  avoidBbr();
   // An idle connection to a host that vanished ends after a few seconds.
   setOption(descriptor_, SOL_SOCKET, SO_KEEPALIVE, 1);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, 2);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+/// BBR takes the rate of small frames that wait behind other connections for the rate of the path, and then paces what
+/// is large at that: measured, 30 KB and a pause of 60 ms on a link of 1 Gbit/s.
+void Socket::avoidBbr() const {
+  std::array<char, 16> name = {};
+  socklen_t size = name.size() - 1;
+  if (getsockopt(descriptor_, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return;
+  if (!std::string_view(name.data()).starts_with("bbr")) return;
+  for (const std::string_view other : {"cubic", "reno"}) {
+    const auto length = static_cast<socklen_t>(other.size());
+    if (setsockopt(descriptor_, IPPROTO_TCP, TCP_CONGESTION, other.data(), length) == 0) return;
+  }
 }
 
 void Socket::limitUnsent(int numBytes) const { setOption(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, numBytes); }
@@ -167,7 +183,6 @@ Vitals Socket::vitals() const {
   vitals.sinceLastAck = std::chrono::milliseconds(info.tcpi_last_ack_recv);
   vitals.roundTripSeconds = info.tcpi_rtt * 1e-6;
   vitals.leastRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
-  vitals.busySeconds = static_cast<double>(info.tcpi_busy_time) * 1e-6;
   return vitals;
 }
 

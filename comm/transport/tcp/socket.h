@@ -31,7 +31,6 @@ struct Vitals {
   std::chrono::milliseconds sinceLastAck{0};
   double roundTripSeconds = 0;       ///< queues included
   double leastRoundTripSeconds = 0;  ///< as good as without them
-  double busySeconds = 0;            ///< with bytes in flight or waiting, in all; in ticks of the kernel, 1 to 10 ms
 };
 
 class Socket {
@@ -74,6 +73,8 @@ class Socket {
   Vitals vitals() const;
 
  private:
+  void avoidBbr() const;
+
   int descriptor_ = -1;
 };
 

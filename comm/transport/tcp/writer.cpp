@@ -27,9 +27,7 @@ constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< with each look at the connection, every 10 ms
 
-constexpr double kRateSeconds = 20e-3;  ///< with bytes in flight, for one measurement of the rate
-constexpr double kRateWeight = 0.25;
-constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first one
+constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
@@ -121,6 +119,7 @@ void Writer::readAfterGreeting() {
 }
 
 void Writer::send(const OutgoingFrame& frame) {
+  measureRate(Clock::now(), socket_.unacknowledgedBytes());
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(prefix_);
   encodeHeader(frame.header, prefix.first<kHeaderBytes>());
@@ -157,6 +156,7 @@ void Writer::flush() {
   const Moved moved = socket_.write(std::span(left).first(numLeft));
   if (!moved.isOpen) return close(LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
   written_ += moved.numBytes;
+  numBytes_ += moved.numBytes;
 }
 
 void Writer::abandon(ByteView bytes) {
@@ -170,7 +170,8 @@ bool Writer::check(Clock::time_point now) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }
   if (state_ == State::kClosed) return false;
-  if (state_ == State::kConnecting || socket_.unacknowledgedBytes() == 0) {
+  const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
+  if (numUnacknowledged == 0) {
     progressAt_ = {};
     // The peer's kernel has taken the greeting; its process may be stopped.
     if (state_ == State::kGreeting && now - startedAt_ > kGreetingTimeout) {
@@ -180,7 +181,7 @@ bool Writer::check(Clock::time_point now) {
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
   vitals_ = socket_.vitals();
-  measureRate();
+  measureRate(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
@@ -195,13 +196,10 @@ bool Writer::check(Clock::time_point now) {
   return true;
 }
 
-/// The kernel's own estimate is of no use: behind a shaper it is that of the burst which an idle rail lets through.
-void Writer::measureRate() {
-  const double seconds = vitals_.busySeconds - measured_.busySeconds;
-  if (seconds < kRateSeconds) return;
-  const double rate = static_cast<double>(vitals_.bytesAcked - measured_.bytesAcked) / seconds;
-  bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kRateWeight * (rate - bytesPerSecond_) : rate;
-  measured_ = vitals_;
+void Writer::measureRate(Clock::time_point now, size_t numUnacknowledged) {
+  // The greeting's bytes are no part of the count.
+  const uint64_t numUnderWay = std::min<uint64_t>(numUnacknowledged, numBytes_);
+  rate_.look(now, numBytes_ - numUnderWay, numUnderWay == 0, vitals_.leastRoundTripSeconds);
 }
 
 /// The kernel wants more of a frame that it could not take whole. Has it waited?
@@ -213,14 +211,15 @@ void Writer::keepFilled() {
 
 void Writer::limitUnsent() {
   const int wanted =
-      static_cast<int>(std::clamp<double>(bytesPerSecond_ * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
+      static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
 }
 
 double Writer::delaySeconds(size_t numBytes) const {
   const double bytes = static_cast<double>(socket_.unacknowledgedBytes() + numBytes);
-  return vitals_.leastRoundTripSeconds / 2 + bytes / (bytesPerSecond_ > 0 ? bytesPerSecond_ : kUnknownRate);
+  return vitals_.leastRoundTripSeconds / 2 +
+         bytes / (rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate);
 }
 
 }  // namespace agspeed::comm::tcp

@@ -11,6 +11,7 @@
 #include "comm/security/sealing.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/handshake.h"
+#include "comm/transport/tcp/rate_meter.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/transport.h"
 
@@ -54,7 +55,7 @@ class Writer final : public Poller::Handler {
   void flush();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
-  void measureRate();
+  void measureRate(Clock::time_point now, size_t numUnacknowledged);
   void keepFilled();
   void limitUnsent();
 
@@ -85,9 +86,8 @@ class Writer final : public Poller::Handler {
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
   double unsentSeconds_;  ///< for how long that shall last
   Vitals vitals_;
-  Vitals measured_;  ///< when the rate was last measured
-  double bytesPerSecond_ =
-      0;  ///< that the peer's kernel acknowledges while this end has bytes for it; 0: not known yet
+  RateMeter rate_;
+  uint64_t numBytes_ = 0;  ///< given to the kernel since it is up
 };
 
 }  // namespace agspeed::comm::tcp

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/tcp/rate_meter.h"
+
+#include <algorithm>
+
+namespace agspeed::comm::tcp {
+namespace {
+
+constexpr double kLeastSeconds = 5e-3;
+constexpr double kLeastRoundTrips = 4;  ///< so that the first one, without acknowledgements, weighs little
+constexpr uint64_t kLeastBytes = 32 * 1024;
+constexpr double kWeight = 0.25;
+
+}  // namespace
+
+void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds) {
+  const double seconds = std::chrono::duration<double>(now - since_).count();
+  const uint64_t numBytes = numAcked - ackedBefore_;
+  if (!isIdle) {
+    if (seconds < std::max(kLeastSeconds, kLeastRoundTrips * roundTripSeconds) || numBytes < kLeastBytes) return;
+    const double rate = static_cast<double>(numBytes) / seconds;
+    bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kWeight * (rate - bytesPerSecond_) : rate;
+  }
+  since_ = now;
+  ackedBefore_ = numAcked;
+}
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a connection is believed to carry: only spans in which it always had bytes to carry count.
+#include "comm/transport/tcp/rate_meter.h"
+
+#include <gtest/gtest.h>
+
+namespace agspeed::comm::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+class RateMeterTest : public ::testing::Test {
+ protected:
+  /// The connection carries that many bytes in each of so many milliseconds, and is looked at after each.
+  void carry(int numMilliseconds, uint64_t numBytes) {
+    for (int i = 0; i < numMilliseconds; ++i) {
+      now_ += milliseconds(1);
+      acked_ += numBytes;
+      meter_.look(now_, acked_, false, roundTripSeconds_);
+    }
+  }
+  void rest(int numMilliseconds) {
+    now_ += milliseconds(numMilliseconds);
+    meter_.look(now_, acked_, true, roundTripSeconds_);
+  }
+
+  Clock::time_point now_{milliseconds(1'000'000)};
+  uint64_t acked_ = 0;
+  double roundTripSeconds_ = 100e-6;
+  RateMeter meter_;
+};
+
+TEST_F(RateMeterTest, KnowsNothingOfAConnectionThatNeverHadMuchToCarry) {
+  for (int i = 0; i < 1000; ++i) {
+    rest(1);
+    carry(4, 100);
+  }
+  EXPECT_EQ(meter_.bytesPerSecond(), 0);
+}
+
+TEST_F(RateMeterTest, PausesDoNotLowerTheRate) {
+  for (int i = 0; i < 20; ++i) {
+    rest(100);
+    carry(10, 10'000);
+  }
+  EXPECT_NEAR(meter_.bytesPerSecond(), 1e7, 1e5);
+}
+
+TEST_F(RateMeterTest, FollowsAPathThatChanges) {
+  rest(1);
+  carry(100, 25'000);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 1e6);
+  carry(600, 2'500);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e6, 2e5);
+  carry(100, 25'000);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 2e6);
+}
+
+TEST_F(RateMeterTest, TheBurstAfterAPauseIsForgotten) {
+  rest(1);
+  carry(1, 128 * 1024);
+  carry(300, 6'000);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 6e6, 6e5);
+}
+
+TEST_F(RateMeterTest, TheFirstRoundTripWithoutAcknowledgementsWeighsLittle) {
+  roundTripSeconds_ = 50e-3;
+  rest(1);
+  carry(50, 0);
+  carry(1000, 10'000);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 1e7, 1e6);
+}
+
+}  // namespace
+}  // namespace agspeed::comm::tcp
