@@ -56,10 +56,10 @@ def _try_out(contest: Contest, name: str, num_bytes: int) -> tuple[float, list[f
     team, turns = contest.teams[name], _turns(contest, name)
     count = max(2, turns)
     block, sent = contest.sent_per_rail(_action(contest, name, num_bytes, count))
-    needed = count * 2 * (team.size - 1) * num_bytes
+    needed = count * 2 * (len(contest.bed.hosts) - 1) * num_bytes
     if sum(sent) < needed:
         raise RuntimeError(f"{name}: {sum(sent):,} bytes crossed the rails, {count} all-reduces need {needed:,}")
-    shares = [each / sum(sent) for each in sent]
+    shares = [each / max(sum(sent), 1) for each in sent]
     if team.side.over_mptcp and min(shares) < _LEAST_RAIL_SHARE:
         raise RuntimeError(f"{name}: the shares of its rails are {shares}; MPTCP does not use them all")
     return statistics.fmean(block.seconds[-turns:]), shares

@@ -63,7 +63,7 @@ class Contest:
 
 
 @contextmanager
-def opened(bed: netbed.Netbed, names: Sequence[str]) -> Iterator[Contest]:
+def opened(bed: netbed.Netbed, names: Sequence[str], ranks_per_host: int = 1) -> Iterator[Contest]:
     """The named sides, connected; they end when the context does."""
     contest, chosen = Contest(bed), [sides.find(name) for name in names]
     needs_mptcp = any(side.over_mptcp for side in chosen)
@@ -71,7 +71,8 @@ def opened(bed: netbed.Netbed, names: Sequence[str]) -> Iterator[Contest]:
         try:
             key = sides.job_key()
             for side in chosen:
-                contest.teams[side.name] = Team(bed, side, {**key, **(over_mptcp if side.over_mptcp else {})})
+                environment = {**key, **(over_mptcp if side.over_mptcp else {})}
+                contest.teams[side.name] = Team(bed, side, environment, ranks_per_host)
             for name in names:
                 contest.attempt(name, contest.teams[name].meet)
             yield contest

@@ -42,7 +42,12 @@ def links(rates: Sequence[Sequence[str]]) -> list[Link]:
 
 
 def stream(bed: netbed.Netbed, case: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Raw TCP around the ring over all rails: the median rate of each rail, and the share of what they can carry."""
+    """Raw TCP around the ring over all rails: the median rate of each rail, and the share of what they can carry.
+
+    One host has no ring.
+    """
+    if len(bed.hosts) < 2:
+        return {"bits_per_second": []}
     flows = netbed.stream(bed, seconds)
     found: dict[str, Any] = {
         "bits_per_second": [

@@ -26,9 +26,10 @@ def _networks(cells: Sequence[Cell]) -> str:
         usual, others = cell["rates"][0], {",".join(rates) for rates in cell["rates"]}
         rails = ", ".join(usual) if len(others) == 1 else "; ".join(sorted(others))
         stream, share = cell["stream"], cell["stream"].get("share")
-        total = f"{sum(stream['bits_per_second']) / 1e9:.2f} Gbit/s"
-        rows.append([cell["case"], str(cell["hosts"]), rails, total if share is None else f"{total}, {share:.3f}"])
-    return markdown.table(["case", "hosts", "rails of a host", "raw stream, share of the ceiling"], rows)
+        total = f"{sum(stream['bits_per_second']) / 1e9:.2f} Gbit/s" if stream["bits_per_second"] else "-"
+        carried = total if share is None else f"{total}, {share:.3f}"
+        rows.append([cell["case"], f"{cell['hosts']}, {cell['ranks']}", rails, carried])
+    return markdown.table(["case", "hosts, ranks", "rails of a host", "raw stream, share of the ceiling"], rows)
 
 
 def _all_reduce(cells: Sequence[Cell]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A side's ranks, one process per host, which stay for the whole case so that no start-up is measured.
+"""A side's ranks, processes on the hosts, which stay for the whole case so that no start-up is measured.
 
 They are asked through a socket in the file system, which network namespaces do not separate. When this process ends, by
 whatever means, they read its end and leave; the bed ends those that cannot.
@@ -25,24 +25,28 @@ _CALL_LIMIT_S = 300.0
 class Team:
     """Owned by whoever opened the bed. Asking raises RuntimeError with what the first failing rank said."""
 
-    def __init__(self, bed: netbed.Netbed, side: Side, environment: Mapping[str, str]) -> None:
+    def __init__(self, bed: netbed.Netbed, side: Side, environment: Mapping[str, str], ranks_per_host: int = 1) -> None:
         """Starts the processes and returns at once, so that several teams load torch together; then `meet`."""
         self.side = side
         folder = bed.scratch / side.name
         folder.mkdir()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(folder / "socket"))
-        self._socket.listen(len(bed.hosts))
+        size = len(bed.hosts) * ranks_per_host
+        self._socket.listen(size)
         self._connections: dict[int, Connection] = {}
         rails = ",".join(rail.name for rail in bed.hosts[0].rails)
-        self._job = bed.start(
-            [sys.executable, "-m", "benchmarks.comm.rank", str(folder / "socket"), side.backend, str(folder / "store")],
-            env={**environment, **side.variables(rails)},
-        )
+        command = [sys.executable, "-m", "benchmarks.comm.rank"]
+        command += [str(folder / "socket"), side.backend, str(folder / "store")]
+        variables = {**environment, **side.variables(rails), "WORLD_SIZE": str(size)}
+        self._jobs = [
+            bed.start(command, env={**variables, "RANK": str(rank)}, hosts=[rank // ranks_per_host])
+            for rank in range(size)
+        ]
 
     @property
     def size(self) -> int:
-        return len(self._job.tasks)
+        return len(self._jobs)
 
     def meet(self) -> None:
         """Waits until all ranks have connected and finished a first operation."""
@@ -90,11 +94,12 @@ class Team:
         self._socket.close()
         for connection in self._connections.values():
             connection.close()
-        self._job.end()
+        for job in self._jobs:
+            job.end()
 
     def _last_words(self, wait_s: float = 0.0) -> str:
         """How the first rank that has ended did so."""
-        for task in self._job.tasks.values():
+        for task in (task for job in self._jobs for task in job.tasks.values()):
             if outcome := task.wait(wait_s):
                 return f": {outcome.failure()}"
         return ""

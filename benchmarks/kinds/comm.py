@@ -31,14 +31,21 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     part = importlib.import_module(f"benchmarks.comm.{case['part']}")
     chosen = settings["sizes"] or [sizes.parse(size) for size in case.get("sizes", [])]
     names = list(dict.fromkeys([OURS, *settings["sides"]])) if settings["sides"] else case["sides"]
+    ranks_per_host = case.get("ranks_per_host", 1)
     seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)  # the bed turns it into an orderly end
     watch = Watch(spec["cores"])
     with network.build(case) as bed:
         stream = network.stream(bed, case, _STREAM_SECONDS)
-        with contest.opened(bed, names) as opened:
+        with contest.opened(bed, names, ranks_per_host) as opened:
             found = part.measure(opened, case, chosen, seconds)
-    described = {"hosts": case["hosts"], "rates": network.host_rates(case), "stream": stream, "failed": opened.failed}
+    described = {
+        "hosts": case["hosts"],
+        "ranks": case["hosts"] * ranks_per_host,
+        "rates": network.host_rates(case),
+        "stream": stream,
+        "failed": opened.failed,
+    }
     return described | found | {"environment": watch.read()}
 
 

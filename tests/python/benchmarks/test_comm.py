@@ -211,7 +211,8 @@ def estimate(value: float) -> dict[str, Any]:
 
 def comm_cell(**parts: Any) -> dict[str, Any]:
     head = {"case": "comm/x", "kind": "comm", "stresses": "", "threads": 2, "status": "ok", "wall_seconds": 1.0}
-    where = {"hosts": 2, "rates": [["100mbit"], ["50mbit"]], "failed": {"gloo-mptcp": "Traceback\nOSError: no"}}
+    where = {"hosts": 2, "ranks": 2, "rates": [["100mbit"], ["50mbit"]]}
+    where |= {"failed": {"gloo-mptcp": "Traceback\nOSError: no"}}
     return head | where | {"stream": {"bits_per_second": [9.5e7], "share": 0.99}} | parts
 
 
@@ -228,7 +229,7 @@ def test_the_tables_show_every_part() -> None:
     found = result_of(comm_cell(sizes=[reading, voided]), comm_cell(steps=[stepped]), comm_cell(changes=[changed]))
     jsonschema.validate(found, SCHEMA)
     text = table.render(found)
-    assert "| comm/x | 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 |" in text
+    assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 |" in text
     assert "| 1 MiB | 84 | 0.980 (0.970 to 0.990) | 1.5 | 4.000 (3.990 to 4.010) | gloo 12 |" in text
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
     assert "| default | 1.5 s | agspeed | 2.200 s | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130) | 0.30 s |" in text
@@ -238,6 +239,8 @@ def test_the_tables_show_every_part() -> None:
 
 TINY: dict[str, dict[str, Any]] = {
     "all_reduce": {"rates": ["100mbit", "50mbit"], "sides": ["agspeed", "gloo-list"], "sizes": ["64KiB"]},
+    "shared": {"part": "all_reduce", "hosts": 1, "ranks_per_host": 2, "rates": ["unshaped"], "sizes": ["4KiB"]}
+    | {"sides": ["agspeed", "gloo"]},
     "step": {
         "rates": ["100mbit"],
         "sides": ["agspeed"],
@@ -256,18 +259,18 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", sorted(TINY))
-def test_a_small_run_of_each_part(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(TINY))
+def test_a_small_run_of_each_part(name: str, tmp_path: Path) -> None:
     if reason := netbed.unavailable():
         pytest.skip(reason)
     case = {
-        "name": f"comm/{part}",
+        "name": f"comm/{name}",
         "kind": "comm",
-        "part": part,
+        "part": name,
         "stresses": "",
         "hosts": 2,
         "seconds": 0,
-        **TINY[part],
+        **TINY[name],
     }
     settings: dict[str, Any] = {"candidates": [], "limits": {}, "settle_seconds": 1, "steps": 0}
     settings |= {"sizes": [], "seconds": 0.0, "sides": None}
@@ -275,4 +278,4 @@ def test_a_small_run_of_each_part(part: str, tmp_path: Path) -> None:
     jsonschema.validate(found, SCHEMA)
     [cell] = found["cells"]
     assert cell["status"] == "ok" and not cell["failed"], json.dumps(cell, indent=1)
-    assert f"comm/{part}" in table.render(found)
+    assert f"comm/{name}" in table.render(found)
