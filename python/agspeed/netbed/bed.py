@@ -179,6 +179,7 @@ class Netbed:
         return [host.counters() for host in self.hosts]
 
     def _start(self, hosts: Iterable[int] | None, make: Callable[[Host], Task]) -> Job:
+        self._jobs = [job for job in self._jobs if not job.is_over]
         job = Job()
         self._jobs.append(job)  # before anything runs, so that an interruption in between ends it
         for index in range(len(self.hosts)) if hosts is None else hosts:

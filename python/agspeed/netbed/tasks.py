@@ -152,6 +152,11 @@ class Job:
     tasks: dict[int, Task] = field(default_factory=dict)
     _ended: dict[int, Outcome] = field(default_factory=dict)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all outcomes are known."""
+        return self._ended.keys() == self.tasks.keys()
+
     def wait(self, timeout_s: float = 60.0, *, check: bool = False) -> list[Outcome]:
         """Waits for all tasks. NetbedError if some still run after that time, which ends them, or with `check` if some
         ended with a code other than 0."""
