@@ -47,24 +47,6 @@ TEST(SharingMemory, ARankThatDoesNotShareIsReachedOverTheNetwork) {
   EXPECT_THAT(group[0].describe(), HasSubstr("shared memory on this host"));
 }
 
-TEST(SharingMemory, ARankThatEndsIsNamedAtOnce) {
-  NetworkGroup group(3, 1, shareMemory);
-  ASSERT_EQ(group.exchange(20, 10000, freshSeed()), "");
-  Parcel receive(2, {5, 5, 5}, 100000), send(2, {5, 5, 4}, 100000), other(1, {5, 5, 6}, 4);
-  group[0].receive(receive);
-  group[0].send(send);
-  group[0].receive(other);
-  group.drive([] { return false; }, milliseconds(20));
-  group.destroy(2);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0 && send.numFinished > 0; }));
-  EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("rank 2 is lost to rank 0: its process has ended"));
-  EXPECT_EQ(other.numFinished, 0);
-  Parcel later(2, {5, 5, 7}, 4);
-  group[0].send(later);
-  EXPECT_EQ(later.status.code(), StatusCode::kUnavailable);
-}
-
 TEST(SharingMemory, WhatWasSentArrivesThoughTheSenderEnds) {
   NetworkGroup group(2, 1, shareMemory);
   ASSERT_EQ(group.exchange(10, 100, freshSeed()), "");

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Credits: how many bytes of small messages may be under way between two ranks before they have found their receives,
+// in each direction. Every frame tells its receiver how many of its bytes have. Knows no frames; not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace agspeed::comm::framed {
+
+/// Messages of this size and larger ones wait to be asked for; they need no credit.
+constexpr uint64_t kLargeBytes = 64 * 1024;
+
+class Credits {
+ public:
+  static constexpr uint64_t kWindowBytes = 4 * 1024 * 1024;
+
+  // --- what this rank sends
+
+  /// Whether a message may be sent now; it then counts.
+  bool take(uint64_t bytes) {
+    const uint64_t cost = bytes + kMessageCost;
+    if (sent_ - consumedThere_ + cost > kWindowBytes) return false;
+    sent_ += cost;
+    return true;
+  }
+  /// The peer says how much has found its receives, ever; frames may overtake each other.
+  void returned(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
+
+  // --- what it receives
+
+  /// A message has found its receive, or is not wanted any more. Returns: whether the peer must be told now, in a frame
+  /// of its own if need be, because it has not been for long; that is then taken as done.
+  bool consume(uint64_t bytes) {
+    consumed_ += bytes + kMessageCost;
+    if (consumed_ - told_ < kWindowBytes / 4) return false;
+    told_ = consumed_;
+    return true;
+  }
+  /// What a frame that leaves now tells the peer.
+  uint64_t tell() { return told_ = consumed_; }
+
+ private:
+  /// What the bookkeeping of a message counts as, so that empty ones are bounded too.
+  static constexpr uint64_t kMessageCost = 64;
+
+  uint64_t sent_ = 0;
+  uint64_t consumedThere_ = 0;
+  uint64_t consumed_ = 0;
+  uint64_t told_ = 0;
+};
+
+}  // namespace agspeed::comm::framed

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/framed/sends.h"
+
+#include <algorithm>
+#include <string>
+
+namespace agspeed::comm::framed {
+namespace {
+
+/// A message is cut into about this many pieces, within the transport's bounds.
+constexpr uint64_t kSegmentsPerMessage = 64;
+
+}  // namespace
+
+uint64_t Sends::segmentBytes(uint64_t total) const {
+  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+  return std::clamp<uint64_t>(total / kSegmentsPerMessage, can.segmentBytes, can.maxPayloadBytes);
+}
+
+OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
+  OutgoingFrame frame;
+  frame.header.kind = kind;
+  frame.header.id = id;
+  frame.header.total = total;
+  frame.header.consumed = credits_.tell();
+  return frame;
+}
+
+Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
+  Outgoing& message = messages_.emplace_back();
+  message.self = std::prev(messages_.end());
+  message.id = id;
+  message.bytes = bytes;
+  return message;
+}
+
+void Sends::start(Transfer& transfer) {
+  const uint64_t total = transfer.bytes.size();
+  if (total < kLargeBytes && credits_.take(total)) {
+    startSmall(transfer);
+    return pair_.completions.add(transfer, {});
+  }
+  const auto asked = asked_.find(transfer.id);
+  if (asked == asked_.end()) {
+    Outgoing& message = add(transfer.id, transfer.bytes);
+    message.transfer = &transfer;
+    unasked_.emplace(transfer.id, &message);
+    return say(FrameKind::kAnnounce, transfer.id, total);
+  }
+  const uint64_t expected = asked->second;
+  asked_.erase(asked);
+  if (expected != total) {
+    say(FrameKind::kAnnounce, transfer.id, total);  // so that the receiver learns it, too
+    return pair_.completions.add(transfer, wrongLength(pair_.peer, expected, pair_.self, total, transfer.id));
+  }
+  large_.push_back(&add(transfer.id, transfer.bytes));
+  large_.back()->transfer = &transfer;
+}
+
+void Sends::startSmall(const Transfer& transfer) {
+  Outgoing& message = add(transfer.id, {});
+  message.kind = FrameKind::kEager;
+  message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
+  message.bytes = message.copy;
+  small_.push_back(&message);
+}
+
+void Sends::pump() {
+  while ((isWaiting() || !large_.empty()) && pair_.transport.canSend(pair_.peer)) {
+    if (control_.empty()) {
+      sendSegment(small_.empty() ? large_ : small_);
+      continue;
+    }
+    const Control control = control_.front();
+    control_.pop_front();
+    pair_.transport.send(pair_.peer, frameOf(control.kind, control.id, control.total));
+  }
+}
+
+void Sends::sendSegment(std::deque<Outgoing*>& queue) {
+  Outgoing& message = *queue.front();
+  const uint64_t total = message.bytes.size();
+  OutgoingFrame frame = frameOf(message.kind, message.id, total);
+  frame.header.offset = message.numSent;
+  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(total), total - message.numSent));
+  frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
+  frame.token = reinterpret_cast<uintptr_t>(&message);
+  message.numSent += frame.header.length;
+  ++message.numUnacknowledged;
+  if (message.numSent == total) {
+    message.isWhollySent = true;
+    queue.pop_front();
+  }
+  // Last: the peer may be lost within the call, and the message with it.
+  pair_.transport.send(pair_.peer, frame);
+}
+
+void Sends::acknowledged(uint64_t token) {
+  if (token == 0) return;
+  auto* message = reinterpret_cast<Outgoing*>(static_cast<uintptr_t>(token));
+  --message->numUnacknowledged;
+  if (!message->isWhollySent || message->numUnacknowledged > 0) return;
+  if (message->transfer != nullptr) pair_.completions.add(*message->transfer, {});
+  messages_.erase(message->self);
+}
+
+void Sends::asked(const MessageId& id, uint64_t total) {
+  const auto found = unasked_.find(id);
+  if (found == unasked_.end()) {
+    asked_[id] = total;
+    return;
+  }
+  Outgoing& message = *found->second;
+  unasked_.erase(found);
+  if (total == message.bytes.size()) return large_.push_back(&message);
+  // The receiver learns the same from the announcement.
+  pair_.completions.add(*message.transfer, wrongLength(pair_.peer, total, pair_.self, message.bytes.size(), id));
+  messages_.erase(message.self);
+}
+
+bool Sends::cancel(Transfer& transfer) {
+  const auto found = std::find_if(messages_.begin(), messages_.end(),
+                                  [&](const Outgoing& message) { return message.transfer == &transfer; });
+  if (found == messages_.end()) return false;
+  pair_.transport.abandon(pair_.peer, found->bytes);
+  if (const auto unasked = unasked_.find(found->id); unasked != unasked_.end() && unasked->second == &*found) {
+    unasked_.erase(unasked);
+  }
+  std::erase(large_, &*found);
+  found->transfer = nullptr;
+  found->isWhollySent = true;
+  if (found->numUnacknowledged == 0) messages_.erase(found);
+  return true;
+}
+
+const Transfer* Sends::awaited() const {
+  const auto found = std::find_if(messages_.begin(), messages_.end(), [](const Outgoing& message) {
+    return message.transfer != nullptr && !message.transfer->isPatient;
+  });
+  return found == messages_.end() ? nullptr : found->transfer;
+}
+
+void Sends::fail(const Status& status) {
+  const std::string context = "sending to rank " + std::to_string(pair_.peer) + " failed after ";
+  for (const Outgoing& message : messages_) {
+    pair_.transport.abandon(pair_.peer, message.bytes);
+    if (message.transfer == nullptr) continue;
+    const std::string part = std::to_string(message.numSent) + " of " + std::to_string(message.bytes.size()) + " bytes";
+    pair_.completions.add(*message.transfer, status.withContext(context + part));
+  }
+  messages_.clear();
+  control_.clear();
+  small_.clear();
+  large_.clear();
+  unasked_.clear();
+  asked_.clear();
+}
+
+void Sends::forgetCallers() {
+  large_.clear();
+  unasked_.clear();
+  for (Outgoing& message : messages_) {
+    if (message.transfer == nullptr) continue;
+    pair_.transport.abandon(pair_.peer, message.bytes);
+    message.transfer = nullptr;
+    message.isWhollySent = true;
+  }
+}
+
+}  // namespace agspeed::comm::framed

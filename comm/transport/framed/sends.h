@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends: all that goes to one peer: messages, and control frames about either direction.
+//
+//   small messages   finished at once; a copy waits here until it is acknowledged
+//   large messages   (kLargeBytes and more, or small ones beyond the credit) announced, unless the peer has asked for
+//                    them; sent from the caller's memory when it does, finished when acknowledged
+//
+// Control frames go before small messages, small before large. Not thread-safe; the pair and the credits outlive it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <vector>
+
+#include "comm/transport/framed/by_id.h"
+#include "comm/transport/framed/credits.h"
+#include "comm/transport/framed/pair.h"
+
+namespace agspeed::comm::framed {
+
+class Sends {
+ public:
+  Sends(const Pair& pair, Credits& credits) : pair_(pair), credits_(credits) {}
+
+  /// What it cannot send at once goes with pump().
+  void start(Transfer& transfer);
+  /// Whether the transfer was one of these. Its bytes are not read any more.
+  bool cancel(Transfer& transfer);
+  /// Queues a control frame.
+  void say(FrameKind kind, const MessageId& id = {}, uint64_t total = 0) { control_.push_back({kind, id, total}); }
+  /// Hands the transport what it takes.
+  void pump();
+
+  /// The peer has received a frame with this token.
+  void acknowledged(uint64_t token);
+  /// The peer waits for a message of this name and length.
+  void asked(const MessageId& id, uint64_t total);
+
+  /// Whether what callers take for sent, or what keeps transfers going, waits to be handed to the transport.
+  bool isWaiting() const { return !control_.empty() || !small_.empty(); }
+  bool hasSmall() const { return !small_.empty(); }
+  /// One of the unfinished transfers that are in a hurry; null when there is none.
+  const Transfer* awaited() const;
+
+  /// The peer is lost: everything ends.
+  void fail(const Status& status);
+  /// Callers' bytes are not read any more; nobody is told. Copies still go.
+  void forgetCallers();
+
+ private:
+  struct Control {
+    FrameKind kind;
+    MessageId id;
+    uint64_t total;
+  };
+  /// A message that has not ended here.
+  struct Outgoing {
+    std::list<Outgoing>::iterator self;
+    Transfer* transfer = nullptr;  ///< null: finished
+    MessageId id;
+    FrameKind kind = FrameKind::kData;
+    std::vector<std::byte> copy;
+    ByteView bytes;
+    uint64_t numSent = 0;
+    uint32_t numUnacknowledged = 0;
+    bool isWhollySent = false;
+  };
+
+  void startSmall(const Transfer& transfer);
+  Outgoing& add(const MessageId& id, ByteView bytes);
+  void sendSegment(std::deque<Outgoing*>& queue);
+  OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
+  uint64_t segmentBytes(uint64_t total) const;
+
+  const Pair& pair_;
+  Credits& credits_;
+  std::list<Outgoing> messages_;
+  std::deque<Control> control_;
+  std::deque<Outgoing*> small_;  ///< to be sent, first first
+  std::deque<Outgoing*> large_;
+  ById<Outgoing*> unasked_;  ///< announced, not asked for
+  ById<uint64_t> asked_;     ///< lengths that the peer asked for before the send was started
+};
+
+}  // namespace agspeed::comm::framed

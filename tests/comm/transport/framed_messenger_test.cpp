@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a messenger hands to its transport, and when: the test plays the transport and the peer.
+#include "comm/transport/framed_messenger.h"
+
+#include <deque>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/transport/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int kPeer = 1;
+constexpr size_t kLarge = framed::kLargeBytes;
+
+/// Keeps what it is given to send.
+struct FakeTransport final : Transport {
+  const Capabilities& capabilities() const override { return can; }
+  void attach(Sink& to) override { sink = &to; }
+  void connect(int) override {}
+  bool canSend(int) const override { return room > 0; }
+  void send(int, const OutgoingFrame& frame) override {
+    --room;
+    sent.push_back(frame);
+  }
+  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes.data()); }
+  bool isFlushed() const override { return tickActions.empty(); }
+  Clock::time_point tick(Clock::time_point now) override {
+    if (!tickActions.empty()) {
+      const auto action = std::move(tickActions.front());
+      tickActions.pop_front();
+      action();
+    }
+    return now + std::chrono::seconds(1);
+  }
+  double delaySeconds(int, size_t) const override { return 0; }
+
+  Capabilities can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = kLarge, .maxPayloadBytes = kLarge};
+  Sink* sink = nullptr;
+  int room = 100;
+  std::vector<OutgoingFrame> sent;
+  std::vector<const std::byte*> abandoned;
+  std::deque<std::function<void()>> tickActions;
+};
+
+class FramedMessengerTest : public testing::Test {
+ protected:
+  FramedMessengerTest() {
+    auto owned = std::make_unique<FakeTransport>();
+    transport = owned.get();
+    messenger = std::make_unique<FramedMessenger>(0, 2, std::move(owned), poller);
+  }
+
+  std::vector<FrameKind> sentKinds() const {
+    std::vector<FrameKind> kinds;
+    for (const OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
+    return kinds;
+  }
+  /// The header of a frame of a small message.
+  static FrameHeader part(const MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
+    FrameHeader header;
+    header.kind = FrameKind::kEager;
+    header.id = id;
+    header.total = total;
+    header.offset = offset;
+    header.length = length;
+    return header;
+  }
+  /// Returns: where it goes.
+  const std::byte* beginToArrive(const FrameHeader& header) { return transport->sink->place(kPeer, header).data(); }
+  void arrive(const FrameHeader& header, std::byte value = {}) {
+    const std::span<std::byte> target = transport->sink->place(kPeer, header);
+    std::fill(target.begin(), target.end(), value);
+    transport->sink->arrived(kPeer, header);
+  }
+  /// What the next frame tells the peer: the credit it has back.
+  uint64_t toldCredit() {
+    Parcel parcel(kPeer, {9, 9, ++numAsked}, 1);
+    messenger->send(parcel);
+    return transport->sent.back().header.consumed;
+  }
+
+  Poller poller;
+  FakeTransport* transport = nullptr;
+  std::unique_ptr<FramedMessenger> messenger;
+  uint64_t numAsked = 0;
+};
+
+TEST_F(FramedMessengerTest, ASmallMessageIsCopied) {
+  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  messenger->send(parcel);
+  EXPECT_EQ(parcel.numFinished, 1);
+  std::fill(parcel.storage.begin(), parcel.storage.end(), std::byte{0x5a});
+  ASSERT_EQ(transport->sent.size(), 1u);
+  EXPECT_EQ(transport->sent[0].payload[999], std::byte{0});
+  transport->sink->acknowledged(kPeer, transport->sent[0].token);
+}
+
+TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLargeOnes) {
+  transport->room = 0;
+  Parcel large(kPeer, {1, 2, 1}, kLarge), small(kPeer, {1, 2, 2}, 10), receive(kPeer, {1, 2, 3}, kLarge);
+  FrameHeader ready;
+  ready.kind = FrameKind::kReady;
+  ready.id = large.id;
+  ready.total = kLarge;
+  transport->sink->arrived(kPeer, ready);
+  messenger->send(large);
+  messenger->send(small);
+  messenger->receive(receive);
+  transport->room = 100;
+  transport->sink->writable(kPeer);
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kReady, FrameKind::kEager, FrameKind::kData));
+  EXPECT_EQ(large.numFinished, 0);
+  transport->sink->acknowledged(kPeer, transport->sent[2].token);
+  messenger->progress({});
+  EXPECT_EQ(large.numFinished, 1);
+  messenger->cancel(receive, unavailable("the test ends"));
+}
+
+TEST_F(FramedMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
+  Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), unasked(kPeer, {1, 2, 3}, kLarge);
+  arrive(part(arrived.id, 10, 0, 10), std::byte{7});
+  messenger->receive(missing);
+  messenger->send(unasked);
+  transport->sink->lost(kPeer, LossCause::kClosed, unavailable("it went away"));
+  messenger->progress({});
+  EXPECT_EQ(missing.status.message(), "receiving from rank 1 failed after 0 of 10 bytes: it went away");
+  EXPECT_EQ(unasked.status.message(), "sending to rank 1 failed after 0 of 65536 bytes: it went away");
+  messenger->receive(arrived);
+  EXPECT_TRUE(arrived.numFinished == 1 && arrived.status.isOk());
+  EXPECT_EQ(arrived.storage[9], std::byte{7});
+  Parcel later(kPeer, {1, 2, 4}, 10);
+  messenger->send(later);
+  EXPECT_EQ(later.status.message(), "it went away");
+  EXPECT_FALSE(messenger->hasUnsent());
+}
+
+TEST_F(FramedMessengerTest, WhatIsStillArrivingIsAbandonedBeforeItsMemoryGoes) {
+  Parcel cancelled(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 11);
+  const std::byte* const first = beginToArrive(part(cancelled.id, 10, 0, 10));
+  const std::byte* const second = beginToArrive(part(other.id, 10, 0, 10));
+  const std::byte* const third = beginToArrive(part({1, 2, 3}, 10, 0, 10));
+  messenger->receive(cancelled);
+  messenger->cancel(cancelled, unavailable("enough"));
+  EXPECT_THAT(transport->abandoned, ElementsAre(first));
+  messenger->receive(other);
+  EXPECT_EQ(other.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(transport->abandoned, ElementsAre(first, second));
+  transport->sink->lost(kPeer, LossCause::kSilent, unavailable("it went away"));
+  EXPECT_THAT(transport->abandoned, ElementsAre(first, second, third));
+}
+
+TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
+  framed::Credits credits;
+  credits.consume(10);
+  const uint64_t cost = credits.tell();
+  Parcel waited(kPeer, {1, 2, 1}, 10), kept(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
+  messenger->receive(waited);
+  arrive(part(waited.id, 10, 0, 4));
+  messenger->cancel(waited, unavailable("enough"));
+  arrive(part(waited.id, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), cost);
+  beginToArrive(part(kept.id, 10, 0, 10));
+  messenger->receive(kept);
+  messenger->cancel(kept, unavailable("enough"));
+  arrive(part(kept.id, 10, 0, 10));
+  EXPECT_EQ(toldCredit(), 2 * cost);
+  messenger->receive(wrong);
+  arrive(part(wrong.id, 10, 0, 4));
+  arrive(part(wrong.id, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), 3 * cost);
+}
+
+TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
+  Parcel receive(kPeer, {1, 2, 3}, 10);
+  messenger->receive(receive);
+  transport->tickActions.push_back([&] { arrive(part(receive.id, 10, 0, 10), std::byte{1}); });
+  messenger.reset();
+  EXPECT_EQ(receive.numFinished, 0);
+  EXPECT_EQ(receive.storage[0], std::byte{0});
+}
+
+TEST(Credits, AreTakenUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
+  framed::Credits sender, receiver;
+  int numSent = 0;
+  while (sender.take(60000)) ++numSent;
+  EXPECT_GT(numSent, 60);
+  EXPECT_LE(static_cast<uint64_t>(numSent) * 60000, framed::Credits::kWindowBytes);
+  int numConsumed = 1;
+  while (!receiver.consume(60000)) ++numConsumed;
+  EXPECT_LT(numConsumed, numSent) << "the peer is told before the sender must wait";
+  sender.returned(receiver.tell());
+  sender.returned(0);
+  for (int i = 0; i < numConsumed; ++i) EXPECT_TRUE(sender.take(60000));
+  EXPECT_FALSE(sender.take(60000));
+}
+
+}  // namespace
+}  // namespace agspeed::comm
