@@ -47,6 +47,7 @@ class Transport {
     bool isReliable = false;         ///< a frame is delivered unless its connection is reported lost
     bool isOrdered = false;          ///< frames of one connection arrive in the order they were sent
     bool isAcknowledging = false;    ///< Sink::acknowledged comes for every counted frame
+    bool copiesSmall = false;        ///< payloads of kEager frames are not read any more after send()
     bool needsRegistration = false;  ///< payloads must lie in registered memory
     bool hasManualProgress = false;  ///< moves bytes only in tick(), which must then be called without waiting
     bool hasWaitDescriptor = true;   ///< the poller sees when there is something to do

@@ -58,6 +58,14 @@ void Sends::start(Transfer& transfer) {
 }
 
 void Sends::startSmall(const Transfer& transfer) {
+  const uint64_t total = transfer.bytes.size();
+  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+  if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && pair_.transport.canSend(pair_.peer)) {
+    OutgoingFrame frame = frameOf(FrameKind::kEager, transfer.id, total);
+    frame.header.length = static_cast<uint32_t>(total);
+    frame.payload = transfer.bytes;
+    return pair_.transport.send(pair_.peer, frame);
+  }
   Outgoing& message = add(transfer.id, {});
   message.kind = FrameKind::kEager;
   message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());

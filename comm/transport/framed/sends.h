@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends: all that goes to one peer: messages, and control frames about either direction.
 //
-//   small messages   finished at once; a copy waits here until it is acknowledged
+//   small messages   finished at once: the transport copies them within send(), or a copy waits here until it is
+//                    acknowledged
 //   large messages   (kLargeBytes and more, or small ones beyond the credit) announced, unless the peer has asked for
 //                    them; sent from the caller's memory when it does, finished when acknowledged
 //

@@ -21,7 +21,7 @@ bool overlaps(ByteView left, ByteView right) {
 
 void Outbox::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
-  // Small messages live in buffers that end with this process's use of them; they never wait for the peer.
+  // Small messages never wait for the peer to read them where they lie.
   if (mayOffer_ && frame.header.kind == FrameKind::kData && frame.payload.size() >= kLeastOfferedBytes) {
     ring_.offer(frame.header, frame.payload);
     await(frame);
@@ -40,7 +40,16 @@ void Outbox::start(const OutgoingFrame& frame) {
   counters_.numCopiedBytes += numFirst;
   streamed_ = frame;
   numStreamed_ = numFirst;
-  isWhole ? endCopy() : stream();
+  if (isWhole) return endCopy();
+  stream();
+  if (streamed_ && frame.header.kind == FrameKind::kEager) keepRest();
+}
+
+void Outbox::keepRest() {
+  const ByteView rest = streamed_->payload.subspan(numStreamed_);
+  kept_.assign(rest.begin(), rest.end());
+  streamed_->payload = kept_;
+  numStreamed_ = 0;
 }
 
 void Outbox::endCopy() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outbox: frames to one peer through a ring. Small payloads are copied into it; large ones are offered where they lie,
-// for the peer to read them once, or, where it cannot read them, copied part by part as the ring has room. A frame with
-// a token is acknowledged when the peer has read it.
+// for the peer to read them once, or, where it cannot read them, copied part by part as the ring has room. The payload
+// of a small message (kEager) is its sender's again after send(). A frame with a token is acknowledged when the peer
+// has read it.
 //
 // One thread at a time. Calls Sink::acknowledged and Sink::writable from advance() and send() only.
 #pragma once
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "comm/transport/shm/counters.h"
 #include "comm/transport/shm/doorbell.h"
@@ -50,6 +52,8 @@ class Outbox {
   void start(const OutgoingFrame& frame);
   /// Copies as much of the streamed payload as there is room for.
   void stream();
+  /// What is left of the streamed payload is its sender's from now on.
+  void keepRest();
   /// The streamed payload is in the ring.
   void endCopy();
   void await(const OutgoingFrame& frame);
@@ -65,8 +69,9 @@ class Outbox {
   std::deque<OutgoingFrame> refused_;  ///< to be copied after all
   std::optional<OutgoingFrame> streamed_;
   size_t numStreamed_ = 0;
-  bool mayOffer_ = true;  ///< until the peer refused an offer
-  bool isFull_ = false;   ///< canSend() was false after the last change
+  std::vector<std::byte> kept_;  ///< the rest of a small message that the ring had no room for
+  bool mayOffer_ = true;         ///< until the peer refused an offer
+  bool isFull_ = false;          ///< canSend() was false after the last change
 };
 
 }  // namespace agspeed::comm::shm

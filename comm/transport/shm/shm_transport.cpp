@@ -48,6 +48,7 @@ const Transport::Capabilities& ShmTransport::capabilities() const {
   static constexpr Capabilities kCapabilities = {.isReliable = true,
                                                  .isOrdered = true,
                                                  .isAcknowledging = true,
+                                                 .copiesSmall = true,
                                                  .segmentBytes = kMaxPayloadBytes / 2,
                                                  .maxPayloadBytes = kMaxPayloadBytes};
   return kCapabilities;

@@ -90,7 +90,33 @@ class FramedMessengerTest : public testing::Test {
   uint64_t numAsked = 0;
 };
 
-TEST_F(FramedMessengerTest, ASmallMessageIsCopied) {
+TEST_F(FramedMessengerTest, ATransportThatCopiesGetsASmallMessageAsItLiesAndOwesNoAcknowledgement) {
+  transport->can.copiesSmall = true;
+  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  messenger->send(parcel);
+  ASSERT_EQ(transport->sent.size(), 1u);
+  EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
+  EXPECT_EQ(transport->sent[0].token, 0u);
+  EXPECT_EQ(parcel.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, ASmallMessageThatWaitsIsACopyAndKeepsItsTurn) {
+  transport->can.copiesSmall = true;
+  transport->room = 0;
+  Parcel first(kPeer, {1, 2, 1}, 10), second(kPeer, {1, 2, 2}, 10);
+  messenger->send(first);
+  EXPECT_EQ(first.numFinished, 1);
+  std::fill(first.storage.begin(), first.storage.end(), std::byte{0x5a});
+  transport->room = 100;
+  messenger->send(second);
+  ASSERT_EQ(transport->sent.size(), 2u);
+  EXPECT_EQ(transport->sent[0].header.id.sequence, 1u);
+  EXPECT_EQ(transport->sent[0].payload[9], std::byte{0});
+  EXPECT_EQ(transport->sent[1].header.id.sequence, 2u);
+  for (const OutgoingFrame& frame : transport->sent) transport->sink->acknowledged(kPeer, frame.token);
+}
+
+TEST_F(FramedMessengerTest, ATransportThatReadsLaterGetsACopyOfASmallMessage) {
   Parcel parcel(kPeer, {1, 2, 3}, 1000);
   messenger->send(parcel);
   EXPECT_EQ(parcel.numFinished, 1);

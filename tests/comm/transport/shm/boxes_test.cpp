@@ -159,6 +159,19 @@ TEST_P(Boxes, AFullOutboxSaysWhenItIsWritableAgain) {
   EXPECT_EQ(receiver.complete.size(), number);
 }
 
+TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
+  const std::vector<std::byte> expected(60000, std::byte{1});
+  std::vector<std::byte> payload(expected.size());
+  uint64_t number = 0;
+  while (outbox->canSend()) {
+    std::fill(payload.begin(), payload.end(), std::byte{1});
+    outbox->send(frameOf(payload, ++number, FrameKind::kEager));
+    std::fill(payload.begin(), payload.end(), std::byte{0x5a});
+  }
+  drive();
+  for (uint64_t each = 1; each <= number; ++each) EXPECT_EQ(receiver.placed.at(each), expected) << "message " << each;
+}
+
 INSTANTIATE_TEST_SUITE_P(Reading, CopyingBoxes, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Reading, Boxes, testing::Values(true, false),
                          [](const auto& info) { return info.param ? "Allowed" : "Forbidden"; });
