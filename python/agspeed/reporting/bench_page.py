@@ -1,28 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of `agspeed comm bench` as one self-contained HTML page: a plot per collective, and the table.
 
-The page looks like a report's and keeps its rules (html.py): everything inline, nothing fetched, every value escaped.
+The page looks like a report's and keeps the rules of all pages (pages.py).
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from agspeed.reporting import format as fmt
+from agspeed.reporting import pages
 from agspeed.reporting.svg import Drawing, Logarithmic, text_width
 
 __all__ = ["plot", "render"]
 
 Json = Mapping[str, Any]
 
-_FOLDER = Path(__file__).parent
 _SIZES = (("full", 1100.0), ("wide", 530.0), ("narrow", 330.0))
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 320.0, 64.0, 16.0, 20.0, 44.0
 _NUM_COLOURS = 6
@@ -45,22 +42,9 @@ def render(document: Json) -> str:
         )
         for name in collectives
     ]
-    style = Markup((_FOLDER / "page.css").read_text(encoding="utf-8"))
-    template = _environment().get_template("bench_page.html.j2")
+    style = Markup(pages.asset("page.css"))
+    template = pages.template("bench_page.html.j2")
     return template.render(document=document, figures=figures, style=style, colours=_NUM_COLOURS)
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["fmt"] = fmt
-    return environment
 
 
 def plot(document: Json, collective: str, width: float, css: str) -> Markup:

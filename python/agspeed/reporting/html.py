@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file: everything inline, nothing fetched, readable on a phone and in the dark.
+"""The report as one HTML file (pages.py), readable on a phone and in the dark.
 
 Every text in a report comes from somebody's model, so the template escapes all of it, the drawings do too, and the
 page's own policy forbids any script but page.js (by its hash) and any request to anywhere.
@@ -11,18 +11,14 @@ import base64
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from agspeed.reporting import charts, summary, timeline_chart
-from agspeed.reporting import format as fmt
+from agspeed.reporting import charts, pages, summary, timeline_chart
 
 __all__ = ["render"]
 
-_FOLDER = Path(__file__).parent
 # (CSS class, drawing width): page.css shows exactly one of a figure's drawings at any window width.
 _HALF = (("wide", 530.0), ("narrow", 330.0))
 _FULL = (("full", 1100.0), ("wide", 530.0), ("narrow", 330.0))
@@ -39,43 +35,21 @@ class Figure(NamedTuple):
 
 def render(report: Mapping[str, Any]) -> str:
     """The page for a validated report."""
-    script = _asset("page.js")
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            headline=summary.headline(report),
-            answers=summary.answers(report),
-            next_steps=summary.next_steps(report),
-            timeline=_timeline(report),
-            figures=_figures(report),
-            phase_kinds=timeline_chart.phase_kinds(report),
-            share_kinds=list(dict.fromkeys(share["kind"] for share in report["time_shares"])),
-            style=Markup(_asset("page.css")),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    script = pages.asset("page.js")
+    return pages.template("page.html.j2").render(
+        report=report,
+        headline=summary.headline(report),
+        answers=summary.answers(report),
+        next_steps=summary.next_steps(report),
+        mean_ms=summary.mean_ms,
+        timeline=_timeline(report),
+        figures=_figures(report),
+        phase_kinds=timeline_chart.phase_kinds(report),
+        share_kinds=list(dict.fromkeys(share["kind"] for share in report["time_shares"])),
+        style=Markup(pages.asset("page.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["fmt"] = fmt
-    environment.globals["mean_ms"] = summary.mean_ms
-    return environment
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _timeline(report: Mapping[str, Any]) -> Figure:
