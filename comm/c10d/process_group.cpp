@@ -11,8 +11,16 @@
 #include "comm/c10d/monitored_barrier.h"
 
 namespace agspeed::comm {
+namespace {
 
 using ::c10d::OpType;
+
+void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: ", operation, ": ", outputs.size(), " outputs for ",
+                    inputs.size(), " inputs");
+}
+
+}  // namespace
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedBackendOptions& options) {
   auto own =
@@ -56,31 +64,19 @@ ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::uniqu
       id_(id),
       communicator_(std::move(communicator)),
       members_(std::move(members)),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      calls_(getRank(), getSize()) {}
 
 ProcessGroup::~ProcessGroup() = default;
 
 // --- collectives
 
 ProcessGroup::TorchWork ProcessGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = single(tensors, "broadcast");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kBroadcast, .dtype = movableTypeOf(tensor)};
-  call.root = checkedRoot(options.rootRank);
-  const std::span<std::byte> bytes = call.root == getRank() ? buffers.read(tensor) : buffers.write(tensor);
-  if (call.root == getRank()) call.input = {bytes};
-  call.output = {bytes};
-  return start(std::move(call), OpType::BROADCAST, options.timeout, std::move(buffers), tensors);
+  return start(calls_.broadcast(tensors, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = single(tensors, "allreduce");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kAllReduce};
-  setReduction(call, options.reduceOp, tensor);
-  const std::span<std::byte> bytes = buffers.update(tensor);
-  call.input = call.output = {bytes};
-  return start(std::move(call), OpType::ALLREDUCE, options.timeout, std::move(buffers), tensors);
+  return start(calls_.allreduce(tensors, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allreduce_coalesced(Tensors& tensors,
@@ -92,40 +88,17 @@ ProcessGroup::TorchWork ProcessGroup::allreduce_coalesced(Tensors& tensors,
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  const at::Tensor& tensor = single(tensors, "reduce");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kReduce};
-  setReduction(call, options.reduceOp, tensor);
-  call.root = checkedRoot(options.rootRank);
-  const bool isRoot = call.root == getRank();
-  call.input = {isRoot ? buffers.update(tensor) : buffers.read(tensor)};
-  if (isRoot) call.output = call.input;
-  return start(std::move(call), OpType::REDUCE, options.timeout, std::move(buffers), tensors);
+  return start(calls_.reduce(tensors, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                 const ::c10d::AllgatherOptions& options) {
-  const at::Tensor& input = single(inputs, "allgather");
-  TORCH_CHECK_VALUE(outputs.size() == 1, "agspeed: allgather takes one list of outputs, not ", outputs.size());
-  checkCount(outputs[0].size(), static_cast<size_t>(getSize()), "allgather", "outputs");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kAllGather, .dtype = movableTypeOf(input)};
-  call.input = {buffers.read(input)};
-  for (const at::Tensor& output : outputs[0]) {
-    checkSameType(input, output, "allgather");
-    call.output.push_back(buffers.write(output));
-  }
-  return start(std::move(call), OpType::ALLGATHER, options.timeout, std::move(buffers), outputs[0]);
+  return start(calls_.allgather(outputs, inputs), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                       const ::c10d::AllgatherOptions& options) {
-  checkParts(output, input, getSize(), "all_gather_into_tensor");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kAllGather, .dtype = movableTypeOf(input), .isContiguous = true};
-  call.output = splitEvenly(buffers.write(output), getSize());
-  call.input = {buffers.read(input)};
-  return start(std::move(call), OpType::_ALLGATHER_BASE, options.timeout, std::move(buffers), {output});
+  return start(calls_.allgatherBase(output, input), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -141,85 +114,33 @@ ProcessGroup::TorchWork ProcessGroup::allgather_coalesced(std::vector<Tensors>& 
 
 ProcessGroup::TorchWork ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::AllgatherOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: allgather_into_tensor_coalesced: ", outputs.size(),
-                    " outputs for ", inputs.size(), " inputs");
+  checkPaired(outputs, inputs, "allgather_into_tensor_coalesced");
   return coalesced(inputs.size(), [&](size_t i) { return _allgather_base(outputs[i], inputs[i], options); });
 }
 
 ProcessGroup::TorchWork ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const ::c10d::GatherOptions& options) {
-  const at::Tensor& input = single(inputs, "gather");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kGather, .dtype = movableTypeOf(input)};
-  call.root = checkedRoot(options.rootRank);
-  call.input = {buffers.read(input)};
-  Tensors results;
-  if (call.root == getRank()) {
-    TORCH_CHECK_VALUE(outputs.size() == 1, "agspeed: gather takes one list of outputs at the root, not ",
-                      outputs.size());
-    checkCount(outputs[0].size(), static_cast<size_t>(getSize()), "gather", "outputs");
-    for (const at::Tensor& output : outputs[0]) {
-      checkSameType(input, output, "gather");
-      call.output.push_back(buffers.write(output));
-    }
-    results = outputs[0];
-  } else {
-    TORCH_CHECK_VALUE(outputs.empty(), "agspeed: gather: requires empty output on non-root");
-  }
-  return start(std::move(call), OpType::GATHER, options.timeout, std::move(buffers), std::move(results));
+  return start(calls_.gather(outputs, inputs, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                               const ::c10d::ScatterOptions& options) {
-  const at::Tensor& output = single(outputs, "scatter");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kScatter, .dtype = movableTypeOf(output)};
-  call.root = checkedRoot(options.rootRank);
-  call.output = {buffers.write(output)};
-  if (call.root == getRank()) {
-    TORCH_CHECK_VALUE(inputs.size() == 1, "agspeed: scatter takes one list of inputs at the root, not ", inputs.size());
-    checkCount(inputs[0].size(), static_cast<size_t>(getSize()), "scatter", "inputs");
-    for (const at::Tensor& input : inputs[0]) {
-      checkSameType(output, input, "scatter");
-      call.input.push_back(buffers.read(input));
-    }
-  } else {
-    TORCH_CHECK_VALUE(inputs.empty(), "agspeed: scatter: requires empty input on non-root");
-  }
-  return start(std::move(call), OpType::SCATTER, options.timeout, std::move(buffers), outputs);
+  return start(calls_.scatter(outputs, inputs, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                      const ::c10d::ReduceScatterOptions& options) {
-  const at::Tensor& output = single(outputs, "reduce_scatter");
-  TORCH_CHECK_VALUE(inputs.size() == 1, "agspeed: reduce_scatter takes one list of inputs, not ", inputs.size());
-  checkCount(inputs[0].size(), static_cast<size_t>(getSize()), "reduce_scatter", "inputs");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kReduceScatter};
-  setReduction(call, options.reduceOp, output);
-  for (const at::Tensor& input : inputs[0]) {
-    checkSameType(output, input, "reduce_scatter");
-    call.input.push_back(buffers.read(input));
-  }
-  call.output = {buffers.write(output)};
-  return start(std::move(call), OpType::REDUCE_SCATTER, options.timeout, std::move(buffers), outputs);
+  return start(calls_.reduceScatter(outputs, inputs, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                            const ::c10d::ReduceScatterOptions& options) {
-  checkParts(input, output, getSize(), "reduce_scatter_tensor");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kReduceScatter, .isContiguous = true};
-  setReduction(call, options.reduceOp, output);
-  call.input = splitEvenly(buffers.read(input), getSize());
-  call.output = {buffers.write(output)};
-  return start(std::move(call), OpType::_REDUCE_SCATTER_BASE, options.timeout, std::move(buffers), {output});
+  return start(calls_.reduceScatterBase(output, input, options), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::ReduceScatterOptions& options) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: reduce_scatter_tensor_coalesced: ", outputs.size(),
-                    " outputs for ", inputs.size(), " inputs");
+  checkPaired(outputs, inputs, "reduce_scatter_tensor_coalesced");
   return coalesced(inputs.size(), [&](size_t i) { return _reduce_scatter_base(outputs[i], inputs[i], options); });
 }
 
@@ -227,33 +148,16 @@ ProcessGroup::TorchWork ProcessGroup::alltoall_base(at::Tensor& output, at::Tens
                                                     std::vector<int64_t>& outputSplits,
                                                     std::vector<int64_t>& inputSplits,
                                                     const ::c10d::AllToAllOptions& options) {
-  checkSameType(input, output, "all_to_all");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = movableTypeOf(input)};
-  call.input = cut(buffers.read(input), input, inputSplits, getSize(), "input");
-  call.output = cut(buffers.write(output), output, outputSplits, getSize(), "output");
-  return start(std::move(call), OpType::ALLTOALL_BASE, options.timeout, std::move(buffers), {output});
+  return start(calls_.alltoallBase(output, input, outputSplits, inputSplits), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
                                                const ::c10d::AllToAllOptions& options) {
-  checkCount(inputs.size(), static_cast<size_t>(getSize()), "all_to_all", "inputs");
-  checkCount(outputs.size(), static_cast<size_t>(getSize()), "all_to_all", "outputs");
-  Buffers buffers;
-  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = movableTypeOf(inputs[0])};
-  for (const at::Tensor& input : inputs) {
-    checkSameType(inputs[0], input, "all_to_all");
-    call.input.push_back(buffers.read(input));
-  }
-  for (const at::Tensor& output : outputs) {
-    checkSameType(inputs[0], output, "all_to_all");
-    call.output.push_back(buffers.write(output));
-  }
-  return start(std::move(call), OpType::ALLTOALL, options.timeout, std::move(buffers), outputs);
+  return start(calls_.alltoall(outputs, inputs), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
-  return start({.collective = Collective::kBarrier}, OpType::BARRIER, options.timeout, {}, {});
+  return start(calls_.barrier(), options.timeout);
 }
 
 void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) {
@@ -413,14 +317,9 @@ OperationOptions ProcessGroup::timed(std::chrono::milliseconds timeout) const {
   return {.timeout = timeout == ::c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
 }
 
-int ProcessGroup::checkedRoot(int64_t root) const {
-  TORCH_CHECK_VALUE(root >= 0 && root < getSize(), "agspeed: invalid root rank: ", root, " in a group of ", getSize());
-  return static_cast<int>(root);
-}
-
-ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, std::chrono::milliseconds timeout,
-                                            Buffers buffers, Tensors results) {
+ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::milliseconds timeout) {
   const OperationOptions own = timed(timeout);
+  CollectiveCall& call = prepared.call;
   const FlightFacts flight{.name = toString(call.collective),
                            .sequence = ++sequence_,
                            .dtype = call.dtype,
@@ -428,7 +327,7 @@ ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, st
                            .started = Clock::now(),
                            .timeout = own.timeout};
   const Pieces input = call.input, output = call.output;
-  WorkFacts facts{getRank(), type, sequence_, flight.name, std::move(results), ring_};
+  WorkFacts facts{getRank(), prepared.type, sequence_, flight.name, std::move(prepared.results), ring_};
   OperationHandle operation = communicator().start(std::move(call), own);
   ring_->add(flight, input, output, operation);
   // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
@@ -436,7 +335,8 @@ ProcessGroup::TorchWork ProcessGroup::start(CollectiveCall call, OpType type, st
       communicator().health().isOk()) {
     raise(operation->status());
   }
-  return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
+  return handOut(
+      c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(prepared.buffers)));
 }
 
 }  // namespace agspeed::comm

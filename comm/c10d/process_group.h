@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProcessGroup: the backend "agspeed" of torch.distributed. Follows c10d::Backend of torch 2.11.
 //
-// Tensors are checked, turned into runs of bytes (buffers.h) and handed to the group's communicator; what comes back is
-// a Work. Argument errors use the words of torch's Gloo backend, so that code which looks for them goes on working.
+// Tensors are checked, turned into runs of bytes (calls.h) and handed to the group's communicator; what comes back is a
+// Work. Argument errors use the words of torch's Gloo backend, so that code which looks for them goes on working.
 //
 // Threading: as Communicator: operations are started in the same order at all ranks. Nothing here takes Python's lock;
 // callers from Python release it. Ownership: a group keeps its world; works outlive their group.
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/c10d/calls.h"
 #include "comm/c10d/flight_record.h"
 #include "comm/c10d/work.h"
 #include "comm/c10d/world.h"
@@ -94,14 +95,12 @@ class ProcessGroup final : public ::c10d::Backend {
 
   Communicator& communicator() const;
   OperationOptions timed(std::chrono::milliseconds timeout) const;
-  TorchWork start(CollectiveCall call, ::c10d::OpType type, std::chrono::milliseconds timeout, Buffers buffers,
-                  Tensors results);
+  TorchWork start(PreparedCall prepared, std::chrono::milliseconds timeout);
   TorchWork startMessage(bool isSend, Tensors& tensors, int rank, int tag);
   TorchWork handOut(c10::intrusive_ptr<Work> work);
   /// Starts one operation per index; together they are one work.
   template <typename Start>
   TorchWork coalesced(size_t count, const Start& start);
-  int checkedRoot(int64_t root) const;
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRing> ring_;
@@ -110,6 +109,7 @@ class ProcessGroup final : public ::c10d::Backend {
   std::unique_ptr<Communicator> communicator_;  ///< null after shutdown()
   const std::vector<int> members_;              ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
+  const Calls calls_;
   Plan plan_;
   uint64_t sequence_ = 0;
   uint64_t numSplits_ = 0;

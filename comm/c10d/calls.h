@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls: torch's collectives as calls of ours. Checks torch's arguments and turns its tensors into runs of bytes;
+// starts nothing. An argument that is wrong throws ValueError (arguments.h). Thread-safe.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <vector>
+
+#include "comm/c10d/buffers.h"
+#include "comm/collective/call.h"
+
+namespace agspeed::comm {
+
+/// A collective that only has to be started.
+struct PreparedCall {
+  CollectiveCall call;
+  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+  Buffers buffers = {};
+  std::vector<at::Tensor> results = {};  ///< what its work yields
+};
+
+/// Prepares the calls of one rank of a group. The functions are called like c10d::Backend's.
+class Calls {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  Calls(int rank, int size) : rank_(rank), size_(size) {}
+
+  PreparedCall broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) const;
+  PreparedCall allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) const;
+  PreparedCall reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) const;
+  PreparedCall allgather(std::vector<Tensors>& outputs, Tensors& inputs) const;
+  PreparedCall allgatherBase(at::Tensor& output, at::Tensor& input) const;
+  PreparedCall gather(std::vector<Tensors>& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) const;
+  PreparedCall scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ::c10d::ScatterOptions& options) const;
+  PreparedCall reduceScatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                             const ::c10d::ReduceScatterOptions& options) const;
+  PreparedCall reduceScatterBase(at::Tensor& output, at::Tensor& input,
+                                 const ::c10d::ReduceScatterOptions& options) const;
+  PreparedCall alltoallBase(at::Tensor& output, at::Tensor& input, const std::vector<int64_t>& outputSplits,
+                            const std::vector<int64_t>& inputSplits) const;
+  PreparedCall alltoall(Tensors& outputs, Tensors& inputs) const;
+  PreparedCall barrier() const;
+
+ private:
+  int checkedRoot(int64_t root) const;
+  /// Checks that there is one of `what` per rank.
+  void checkOnePerRank(const Tensors& tensors, const char* operation, const char* what) const;
+
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace agspeed::comm
