@@ -61,6 +61,8 @@ class Socket {
   int connectError() const;
   /// Sets up a connected socket for frames.
   void prepare() const;
+  /// Takes other congestion control where the system's is BBR. Before connecting.
+  void avoidBbr() const;
   /// Bytes that may wait in the kernel beyond those in flight before the socket counts as full.
   void limitUnsent(int numBytes) const;
 
@@ -73,8 +75,6 @@ class Socket {
   Vitals vitals() const;
 
  private:
-  void avoidBbr() const;
-
   int descriptor_ = -1;
 };
 

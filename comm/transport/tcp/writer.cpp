@@ -92,6 +92,7 @@ void Writer::finishConnecting() {
   socket_.prepare();
   if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the greeting");
   state_ = State::kGreeting;
+  startedAt_ = Clock::now();
 }
 
 void Writer::finishGreeting() {

@@ -80,7 +80,7 @@ class Writer final : public Poller::Handler {
   size_t written_ = 0;
 
   // Watching.
-  Clock::time_point startedAt_;
+  Clock::time_point startedAt_;   ///< connecting, then greeting
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight

@@ -24,17 +24,28 @@ bool choose(const Socket& socket, const std::string& name) {
                     static_cast<socklen_t>(name.size())) == 0;
 }
 
-TEST(Socket, PreparedForFramesItDoesNotPaceByBbr) {
+TEST(Socket, AConnectionDoesNotBeginWithBbr) {
+  // It would be paced ever after, by a round trip that may have waited a second for the peer's link address.
+  RailAddress address;
+  address.address = parseIpAddress("127.0.0.1").value();
+  const StatusOr<Socket> listener = Socket::listen(address);
+  ASSERT_TRUE(listener.isOk()) << listener.status().toString();
+  const StatusOr<Socket> connecting = Socket::connect(address.address, "", address);
+  ASSERT_TRUE(connecting.isOk()) << connecting.status().toString();
+  EXPECT_NE(congestionControlOf(*connecting), "bbr");
+}
+
+TEST(Socket, InPlaceOfBbrAnotherCongestionControlIsTaken) {
   const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!choose(socket, "bbr")) GTEST_SKIP() << "this kernel does not offer BBR to this process";
-  socket.prepare();
+  socket.avoidBbr();
   EXPECT_NE(congestionControlOf(socket), "bbr");
 }
 
-TEST(Socket, PreparedForFramesItKeepsOtherCongestionControl) {
+TEST(Socket, OtherCongestionControlIsKept) {
   const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_TRUE(choose(socket, "reno")) << "every kernel has reno";
-  socket.prepare();
+  socket.avoidBbr();
   EXPECT_EQ(congestionControlOf(socket), "reno");
 }
 
