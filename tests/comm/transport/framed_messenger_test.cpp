@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/comm/transport/fake_transport.h"
 #include "tests/comm/transport/network_group.h"
 
 namespace agspeed::comm {
@@ -17,17 +18,10 @@ using testing::ElementsAre;
 constexpr int kPeer = 1;
 constexpr size_t kLarge = framed::kLargeBytes;
 
-/// Keeps what it is given to send.
-struct FakeTransport final : Transport {
-  const Capabilities& capabilities() const override { return can; }
-  void attach(Sink& to) override { sink = &to; }
-  void connect(int) override {}
-  bool canSend(int) const override { return room > 0; }
-  void send(int, const OutgoingFrame& frame) override {
-    --room;
-    sent.push_back(frame);
-  }
-  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes.data()); }
+/// Acknowledges, and does at each tick what the test wants.
+struct ScriptedTransport final : FakeTransport {
+  ScriptedTransport() { can.isAcknowledging = true; }
+
   bool isFlushed() const override { return tickActions.empty(); }
   Clock::time_point tick(Clock::time_point now) override {
     if (!tickActions.empty()) {
@@ -35,22 +29,16 @@ struct FakeTransport final : Transport {
       tickActions.pop_front();
       action();
     }
-    return now + std::chrono::seconds(1);
+    return FakeTransport::tick(now);
   }
-  double delaySeconds(int, size_t) const override { return 0; }
 
-  Capabilities can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = kLarge, .maxPayloadBytes = kLarge};
-  Sink* sink = nullptr;
-  int room = 100;
-  std::vector<OutgoingFrame> sent;
-  std::vector<const std::byte*> abandoned;
   std::deque<std::function<void()>> tickActions;
 };
 
 class FramedMessengerTest : public testing::Test {
  protected:
   FramedMessengerTest() {
-    auto owned = std::make_unique<FakeTransport>();
+    auto owned = std::make_unique<ScriptedTransport>();
     transport = owned.get();
     messenger = std::make_unique<FramedMessenger>(0, 2, std::move(owned), poller);
   }
@@ -59,6 +47,11 @@ class FramedMessengerTest : public testing::Test {
     std::vector<FrameKind> kinds;
     for (const OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
     return kinds;
+  }
+  std::vector<const std::byte*> abandoned() const {
+    std::vector<const std::byte*> starts;
+    for (const ByteView bytes : transport->abandoned) starts.push_back(bytes.data());
+    return starts;
   }
   /// The header of a frame of a small message.
   static FrameHeader part(const MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
@@ -85,7 +78,7 @@ class FramedMessengerTest : public testing::Test {
   }
 
   Poller poller;
-  FakeTransport* transport = nullptr;
+  ScriptedTransport* transport = nullptr;
   std::unique_ptr<FramedMessenger> messenger;
   uint64_t numAsked = 0;
 };
@@ -172,12 +165,12 @@ TEST_F(FramedMessengerTest, WhatIsStillArrivingIsAbandonedBeforeItsMemoryGoes) {
   const std::byte* const third = beginToArrive(part({1, 2, 3}, 10, 0, 10));
   messenger->receive(cancelled);
   messenger->cancel(cancelled, unavailable("enough"));
-  EXPECT_THAT(transport->abandoned, ElementsAre(first));
+  EXPECT_THAT(abandoned(), ElementsAre(first));
   messenger->receive(other);
   EXPECT_EQ(other.status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(transport->abandoned, ElementsAre(first, second));
+  EXPECT_THAT(abandoned(), ElementsAre(first, second));
   transport->sink->lost(kPeer, LossCause::kSilent, unavailable("it went away"));
-  EXPECT_THAT(transport->abandoned, ElementsAre(first, second, third));
+  EXPECT_THAT(abandoned(), ElementsAre(first, second, third));
 }
 
 TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <new>
 #include <random>
 
@@ -20,6 +19,7 @@
 #include "comm/transport/framed_messenger.h"
 #include "comm/transport/tcp/acceptor.h"
 #include "comm/transport/tcp/reader.h"
+#include "tests/comm/transport/fake_transport.h"
 
 namespace {
 
@@ -342,30 +342,6 @@ INSTANTIATE_TEST_SUITE_P(Modes, ReaderFuzz,
 
 // --- the messenger --------------------------------------------------------------------------------------------------
 
-/// Takes every frame and acknowledges it at some time.
-class Sponge final : public Transport {
- public:
-  Sponge() {
-    capabilities_ = {.isReliable = true, .isAcknowledging = true, .segmentBytes = 512, .maxPayloadBytes = 4096};
-  }
-
-  const Capabilities& capabilities() const override { return capabilities_; }
-  void attach(Sink& to) override { sink = &to; }
-  void connect(int) override {}
-  bool canSend(int) const override { return tokens.size() < 50; }
-  void send(int, const OutgoingFrame& frame) override { tokens.push_back(frame.token); }
-  void abandon(int, ByteView) override {}
-  bool isFlushed() const override { return true; }
-  Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
-  double delaySeconds(int, size_t) const override { return 0; }
-
-  Sink* sink = nullptr;
-  std::deque<uint64_t> tokens;
-
- private:
-  Capabilities capabilities_;
-};
-
 struct Scrap final : Transfer {
   void finished(const Status&) override { ++numFinished; }
 
@@ -377,8 +353,10 @@ TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
   Random random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   Poller poller;
-  auto owned = std::make_unique<Sponge>();
-  Sponge& sponge = *owned;
+  auto owned = std::make_unique<FakeTransport>();
+  owned->can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = 512, .maxPayloadBytes = 4096};
+  owned->room = 50;
+  FakeTransport& transport = *owned;
   std::vector<std::unique_ptr<Scrap>> scraps;
   {
     FramedMessenger messenger(0, 2, std::move(owned), poller);
@@ -405,12 +383,13 @@ TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
           break;
         }
         case 2:
-          if (sponge.tokens.empty()) break;
+          if (transport.sent.empty()) break;
           {
-            const uint64_t token = sponge.tokens.front();
-            sponge.tokens.pop_front();
-            sponge.sink->acknowledged(1, token);
-            sponge.sink->writable(1);
+            const uint64_t token = transport.sent.front().token;
+            transport.sent.erase(transport.sent.begin());
+            ++transport.room;
+            transport.sink->acknowledged(1, token);
+            transport.sink->writable(1);
           }
           break;
         default: {
@@ -423,11 +402,11 @@ TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
           if ((header.kind == FrameKind::kData || header.kind == FrameKind::kEager) && header.total > 0) {
             header.offset = random.below(header.total);
             header.length = static_cast<uint32_t>(1 + random.below(header.total - header.offset));
-            const std::span<std::byte> place = sponge.sink->place(1, header);
+            const std::span<std::byte> place = transport.sink->place(1, header);
             ASSERT_TRUE(place.empty() || place.size() == header.length);
             std::fill(place.begin(), place.end(), std::byte{1});
           }
-          sponge.sink->arrived(1, header);
+          transport.sink->arrived(1, header);
         }
       }
       if (random.below(4) == 0) messenger.progress({});

@@ -90,28 +90,6 @@ TEST(NetworkMessenger, SmallMessagesBeyondTheCreditWaitForTheirReceivers) {
   for (uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(receives[kMessages - 1 - i]->storage, sends[i]->storage);
 }
 
-class Ends : public testing::TestWithParam<bool> {};
-
-TEST_P(Ends, OfARankAreKnownForWhatTheyAre) {
-  NetworkGroup group(3, 2, [](NetworkOptions& options) { options.sharesMemory = GetParam(); });
-  ASSERT_EQ(group.exchange(20, 10000, freshSeed()), "");
-  Parcel receive(2, {5, 5, 5}, 100000), send(2, {5, 5, 4}, 100000), other(1, {5, 5, 6}, 4);
-  group[0].receive(receive);
-  group[0].send(send);
-  group[0].receive(other);
-  group.drive([] { return false; }, milliseconds(20));
-  group.destroy(2);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0 && send.numFinished > 0; }));
-  EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("rank 2 is lost to rank 0: its process has ended"));
-  EXPECT_EQ(other.numFinished, 0);
-  Parcel later(2, {5, 5, 7}, 4);
-  group[0].send(later);
-  EXPECT_EQ(later.status.code(), StatusCode::kUnavailable);
-}
-
-INSTANTIATE_TEST_SUITE_P(SharingMemory, Ends, testing::Bool());
-
 TEST(NetworkMessenger, RanksWithFewerRailsUseThoseInPairs) {
   NetworkGroup group(3, 3, [](NetworkOptions& options) {
     if (options.rank > 0) options.rails.resize(static_cast<size_t>(options.rank));
@@ -129,46 +107,6 @@ TEST(NetworkMessenger, RanksWithFewerRailsUseThoseInPairs) {
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }, milliseconds(3000)))
       << "known dead before a timeout";
   EXPECT_THAT(receive.status.message(), HasSubstr("its process has ended"));
-}
-
-TEST(NetworkMessenger, ARankThatIsStartedLaterIsWaitedFor) {
-  MemoryStore store;
-  auto first = NetworkMessenger::create(store, loopbackOptions(0, 2, 1)).value();
-  Parcel send(1, {0, 0, 0}, 1000);
-  first->send(send);
-  for (int i = 0; i < 3; ++i) first->progress(Clock::now() + milliseconds(5));
-  auto second = NetworkMessenger::create(store, loopbackOptions(1, 2, 1)).value();
-  Parcel receive(0, {0, 0, 0}, 1000);
-  second->receive(receive);
-  const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
-  while (receive.numFinished == 0 && Clock::now() < limit) {
-    first->progress({});
-    second->progress({});
-  }
-  EXPECT_TRUE(receive.numFinished > 0 && receive.status.isOk());
-}
-
-TEST(NetworkMessenger, WhatWasSentArrivesThoughTheSenderEnds) {
-  NetworkGroup group(2, 2);
-  ASSERT_EQ(group.exchange(10, 100, freshSeed()), "");
-  Parcel send(1, {0, 0, 1}, 30000);
-  send.storage[7] = std::byte{7};
-  Parcel receive(0, {0, 0, 1}, 30000);
-  group[0].send(send);
-  ASSERT_EQ(send.numFinished, 1);
-  group.destroy(0);
-  group[1].receive(receive);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
-  EXPECT_EQ(receive.storage, send.storage) << receive.status.toString();
-}
-
-TEST(NetworkMessenger, APeerWithAnotherKeyIsRefusedWithItsReason) {
-  NetworkGroup group(2, 1, [](NetworkOptions& options) { options.key = JobKey(20, std::byte(options.rank)); });
-  Parcel receive(1, {0, 0, 0}, 4);
-  group[0].receive(receive);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
-  EXPECT_EQ(receive.status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(receive.status.message(), HasSubstr("another job key"));
 }
 
 TEST(NetworkMessenger, BadOptionsAreNamed) {

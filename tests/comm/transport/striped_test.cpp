@@ -4,37 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/comm/transport/fake_transport.h"
+
 namespace agspeed::comm {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A rail that records what it is given and lets the test play the network.
-struct FakeRail final : Transport {
-  const Capabilities& capabilities() const override { return can; }
-  void attach(Sink& to) override { sink = &to; }
-  void connect(int) override {}
-  bool canSend(int) const override { return room > 0; }
-  void send(int, const OutgoingFrame& frame) override {
-    --room;
-    sent.push_back(frame);
-  }
-  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
-  bool isFlushed() const override { return true; }
-  Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
+/// A rail whose frames queue up.
+struct FakeRail final : FakeTransport {
   double delaySeconds(int, size_t numBytes) const override {
     size_t bytes = numBytes;
     for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
     return secondsPerByte * static_cast<double>(bytes);
   }
 
-  Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
-  Sink* sink = nullptr;
-  int room = 100;
   double secondsPerByte = 0;
-  std::vector<OutgoingFrame> sent;
-  std::vector<ByteView> abandoned;
 };
 
 struct Observer final : Transport::Sink {

@@ -47,43 +47,6 @@ TEST(SharingMemory, ARankThatDoesNotShareIsReachedOverTheNetwork) {
   EXPECT_THAT(group[0].describe(), HasSubstr("shared memory on this host"));
 }
 
-TEST(SharingMemory, WhatWasSentArrivesThoughTheSenderEnds) {
-  NetworkGroup group(2, 1, shareMemory);
-  ASSERT_EQ(group.exchange(10, 100, freshSeed()), "");
-  Parcel send(1, {0, 0, 1}, 30000);
-  send.storage[7] = std::byte{7};
-  Parcel receive(0, {0, 0, 1}, 30000);
-  group[0].send(send);
-  ASSERT_EQ(send.numFinished, 1);
-  group.destroy(0);
-  group[1].receive(receive);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
-  EXPECT_EQ(receive.storage, send.storage) << receive.status.toString();
-}
-
-TEST(SharingMemory, ARankThatIsStartedLaterIsWaitedFor) {
-  MemoryStore store;
-  const auto options = [](int rank) {
-    NetworkOptions own = loopbackOptions(rank, 2, 1);
-    own.sharesMemory = true;
-    return own;
-  };
-  auto first = NetworkMessenger::create(store, options(0)).value();
-  Parcel send(1, {0, 0, 0}, 1000);
-  first->send(send);
-  for (int i = 0; i < 3; ++i) first->progress(Clock::now() + milliseconds(5));
-  auto second = NetworkMessenger::create(store, options(1)).value();
-  Parcel receive(0, {0, 0, 0}, 1000);
-  second->receive(receive);
-  const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
-  while (receive.numFinished == 0 && Clock::now() < limit) {
-    first->progress({});
-    second->progress({});
-  }
-  EXPECT_TRUE(receive.numFinished > 0 && receive.status.isOk());
-  EXPECT_GT(first->sharedMemoryCounters()->numFrames, 0u);
-}
-
 TEST(SharingMemory, ARankThatIsStoppedBeforeItGreetsIsGivenUp) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     options.sharesMemory = true;
@@ -115,18 +78,6 @@ TEST(SharingMemory, ARankThatIsStoppedLaterIsGivenUpThoughMessagesAreSentToIt) {
   }
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("has not answered over shared memory"));
-}
-
-TEST(SharingMemory, ARankOfAnotherKeyIsRefusedWithItsReason) {
-  NetworkGroup group(2, 1, [](NetworkOptions& options) {
-    options.sharesMemory = true;
-    options.key = JobKey(20, std::byte(options.rank));
-  });
-  Parcel receive(1, {0, 0, 0}, 4);
-  group[0].receive(receive);
-  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
-  EXPECT_EQ(receive.status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(receive.status.message(), HasSubstr("another job key"));
 }
 
 TEST(LocalSocket, ANameThatNobodyListensAtIsOfAnotherHost) {

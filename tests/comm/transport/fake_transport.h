@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport that records what it is given; the test plays the network and the peers.
+#pragma once
+
+#include <vector>
+
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm {
+
+struct FakeTransport : Transport {
+  const Capabilities& capabilities() const override { return can; }
+  void attach(Sink& to) override { sink = &to; }
+  void connect(int) override {}
+  bool canSend(int) const override { return room > 0; }
+  void send(int, const OutgoingFrame& frame) override {
+    --room;
+    sent.push_back(frame);
+  }
+  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
+  bool isFlushed() const override { return true; }
+  Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
+  double delaySeconds(int, size_t) const override { return 0; }
+
+  Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
+  Sink* sink = nullptr;
+  int room = 100;  ///< frames that it still takes
+  std::vector<OutgoingFrame> sent;
+  std::vector<ByteView> abandoned;
+};
+
+}  // namespace agspeed::comm
