@@ -116,6 +116,7 @@ void TcpRail::failAttempt(int peer, Lane& lane, LossCause cause, const Status& s
   const Clock::time_point now = Clock::now();
   const bool hasLasted = lane.upSince != Clock::time_point() && now - lane.upSince > kLastingTime;
   lane.pause = hasLasted ? kFirstPause : std::clamp(lane.pause * 2, kFirstPause, kLongestPause);
+  lane.upSince = {};
   // The first attempt after a connection that lasted is made at once: it tells a dead peer from a dead connection.
   lane.nextAttempt = hasLasted ? now : now + lane.pause;
   sink_->lost(peer, cause, status);

@@ -24,6 +24,7 @@ __all__ = ["SCENARIOS", "Figure", "Scenario"]
 
 Direction = Literal["in", "out"]
 _BOTH: tuple[Direction, ...] = ("in", "out")
+_MOST_ATTEMPTS = 1000  # of all ranks while one link is down for a second; without pauses there are ten times as many
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ def link_down(trial: Trial, at: Literal["host", "switch"]) -> float:
     rail.down(at)
     trial.hold_between(0.4, 1.2)
     rail.up(at)
-    return trial.stall_ms()
+    stall = trial.stall_ms()
+    attempts = trial.counted("failovers")
+    trial.notes["connections lost or failed"] = attempts
+    if attempts > _MOST_ATTEMPTS:
+        raise WrongError(f"{attempts} connections were lost or failed: attempts are not paused")
+    return stall
 
 
 def black_hole(trial: Trial, directions: tuple[Direction, ...]) -> float:
