@@ -41,6 +41,11 @@ enum class LossCause {
 };
 std::string_view toString(LossCause cause);
 
+/// Whether two runs of memory share a byte.
+inline bool overlaps(ByteView left, ByteView right) {
+  return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
+}
+
 class Transport {
  public:
   struct Capabilities {
@@ -94,8 +99,8 @@ class Transport {
   /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5)"; empty while nothing does. Its silence
   /// is then its process's.
   virtual std::string route(int) const { return "its connection"; }
-  /// About how long a frame of that many bytes would take to arrive if it were sent now.
-  virtual double delaySeconds(int peer, size_t numBytes) const = 0;
+  /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
+  virtual double delaySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
 };
 
 }  // namespace agspeed::comm

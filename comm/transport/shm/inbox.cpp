@@ -18,10 +18,6 @@ namespace {
 constexpr size_t kBytesAtOnce = 512 * 1024;
 constexpr size_t kRecordCost = 4096;
 
-bool overlaps(ByteView left, ByteView right) {
-  return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
-}
-
 }  // namespace
 
 Inbox::Inbox(SharedMemory memory, int peer, const Process& process, Descriptor alive, Transport::Sink& sink,

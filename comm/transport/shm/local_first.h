@@ -33,9 +33,6 @@ class LocalFirst final : public Transport {
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  double delaySeconds(int peer, size_t numBytes) const override {
-    return transportOf(peer).delaySeconds(peer, numBytes);
-  }
 
  private:
   enum class Route : uint8_t { kUndecided, kLocal, kNetwork };

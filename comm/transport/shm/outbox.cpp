@@ -13,10 +13,6 @@ constexpr size_t kLeastOfferedBytes = 16 * 1024;
 /// A long payload goes on in parts of this size, so that its reader copies while its writer does.
 constexpr size_t kPartBytes = 32 * 1024;
 
-bool overlaps(ByteView left, ByteView right) {
-  return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
-}
-
 }  // namespace
 
 void Outbox::send(const OutgoingFrame& frame) {

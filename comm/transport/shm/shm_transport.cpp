@@ -17,7 +17,6 @@ using std::chrono::milliseconds;
 
 constexpr Clock::duration kBusyTick = milliseconds(5);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
-constexpr double kDelaySeconds = 5e-6;
 
 }  // namespace
 
@@ -243,7 +242,5 @@ std::string ShmTransport::route(int peer) const {
   const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
   return lane != nullptr && lane->stage == Stage::kUp ? "shared memory" : "";
 }
-
-double ShmTransport::delaySeconds(int, size_t) const { return kDelaySeconds; }
 
 }  // namespace agspeed::comm::shm

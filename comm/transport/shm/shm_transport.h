@@ -47,7 +47,6 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  double delaySeconds(int peer, size_t numBytes) const override;
 
  private:
   enum class Stage {

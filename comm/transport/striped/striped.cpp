@@ -23,10 +23,6 @@ constexpr Clock::duration kWarnAfter = milliseconds(500);
 constexpr Clock::duration kFirstResend = milliseconds(30);
 constexpr Clock::duration kLongestResend = milliseconds(2000);
 
-bool overlaps(ByteView left, ByteView right) {
-  return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
-}
-
 }  // namespace
 
 std::string_view toString(LossCause cause) {
@@ -191,8 +187,6 @@ std::string Striped::route(int peer) const {
   }
   return text;
 }
-
-double Striped::delaySeconds(int peer, size_t numBytes) const { return rails_.front()->delaySeconds(peer, numBytes); }
 
 Clock::time_point Striped::tick(Clock::time_point now) {
   Clock::time_point next = now + kIdleTick;

@@ -62,7 +62,6 @@ class Striped final : public Transport {
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  double delaySeconds(int peer, size_t numBytes) const override;
 
  private:
   static constexpr int kNoRail = -1;

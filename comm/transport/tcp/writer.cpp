@@ -31,10 +31,6 @@ constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first me
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
-bool overlaps(ByteView left, ByteView right) {
-  return left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
-}
-
 LossCause causeOf(int error) {
   if (error == ECONNREFUSED) return LossCause::kRefused;
   if (error == ECONNRESET || error == EPIPE) return LossCause::kClosed;

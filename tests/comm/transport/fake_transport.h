@@ -20,7 +20,6 @@ struct FakeTransport : Transport {
   void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
   bool isFlushed() const override { return true; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
-  double delaySeconds(int, size_t) const override { return 0; }
 
   Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;

@@ -47,7 +47,6 @@ class CountingRail final : public Transport {
     return inner_->tick(now);
   }
   std::string route(int peer) const override { return inner_->route(peer); }
-  double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
 
  private:
   std::unique_ptr<Transport> inner_;

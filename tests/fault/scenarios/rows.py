@@ -298,6 +298,14 @@ def _stalled(trial: Trial) -> bool:
     return trial.counted("stalls") > 0
 
 
+def _was_corrupted(trial: Trial) -> bool:
+    return _gave_connections_up(trial) and trial.notes["wrong bytes by plain TCP"] > 0
+
+
+def _was_lossy(trial: Trial) -> bool:
+    return trial.counted("retransmitted") > 0
+
+
 def _always(_: Trial) -> bool:
     """The outcome itself shows it."""
     return True
@@ -337,7 +345,7 @@ SCENARIOS = (
         "1 packet in 20 corrupted, 1 rail of 2",
         partial(corruption, numbers=(1,)),
         Figure("speed", "%"),
-        lambda trial: _gave_connections_up(trial) and trial.notes["wrong bytes by plain TCP"] > 0,
+        _was_corrupted,
         why_impossible=netbed.corruption_unavailable,
     ),
     Scenario(
@@ -345,25 +353,13 @@ SCENARIOS = (
         "1 packet in 20 corrupted, all rails",
         partial(corruption, numbers=(0, 1)),
         Figure("speed", "%"),
-        lambda trial: _gave_connections_up(trial) and trial.notes["wrong bytes by plain TCP"] > 0,
+        _was_corrupted,
         why_impossible=netbed.corruption_unavailable,
     ),
     Scenario(
-        "N9",
-        "0.1 % of packets lost",
-        partial(loss, one_in=1000),
-        Figure("speed", "%"),
-        lambda trial: trial.counted("retransmitted") > 0,
-        resends=False,
+        "N9", "0.1 % of packets lost", partial(loss, one_in=1000), Figure("speed", "%"), _was_lossy, resends=False
     ),
-    Scenario(
-        "N9",
-        "1 % of packets lost",
-        partial(loss, one_in=100),
-        Figure("speed", "%"),
-        lambda trial: trial.counted("retransmitted") > 0,
-        resends=False,
-    ),
+    Scenario("N9", "1 % of packets lost", partial(loss, one_in=100), Figure("speed", "%"), _was_lossy, resends=False),
     Scenario("R1", "rank killed", killed, Figure("told", limit=500), _always, resends=False),
     Scenario(
         "R4", "rank stopped for a moment", stopped_for_a_moment, Figure("resumed"), _is_warned_of, _IMPATIENT, False
