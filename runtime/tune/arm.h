@@ -38,7 +38,7 @@ struct StepReport {
 
 /// Step times and memory of one arm at one shape class.
 struct ShapeRecord {
-  RollingWindow seconds;  ///< undisturbed steps
+  RollingWindow seconds{256};  ///< undisturbed steps; bursts of outside load must not pass for typical
   int64_t numSteps = 0;
   int64_t peakBytes = 0;  ///< highest of the undisturbed steps
   int64_t numPeaks = 0;

@@ -43,7 +43,7 @@ struct TunerConfig {
   // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, fraction * seconds trained so far) in auto mode, where
   // the fraction is searchFraction until the first decision and budgetFraction for whatever is tried afterwards.
   double captureSeconds = 1.0;  ///< expected foreground cost of the capture, before anything is known
-  double searchFraction = 0.25;
+  double searchFraction = 0.20;
   double budgetFraction = 0.10;
   double budgetSeconds = std::numeric_limits<double>::infinity();
   double fastStartSeconds = 1.0;

@@ -2,6 +2,7 @@
 #include "runtime/tune/ledger.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace agspeed::runtime::tune {
 namespace {
@@ -37,7 +38,15 @@ double Ledger::trialSeconds() const {
 
 double Ledger::allowanceSeconds() const {
   if (isUnlimited_) return capSeconds_;
-  return std::min(capSeconds_, grantSeconds_ + kUsableShare * fraction_ * trainedSeconds_);
+  return std::min(capSeconds_, grantSeconds_ + share() * undisturbedSeconds());
+}
+
+double Ledger::share() const { return kUsableShare * fraction_ / static_cast<double>(numSearches_); }
+
+double Ledger::earningSeconds(double seconds) const {
+  const double missing = seconds - leftSeconds();
+  if (missing <= 0) return 0;
+  return share() > 0 ? missing / share() : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace agspeed::runtime::tune

@@ -2,7 +2,10 @@
 // Ledger: what tuning cost, what it saved, and how much may still be spent.
 //
 //   slow-down = foreground seconds + inflation of steps while compiling + steps of arms on trial slower than eager
-//   allowance = min(cap, grant + 0.97 * fraction * seconds trained)   (only the cap in max and deterministic mode)
+//   allowance = min(cap, grant + 0.97 * fraction / searches * undisturbed)   (only the cap in max, deterministic)
+//
+// `undisturbed` is the time trained less what inflation and trials added to it: a share of the slowed-down time would
+// be a larger share of what training takes without agspeed.
 //
 // The fraction is the larger one, searchFraction, until something is decided: with less, eager runs so long before the
 // first capture that a large gain is missed; with more, a model that eager suits best pays too much for finding out.
@@ -26,6 +29,8 @@ class Ledger {
   void addStartUp(double seconds);
   /// Something is decided: from now on only the smaller fraction may be spent.
   void endSearch() { fraction_ = budgetFraction_; }
+  /// `numSearches` >= 1 tuners, this one included, tune models of one training loop: the fraction is for all of them.
+  void shareAmong(int64_t numSearches) { numSearches_ = numSearches; }
   void addTrained(double seconds, int64_t numSteps);
   void addForeground(double seconds) { foregroundSeconds_ += seconds; }
   void addBackground(double seconds) { backgroundSeconds_ += seconds; }
@@ -48,17 +53,24 @@ class Ledger {
   double savedSeconds() const { return savedSeconds_; }
 
   double slowdownSeconds() const { return foregroundSeconds() + inflationSeconds() + trialSeconds(); }
+  double undisturbedSeconds() const { return trainedSeconds_ - inflationSeconds() - trialSeconds(); }
   double allowanceSeconds() const;
   /// What may still be spent; negative when an estimate was too low.
   double leftSeconds() const { return allowanceSeconds() - slowdownSeconds(); }
   bool canAfford(double seconds) const { return seconds <= leftSeconds(); }
+  /// Seconds still to be trained until `seconds` can be paid; infinite where training earns nothing.
+  double earningSeconds(double seconds) const;
   bool isUnlimited() const { return isUnlimited_; }
 
  private:
+  /// Earned per second trained.
+  double share() const;
+
   bool isUnlimited_;
   double grantSeconds_;
   double fraction_;
   double budgetFraction_;
+  int64_t numSearches_ = 1;
   double capSeconds_;
   int64_t numSteps_ = 0;
   double trainedSeconds_ = 0;

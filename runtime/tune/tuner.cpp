@@ -144,7 +144,8 @@ void Tuner::accountStep(size_t arm, int32_t shape, const StepReport& step, bool 
   double seconds = step.seconds;
   if (isCompileRunning() && !isAfterSwitch) {
     if (const std::optional<double> own = arms_[arm].typicalSeconds(shape)) {
-      ledger_.addInflation(seconds - *own);
+      lastInflation_ = seconds - *own;
+      ledger_.addInflation(lastInflation_);
       seconds = *own;
     }
   }
@@ -192,6 +193,7 @@ bool Tuner::isHopeless(const Arm& arm) const {
 
 void Tuner::stepsSkipped(int64_t count, double seconds) {
   ledger_.addTrained(seconds, count);
+  if (isCompileRunning()) ledger_.addInflation(lastInflation_ * static_cast<double>(count));
   if (incumbent_ == kEager || phase_ != Phase::kSettled) return;
   guard_.addSteps(count, 0);
   const double eager = eagerStepSeconds();
@@ -359,7 +361,8 @@ std::string Tuner::statusReason() const {
 
 int64_t Tuner::quietSteps() const {
   if (isPaused_) return kForever;
-  if (phase_ != Phase::kSettled || trial_ || rollbackRequest_) return 0;
+  if (trial_ || rollbackRequest_) return 0;
+  if (phase_ != Phase::kSettled) return quietSearchSteps();
   if (incumbent_ != kEager) {
     return config_.mode == Mode::kDeterministic ? kForever : guard_.quietSteps(recheckEagerSteps());
   }

@@ -92,6 +92,8 @@ class Tuner {
   void shapeSeen(const std::string& shape) { shapeIndex(shape); }
   /// The database knows the answer. Call before anything was captured; later calls are refused.
   Status adopt(const std::string& arm);
+  /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
+  void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
   /// The running arm misbehaved: it is out for good, eager runs from the next boundary on.
   void requestRollback(const std::string& reason);
   void pause();
@@ -113,7 +115,8 @@ class Tuner {
   const std::string& current() const { return arms_[current_].spec.name; }
   const std::optional<Decision>& decision() const { return decision_; }
   const Ledger& ledger() const { return ledger_; }
-  /// Steps the driver need not report (it reports their sum through stepsSkipped, and the next one fully again).
+  /// Steps the driver need not report (it reports their sum through stepsSkipped, and the next one fully again): after
+  /// a decision, while nothing can be paid for, and between samples while a compile disturbs short steps.
   int64_t quietSteps() const;
   /// Everything for the report, as JSON text; format in README.md.
   std::string snapshot() const;
@@ -171,11 +174,14 @@ class Tuner {
   void propose(ActionKind kind, size_t arm, std::string reason = {});
   void want(size_t arm);
   double excessSeconds(size_t arm) const;
+  double blockSeconds(size_t arm) const;
   bool isBlockAffordable(size_t arm) const;
   bool isTrialAffordable() const;
   void startBlock(TrialKind kind, size_t arm, size_t reference);
   double eagerStepSeconds() const;
   double stepSeconds() const;
+  int64_t quietSearchSteps() const;
+  double nextCostSeconds() const;
   int64_t recheckEagerSteps() const;
   int32_t runSteps(double stepSeconds) const;
 
@@ -220,6 +226,7 @@ class Tuner {
   std::vector<std::string> shapes_;
   int32_t numBlocks_ = 0;     ///< begun while shapes were many
   int32_t numUncounted_ = 0;  ///< steps in a row, compiles left out
+  double lastInflation_ = 0;  ///< of the last step seen while a compile ran
   std::map<int32_t, EagerPeak> eagerPeaks_;
   int32_t numGrowths_ = 0;
   int32_t numRollbacks_ = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "runtime/tune/tuner.h"
 
@@ -15,10 +16,14 @@ namespace {
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
 constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
-constexpr size_t kMaxShapesInRun = 16;  ///< of more shapes, enough meet by chance
-constexpr size_t kMinEagerSteps = 3;    ///< seen before the first block, which must know how long a step is
-constexpr double kUnseenRatio = 10.0;   ///< an arm that never ran is assumed to be this many times slower than eager
-constexpr double kResumeShare = 0.02;   ///< a suspended compile resumes with this share of the allowance free again
+constexpr size_t kMaxShapesInRun = 16;   ///< of more shapes, enough meet by chance
+constexpr size_t kMinEagerSteps = 3;     ///< seen before the first block, which must know how long a step is
+constexpr double kUnseenRatio = 10.0;    ///< an arm that never ran is assumed to be this many times slower than eager
+constexpr double kResumeShare = 0.02;    ///< a suspended compile resumes with this share of the allowance free again
+constexpr double kQuietSeconds = 0.01;   ///< while a compile runs, short steps are sampled so far apart
+constexpr int64_t kQuietSamples = 16;    ///< and at most so many steps
+constexpr int64_t kLongestQuiet = 1000;  ///< what is reported stays fresh
+constexpr size_t kKnownSteps = 64;       ///< eager's steps are known well enough to look away
 
 }  // namespace
 
@@ -244,10 +249,14 @@ double Tuner::excessSeconds(size_t arm) const {
   return tested.numSteps > 0 ? std::max(0.0, tested.lastSeconds - eager) : kUnseenRatio * eager;
 }
 
-bool Tuner::isBlockAffordable(size_t arm) const {
-  if (ledger_.isUnlimited()) return true;
+/// What the next block of the arm is expected to cost; only its first step where it never ran.
+double Tuner::blockSeconds(size_t arm) const {
   const bool isUnseen = arms_[arm].numSteps == 0;
-  return ledger_.canAfford(excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1));
+  return excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1);
+}
+
+bool Tuner::isBlockAffordable(size_t arm) const {
+  return ledger_.isUnlimited() || ledger_.canAfford(blockSeconds(arm));
 }
 
 /// False when the next step of the arm on trial is more than the ledger can bear: the block is given up for now.
@@ -274,6 +283,29 @@ void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
 double Tuner::eagerStepSeconds() const {
   const RollingWindow& seconds = arms_[kEager].seconds;
   return seconds.empty() ? 0 : seconds.median();
+}
+
+/// Until a decision: steps in which nothing can be started, or that a sample stands for.
+int64_t Tuner::quietSearchSteps() const {
+  const double step = stepSeconds();
+  if (phase_ == Phase::kCapturing || ledger_.isUnlimited() || cached_) return 0;
+  if (arms_[kEager].seconds.size() < kKnownSteps || step <= 0) return 0;
+  if (isCompileRunning()) return std::min(kQuietSamples, static_cast<int64_t>(kQuietSeconds / step));
+  const double seconds = ledger_.earningSeconds(nextCostSeconds());
+  return std::min(kLongestQuiet, static_cast<int64_t>(std::min(seconds / step, 1e9)));
+}
+
+/// The cheapest of what comes next and has to be earned first; 0 when that need not be.
+double Tuner::nextCostSeconds() const {
+  if (phase_ == Phase::kObserving) return config_.captureSeconds;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 1; i < arms_.size(); ++i) {
+    const Arm& arm = arms_[i];
+    if (arm.isMeasurable()) least = std::min(least, blockSeconds(i));
+    if (arm.state == ArmState::kCompiled) least = std::min(least, arm.spec.foregroundSeconds);
+    if (arm.state == ArmState::kCompiling) least = std::min(least, kResumeShare * ledger_.allowanceSeconds());
+  }
+  return std::isinf(least) ? 0 : least;  // a compile may start as soon as anything is left
 }
 
 /// The same of the incumbent where eager never ran, as after a decision from the database.

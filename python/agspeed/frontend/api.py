@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
@@ -98,6 +99,8 @@ def optimize(
     )
     if optimizer is None:
         return optimized
+    if session_of(_unwrapped(model)) is None:
+        startup.load_machinery()  # else the optimizer waits until the model's session has loaded it
     _optimize_optimizer(optimizer, settings)
     return optimized, optimizer
 
@@ -167,7 +170,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     if next(inner.parameters(), None) is None:
         logger.info("%s has no parameters: there is nothing to train, it stays eager", type(inner).__name__)
         return module
-    sessions.Session(ModuleTarget(inner), settings, startup.claim())
+    sessions.Session(ModuleTarget(inner), settings)
     return module
 
 
@@ -175,7 +178,7 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
     if settings.disable or settings.mode == "off" or session_of(function) is not None:
         return function
     target = FunctionTarget(function)
-    sessions.Session(target, settings, startup.claim())
+    sessions.Session(target, settings)
     return target.wrapper
 
 
@@ -200,7 +203,9 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _is_torch_compiled(module: nn.Module) -> bool:
-    return isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
+    dynamo = sys.modules.get("torch._dynamo")
+    is_wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return is_wrapped or module._compiled_call_impl is not None
 
 
 def _describe(value: object) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ class History:
             self.recent.clear()
             self.recent_plan = plan
         self.recent.append(times)
+
+    def typical_step_seconds(self) -> float:
+        """Median of the recent steps with the plan in force. Requires: there was one."""
+        return statistics.median(times.busy for times in self.recent)
 
     def add_capture_event(self, kind: str, reason: str, where: str) -> None:
         counters = {"graph-break": self.breaks, "recompile": self.recompiles}

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Naps: after the decision, a compiled plan runs most of its steps without the clock and the hooks it needs.
+"""Naps: most steps run without the clock and the hooks it needs.
 
-A watched step costs some ten microseconds, which a tiny model would feel and which no step's time contains. So while
-the controller has no use for steps, forwards are only counted; that is exact for loops with a fixed number of forwards
-per step and an estimate for others. The step after a nap may have begun before the clock was awake, and the wait before
-it was not seen: it is counted, its time is not recorded.
+A watched step costs some ten microseconds, some sixty while tuning, which a tiny model would feel and which no step's
+time contains. So while the controller has no use for steps, forwards are only counted; that is exact for loops with a
+fixed number of forwards per step and an estimate for others. The step after a nap may have begun before the clock was
+awake, and the wait before it was not seen: it is counted, its time is not recorded.
 
 Threads: the training thread. Forwards of other threads may shorten a nap, nothing else.
 """
 
 from __future__ import annotations
 
-from agspeed.frontend.steps import StepClock, StepTimes
+import time
+
+from agspeed.frontend.steps import StepClock
 
 _LONGEST = 240
 """Steps of one nap: the report's timeline gets points at least that often."""
@@ -27,13 +29,20 @@ class Naps:
         self._clock = clock
         self._is_first_step = False
         self._forwards = 0
-        self._last = StepTimes(0.0, 0.0)
+        self._forwards_per_step, self._step_seconds = 1, 0.0
+        self._begun = 0.0
 
-    def begin(self, num_steps: int, last: StepTimes) -> None:
-        """The next `num_steps` steps, taken to be like `last`, need not be seen. Requires: a step has just ended."""
+    def begin(self, num_steps: int, forwards_per_step: int, step_seconds: float) -> None:
+        """The next `num_steps` steps need not be seen. Requires: a step has just ended.
+
+        Args:
+            step_seconds: what a step typically takes.
+        """
         if num_steps > 0:
-            self._last, self._forwards = last, min(num_steps, _LONGEST) * last.forwards
+            self._forwards_per_step, self._step_seconds = forwards_per_step, step_seconds
+            self._forwards = min(num_steps, _LONGEST) * forwards_per_step
             self.forwards_left, self.is_asleep = self._forwards, True
+            self._begun = time.perf_counter()
             self._clock.stop()
 
     def cut_short(self) -> None:
@@ -58,8 +67,9 @@ class Naps:
         return was
 
     def take_unseen(self) -> tuple[int, float]:
-        """(steps, seconds) that passed unseen since this was last asked."""
+        """(steps, seconds) that passed unseen since this was last asked. Never more seconds than really passed."""
         passed = self._forwards - self.forwards_left
-        steps = passed // self._last.forwards
-        self._forwards -= steps * self._last.forwards
-        return steps, steps * self._last.busy
+        steps = passed // self._forwards_per_step
+        self._forwards -= steps * self._forwards_per_step
+        begun, self._begun = self._begun, time.perf_counter()
+        return steps, min(steps * self._step_seconds, self._begun - begun)

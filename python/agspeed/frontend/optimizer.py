@@ -14,15 +14,18 @@ import copy
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agspeed.config import Settings
+from agspeed.frontend import startup
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
 from agspeed.runtime import native
-from agspeed.tuning import gate
+
+if TYPE_CHECKING:
+    from agspeed.tuning import gate
 
 FUSED = "fused"
 _FUSIBLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
@@ -66,7 +69,7 @@ class OptimizerSession:
         self._use(optimizer, fused=False)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._is_stopped:
+        if self._is_stopped or not startup.has_machinery():
             return
         if self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
             self._check(optimizer)
@@ -89,12 +92,14 @@ class OptimizerSession:
             self._num_quiet = int(quiet)
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        module = native.load()
+        if module is None:
+            self._stop(native.why_missing())
+            return
         self._verdict = check_fused(optimizer, self._settings)
         if not self._verdict.accepted:
             self._stop(f"the fused step is not used: {self._verdict.reason}")
             return
-        module = native.load()
-        assert module is not None
         mode = self._settings.mode
         self._tuner = module.Tuner({"mode": mode, "arms": [FUSED], "capture_seconds": 0.0})
 
@@ -137,6 +142,8 @@ class OptimizerSession:
 
 def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:
     """Compares one fused step with one plain step from the same parameters, gradients and state."""
+    from agspeed.tuning import gate
+
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     gradients = [p.grad for p in parameters if p.grad is not None]
     states = [dict(optimizer.state.get(p, {})) for p in parameters]
@@ -184,8 +191,6 @@ def _step_on(
 
 
 def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None:
-    if native.load() is None:
-        return native.why_missing()
     if type(optimizer) not in _FUSIBLE:
         return f"torch has no fused step for {type(optimizer).__name__}"
     if any(group.get("fused") for group in optimizer.param_groups):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agspeed.distributed import groups, metrics
-from agspeed.frontend.region import Region
 from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
 
 if TYPE_CHECKING:
     from agspeed.frontend.history import History
+    from agspeed.frontend.region import Region
     from agspeed.frontend.session import Session
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 def make_report(session: Session) -> model.Report:
     """The session as it stands, as a validated report."""
     session.note_unseen_steps()
-    tuner = session.controller.snapshot()
+    tuner = session.tuner_snapshot()
     data = model.empty_report(session.target.name)
     _fill_header(data["header"], session)
     data["status"] = {"state": session.state, "reason": session.current_reason}
@@ -50,7 +50,7 @@ def make_report(session: Session) -> model.Report:
     _fill_cost(data["cost"], tuner, session, data["decision"]["speedup"])
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = _time_shares(session.history)
-    data["cache"].update(directory=str(session.settings.cache_dir), usable=session.controller.has_database)
+    data["cache"].update(directory=str(session.settings.cache_dir), usable=session.has_database)
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
     return model.Report(data)

@@ -8,6 +8,9 @@ record for the report.
 
 Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
 other threads while tuning, forwards without gradients, forwards under tracing or export.
+
+In mode="auto" a session only watches the clock at first: the controller, and all it needs, comes when training has paid
+for loading it (`startup.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -27,21 +30,26 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
-from agspeed.frontend.capture import Capture, CaptureEvent
+from agspeed.frontend import startup
 from agspeed.frontend.history import History
 from agspeed.frontend.naps import Naps
-from agspeed.frontend.region import GRAPH_EAGER, Region
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
-from agspeed.tuning.build import build
-from agspeed.tuning.controller import Controller
+from agspeed.tuning.earlier import chose_compiled
 from agspeed.tuning.fingerprint import database_key, shape_class
-from agspeed.tuning.late import LateRegions
-from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
 
+if TYPE_CHECKING:
+    from agspeed.frontend.capture import Capture, CaptureEvent
+    from agspeed.frontend.region import Region
+    from agspeed.tuning.controller import Controller
+    from agspeed.tuning.late import LateRegions
+    from agspeed.tuning.outcome import Outcome
+
 EAGER = "eager"
+_TRUSTED = 16
+"""Steps that each recent one may stand for unseen."""
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _pauses = 0
@@ -50,8 +58,9 @@ _pauses = 0
 class Session:
     """See the module's text. Created by ``optimize`` on the thread that trains."""
 
-    def __init__(self, target: Target, settings: Settings, loading_seconds: float = 0.0) -> None:
-        """loading_seconds: what it took to get here, if this process had not loaded agspeed before."""
+    def __init__(self, target: Target, settings: Settings) -> None:
+        if settings.mode != "auto" or not target.has_untouched_eager:
+            startup.load_machinery()
         begun = time.perf_counter()
         self.target = target
         self.settings = settings
@@ -67,24 +76,24 @@ class Session:
         self.plan = EAGER
         self.state, self.reason = "tuning", "waiting for the first training step"
         self._capture: Capture | None = None
-        self._late = LateRegions(self)
+        self._controller: Controller | None = None
+        self._late: LateRegions | None = None
+        self._trained = (0, 0.0)
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
         self._naps = Naps(self.clock)
         self._first_call: tuple[Any, Any] = ((), {})
         self._shapes: list[str] = []
-        self._is_started = False
         self._key: dict[str, Any] | None = None
-        self.controller = Controller(self)
         _live.add(self)
         self.clock.start()
         self._install(self._managed_call)
-        self.history.start_up_seconds = loading_seconds + time.perf_counter() - begun
+        self.history.start_up_seconds = time.perf_counter() - begun
 
     @property
     def current_reason(self) -> str:
         """Why the state is what it is, as a sentence; while tuning, what the tuner is doing."""
-        return self.controller.activity if self.state == "tuning" and self._is_started else self.reason
+        return self._controller.activity if self.state == "tuning" and self._controller else self.reason
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -105,8 +114,7 @@ class Session:
             self._naps.end()
             self.clock.stop()
         if plan == EAGER:
-            self.controller.close()
-            self._late.close()
+            self._end_background_work()
         self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
         self.save_report()
 
@@ -126,6 +134,8 @@ class Session:
 
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected.
         """
+        from agspeed.frontend.machinery import build
+
         outcomes = []
         for region in self.regions if regions is None else regions:
             name = candidate_of(plan, region.index)
@@ -152,8 +162,9 @@ class Session:
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background, each group of them for at most `timeout_s`."""
-        self.controller.wait(timeout_s)
-        self._late.wait(timeout_s)
+        if self._controller is not None and self._late is not None:
+            self._controller.wait(timeout_s)
+            self._late.wait(timeout_s)
 
     def note_unseen_steps(self) -> None:
         """Counts the steps that a settled session let pass without looking at them."""
@@ -166,13 +177,26 @@ class Session:
 
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
-        self.controller.close()
-        self._late.close()
+        self._end_background_work()
         self._naps.end()
         self.clock.stop()
         self.target.uninstall()
         self.state, self.reason, self.plan = "eager", "restored", EAGER
         _live.discard(self)
+
+    def tuner_snapshot(self) -> dict[str, Any]:
+        """What the tuner knows, for the report; {} without one."""
+        return self._controller.snapshot() if self._controller is not None else {}
+
+    @property
+    def has_database(self) -> bool:
+        """True when decisions can be stored."""
+        return self._controller is not None and self._controller.has_database
+
+    def _end_background_work(self) -> None:
+        if self._controller is not None and self._late is not None:
+            self._controller.close()
+            self._late.close()
 
     # --- calls of the target ------------------------------------------------------------------------------------------
 
@@ -180,9 +204,13 @@ class Session:
         """Entry while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
+        if self._naps.forwards_left > 0:
+            self._naps.forwards_left -= 1
+            return self._current(*args, **kwargs)
+        self._wake()
         self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
-        if not self._is_started:
+        if self._controller is None and self._is_due():
             self._start(args, kwargs)
         if not isinstance(self.target, FunctionTarget):
             output = self._current(*args, **kwargs)
@@ -193,10 +221,25 @@ class Session:
         finally:
             self.clock.function_ends()
 
+    def _is_due(self) -> bool:
+        """Tuning may begin: it need not be earned, or has been."""
+        if startup.has_machinery() or self._trained[1] >= startup.PAYS_AFTER_S:
+            return True
+        return self._trained[0] == 0 and chose_compiled(self.target.eager, self.settings.cache_dir)
+
     def _start(self, args: Any, kwargs: Any) -> None:
-        """The first training call: the controller may decide what it runs."""
-        self._is_started, self._first_call = True, (args, kwargs)
-        self.controller.start()
+        """A training call of a session that is due: the controller may decide what it runs."""
+        try:
+            startup.load_machinery()
+        except Exception as error:
+            self.settle(EAGER, f"what tunes could not be loaded: {type(error).__name__}: {error}")
+            return
+        from agspeed.frontend.machinery import Controller, LateRegions
+
+        self._first_call = (args, kwargs)
+        self._controller, self._late = Controller(self), LateRegions(self)
+        self.history.start_up_seconds += startup.claim()
+        self._controller.start(*self._trained)
         self._first_call = ((), {})
         self.clock.restart()
 
@@ -253,11 +296,15 @@ class Session:
     # --- capture ------------------------------------------------------------------------------------------------------
 
     def _captured(self) -> Callable[..., Any]:
+        from agspeed.frontend.machinery import Capture
+
         if self._capture is None:
             self._capture = Capture(self.target.eager, self._make_region, self._on_capture_event, self.settings.dynamic)
         return self._capture.call
 
     def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        from agspeed.frontend.machinery import Region
+
         region = Region(len(self.regions), gm, self._on_region_call, self._on_region_failure)
         self.regions.append(region)
         return region.dispatcher  # type: ignore[no-any-return]
@@ -272,6 +319,7 @@ class Session:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
             self._frame_called(args)
         if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
+            assert self._late is not None  # the plan that runs was chosen by a controller
             self._late.add(region)
             self._naps.cut_short()
 
@@ -282,7 +330,7 @@ class Session:
             return
         self.target.remember(args)
         self.clock.forward_begins()
-        if not self._is_started:
+        if self._controller is None:
             self._start(args, {})
         self._shapes.append(shape_class(args, {}))
 
@@ -299,20 +347,36 @@ class Session:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step_ended(self, times: StepTimes) -> None:
+        shape, self._shapes = "|".join(self._shapes), []
         if self._naps.is_first_step():
             self._skip_steps(1, times.busy)
             return
         self.history.add_step(self.plan, times)
-        shape, self._shapes = "|".join(self._shapes), []
-        num_quiet = self.controller.after_step(times.busy, shape)
-        if self.state == "tuned":
+        num_quiet = self._learn_from_step(times.busy, shape)
+        if self.state == "tuned" and self._late is not None:
             self._late.advance()
-            if self._late.is_idle and self.target.has_untouched_eager:
-                self._naps.begin(num_quiet, times)
+        if num_quiet > 0 and self.target.has_untouched_eager and (self._late is None or self._late.is_idle):
+            num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
+            self._naps.begin(num_quiet, times.forwards, self.history.typical_step_seconds())
+
+    def _learn_from_step(self, seconds: float, shape: str) -> int:
+        """Returns: of the steps to come, how many need not be seen."""
+        if self._controller is not None:
+            return self._controller.after_step(seconds, shape)
+        self._add_trained(1, seconds)
+        self.reason = "training has been too short so far to pay for tuning"
+        return int((startup.PAYS_AFTER_S - self._trained[1]) / self.history.typical_step_seconds())
+
+    def _add_trained(self, count: int, seconds: float) -> None:
+        """Steps before there was a controller."""
+        self._trained = (self._trained[0] + count, self._trained[1] + seconds)
 
     def _skip_steps(self, count: int, seconds: float) -> None:
         self.history.timeline.skip(count)
-        self.controller.steps_unseen(count, seconds)
+        if self._controller is not None:
+            self._controller.steps_unseen(count, seconds)
+        else:
+            self._add_trained(count, seconds)
 
     def _wake(self) -> None:
         """A forward of the settled target is to be seen."""
@@ -362,4 +426,4 @@ def paused() -> Iterator[None]:
                 session.target.install(session._entry, session)
 
 
-__all__ = ["EAGER", "GRAPH_EAGER", "Session", "paused"]
+__all__ = ["EAGER", "Session", "paused"]

@@ -1,24 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long loading agspeed takes, torch excepted: a cost of tuning, charged to the process's first session.
+"""What loading agspeed costs, torch excepted: a cost of tuning, charged to the process's first session.
 
-Imported before every other module of this package; `loaded` is called when the last one is there.
+There are two halves. `optimize` needs a light one; the *machinery* (capture, compilers, gate, tuner) takes more than
+half a second, which mode="auto" spends only once training has lasted long enough to pay for it.
+
+Imported before every other module of this package; `loaded` is called when the last one of the light half is there.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch  # noqa: F401  the user's program needs it in any case: what follows is agspeed's
+
+PAYS_AFTER_S = 4.0
+"""Seconds of training, a fifth of which pays for the machinery (0.5 to 0.8 s; runtime/tune/ledger.h)."""
 
 _begun = time.perf_counter()
 _unclaimed: list[float] = []
 
 
 def loaded() -> None:
-    """Everything is imported."""
+    """The light half is imported."""
     _unclaimed.append(time.perf_counter() - _begun)
 
 
+def has_machinery() -> bool:
+    """True when loading the machinery costs nothing more."""
+    return "agspeed.frontend.machinery" in sys.modules
+
+
+def load_machinery() -> None:
+    """Imports the machinery; at once where that has been done. Raises: what the import of torch's internals raises."""
+    begun = time.perf_counter()
+    from agspeed.frontend import machinery as machinery
+
+    _unclaimed.append(time.perf_counter() - begun)
+
+
 def claim() -> float:
-    """Seconds that loading took, for whoever asks first; 0 for everybody else."""
-    return _unclaimed.pop() if _unclaimed else 0.0
+    """Seconds that loading took since somebody last asked."""
+    seconds = sum(_unclaimed)
+    _unclaimed.clear()
+    return seconds

@@ -9,6 +9,7 @@ training thread at the borders of training steps.
 from __future__ import annotations
 
 import time
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ EAGER = "eager"
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 _OTHER_COMPILE_S = (0.0, 1.0)
 _MAX_MODE_TIMEOUT_S = 600.0
+_searching: weakref.WeakSet[Controller] = weakref.WeakSet()
+"""Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
 _ACTIVITIES = {"compile": "compiling", "wait": "waiting for", "load": "checking", "run": "timing"}
 
 
@@ -82,17 +85,19 @@ class Controller:
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """The first training step is about to begin."""
+    def start(self, num_steps: int, trained_seconds: float) -> None:
+        """A training step is about to begin; `num_steps` were trained before anything of this was loaded."""
         if self._module is None:
             self._session.settle(EAGER, native.why_missing())
             return
         started = time.perf_counter()
+        _searching.add(self)
         METER.acquire(self)
         self._adopt_earlier_decision()
         history = self._session.history
         history.start_up_seconds += time.perf_counter() - started
         self._tuner.started(history.start_up_seconds)
+        self._tuner.steps_skipped(num_steps, trained_seconds)
         self._advance()
 
     def after_step(self, seconds: float, shape: str) -> int:
@@ -109,6 +114,7 @@ class Controller:
             self._tuner.steps_skipped(*self._skipped)
             self._skipped = (0, 0.0)
         self._report_step(seconds, shape)
+        self._tuner.share_budget(max(len(_searching), 1))
         self._advance()
         quiet = self._tuner.quiet_steps
         self._num_quiet = 1 << 30 if quiet is None else int(quiet)
@@ -145,6 +151,7 @@ class Controller:
 
     def close(self) -> None:
         """Ends background work."""
+        _searching.discard(self)
         self._compiles.close()
         METER.release(self)
 
@@ -288,6 +295,7 @@ class Controller:
         if self._refine(arm):
             return True
         self._is_settled = True
+        _searching.discard(self)
         self._progress.close()
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason)

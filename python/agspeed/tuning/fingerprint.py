@@ -28,7 +28,7 @@ def database_key(target: Callable[..., Any], args: Any, kwargs: Any, settings: S
     owner = getattr(target, "__self__", None)
     devices = {str(t.device) for t in tensors} | {str(p.device) for p in _parameters(owner)}
     return {
-        "graph": _structure_hash(target),
+        "graph": structure_hash(target),
         "shapes": [list(t.shape) for t in tensors],
         "dtypes": [str(t.dtype) for t in tensors],
         "device": ",".join(sorted(devices)) or "cpu",
@@ -59,7 +59,8 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _structure_hash(target: Callable[..., Any]) -> str:
+def structure_hash(target: Callable[..., Any]) -> str:
+    """Of the modules' code and the parameters' shapes; of a step function's code."""
     digest = hashlib.sha256()
     owner = getattr(target, "__self__", None)
     if isinstance(owner, nn.Module):

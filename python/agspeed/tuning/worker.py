@@ -8,27 +8,44 @@ Reads one JSON job per line from stdin and writes one JSON answer per line to th
 
 It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
 and a crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
+A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, TextIO
 
 _NUM_TRIALS = 3
+_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
     """Arguments: the descriptor for answers."""
+    _end_with_parent()
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
     for line in sys.stdin:
         job = json.loads(line)
         _send(answers, {"id": job["id"], "started": True})
         _send(answers, {"id": job["id"], **_run(job)})
     return 0
+
+
+def _end_with_parent() -> None:
+    """Kills this process group, whose leader this process is, once the training process is gone."""
+    parent, own = os.getppid(), os.getpid()
+
+    def on_continue(number: int, frame: object) -> None:
+        if os.getpid() == own and os.getppid() != parent:
+            os.killpg(own, signal.SIGKILL)
+
+    signal.signal(signal.SIGCONT, on_continue)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:

@@ -37,9 +37,7 @@ class Outcome:
         """Why things run eagerly, as far as they do."""
         found = [f"{s.state}: {s.reason}" for s in self.sessions]
         found += [o.reason for s in self.sessions for r in s.regions for o in r.outcomes.values() if o.reason]
-        found += [
-            arm["reason"] for s in self.sessions for arm in s.controller.snapshot().get("arms", []) if arm["reason"]
-        ]
+        found += [arm["reason"] for s in self.sessions for arm in s.tuner_snapshot().get("arms", []) if arm["reason"]]
         found += [reason for s in self.sessions for (_, reason) in [*s.history.fallbacks, *s.history.breaks]]
         return found
 

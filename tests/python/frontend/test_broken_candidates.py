@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +251,40 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
     for name, (outcome, reason) in expected.items():
         assert answers[name] is not None, f"{name}: no answer"
         assert answers[name]["state"] == outcome and reason in answers[name]["reason"], (name, answers[name])
+
+
+_KILLED_WHILE_CHILD_IS_SUSPENDED = """
+import os, select, signal, sys
+from pathlib import Path
+from agspeed.backends import CompileOptions
+from agspeed.tuning.child import Child, Job
+
+child = Child()
+child.submit(Job("plug-in-hangs", Path(sys.argv[1]), CompileOptions(num_threads=1)))
+select.select([child._answers], [], [], 60)  # it has begun
+child.set_level("suspended")
+print(child._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: Any, tmp_path: Path) -> None:
+    write_region(captured, tmp_path / "0")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(tmp_path / "0")]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    pid, deadline = int(killed.stdout), time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:

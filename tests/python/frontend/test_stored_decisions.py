@@ -40,7 +40,7 @@ model, expected = agspeed.optimize(make(), mode=mode, backends=["aot"], cache_di
 train(model, num_steps)
 train(expected, num_steps)
 session = session_of(model)
-tuner = session.controller.snapshot()
+tuner = session.tuner_snapshot()
 print(json.dumps({
     "decision": agspeed.report(model).to_dict()["decision"],
     "status": agspeed.status(model),

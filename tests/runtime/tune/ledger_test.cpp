@@ -48,6 +48,28 @@ TEST(Ledger, EarnsLessOnceSomethingIsDecided) {
   EXPECT_TRUE(ledger.canAfford(9.6));
 }
 
+TEST(Ledger, ModelsOfOneTrainingLoopShareTheBudget) {
+  TunerConfig config;
+  config.searchFraction = 0.25;
+  Ledger ledger(config);
+  ledger.addTrained(100, 1000);
+  ledger.shareAmong(2);
+  EXPECT_TRUE(ledger.canAfford(12));
+  EXPECT_FALSE(ledger.canAfford(13));
+  ledger.shareAmong(1);
+  EXPECT_TRUE(ledger.canAfford(24));
+}
+
+TEST(Ledger, SaysHowLongSomethingHasToBeEarned) {
+  TunerConfig config;
+  config.searchFraction = 0.25;
+  Ledger ledger(config);
+  EXPECT_NEAR(ledger.earningSeconds(2.425), 10, 1e-9);
+  ledger.addTrained(ledger.earningSeconds(2.425), 1);
+  EXPECT_TRUE(ledger.canAfford(2.42));
+  EXPECT_EQ(ledger.earningSeconds(2), 0);
+}
+
 TEST(Ledger, StartUpCountsButLeavesTheGrantWhole) {
   TunerConfig config;
   Ledger automatic(config);

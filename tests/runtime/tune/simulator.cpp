@@ -5,6 +5,11 @@
 #include <cmath>
 
 namespace agspeed::runtime::tune::testing {
+namespace {
+
+constexpr int64_t kLongestNap = 240;
+
+}  // namespace
 
 Simulator::Simulator(World world) : world_(std::move(world)), random_(world_.seed) {
   TunerConfig config = world_.config;
@@ -24,7 +29,7 @@ const SimulatedArm* Simulator::find(const std::string& arm) const {
 void Simulator::run(int64_t numSteps) {
   for (int64_t i = 0; i < numSteps; ++i) {
     // Waiting and loading take no steps: a driver goes round until the tuner wants the next step.
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < 50 && hasReported_; ++round) {
       const std::vector<Action> actions = tuner_->advance();
       bool isBlocking = false;
       for (const Action& action : actions) {
@@ -32,10 +37,17 @@ void Simulator::run(int64_t numSteps) {
         isBlocking |=
             action.kind == ActionKind::kWait || action.kind == ActionKind::kLoad || action.kind == ActionKind::kCapture;
       }
-      if (!isBlocking) break;
+      if (isBlocking) continue;
+      if (world_.takesNaps) fallAsleep();
+      break;
     }
     stepOnce();
   }
+}
+
+void Simulator::fallAsleep() {
+  const int64_t quiet = tuner_->quietSteps();
+  quietLeft_ = quiet == Tuner::kForever ? kLongestNap : std::min(quiet, kLongestNap);
 }
 
 void Simulator::carryOut(const Action& action) {
@@ -124,6 +136,13 @@ void Simulator::stepOnce() {
   outcome_.maxBudgetShare = std::max(outcome_.maxBudgetShare, trueSlowdown_ / trained_);
   ++outcome_.stepsByArm[running_];
   ++step_;
+  hasReported_ = quietLeft_ == 0;
+  if (!hasReported_) {
+    ++numSkipped_;
+    skippedSeconds_ += seconds;
+    if (--quietLeft_ == 0) tuner_->stepsSkipped(std::exchange(numSkipped_, 0), std::exchange(skippedSeconds_, 0));
+    return;
+  }
   const Status status = tuner_->stepFinished(
       {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
   AG_CHECK(status.isOk(), status.message());

@@ -52,6 +52,7 @@ struct World {
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   std::function<bool(int64_t step)> grows;      ///< steps that capture another graph
   int32_t numShapes = 1;
+  bool takesNaps = false;          ///< reports quiet steps in one sum, 240 at most, as the driver in Python does
   bool doShapesTakeTurns = false;  ///< else each step draws one
   double idleInflation = 1.04;
   double raisedInflation = 2.5;
@@ -86,6 +87,7 @@ class Simulator {
   void startCompile(const Action& action);
   void finishCompile();
   void stepOnce();
+  void fallAsleep();
   double drawSeconds(const std::string& arm, int32_t shape);
   double noiseFactor();
   const SimulatedArm* find(const std::string& arm) const;
@@ -102,6 +104,10 @@ class Simulator {
   double raisedLeft_ = 0;
   double trueSlowdown_ = 0;
   double trained_ = 0;
+  bool hasReported_ = true;  ///< the latest step, and may ask what to do
+  int64_t quietLeft_ = 0;
+  int64_t numSkipped_ = 0;
+  double skippedSeconds_ = 0;
 };
 
 /// Seconds of the best fixed choice over `numSteps` steps: eager, or one arm with its capture, compile and load paid in

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a session needs from the moment it captures, imported in one go and as late as possible (`startup.py`).
+
+Only `Session` imports this module, inside its functions.
+"""
+
+from agspeed.backends import candidates
+from agspeed.frontend.capture import Capture
+from agspeed.frontend.region import Region
+from agspeed.tuning.build import build
+from agspeed.tuning.controller import Controller
+from agspeed.tuning.late import LateRegions
+
+__all__ = ["Capture", "Controller", "LateRegions", "Region", "build"]
+
+candidates()  # their modules are the largest part
