@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/log.h"
+
 namespace agspeed::comm {
 
 namespace {
@@ -49,7 +51,9 @@ Group::Group(Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
       rank_(rank),
-      notices_(engine, *this, options_.members, rank, 2 * options_.id + 1) {}
+      notices_(engine, *this, options_.members, rank, 2 * options_.id + 1),
+      balance_(static_cast<int>(options_.members.size())),
+      makesShares_(options_.plan.shares.empty()) {}
 
 void Group::open() {
   engine_.addClient(*this);
@@ -66,7 +70,62 @@ void Group::close() {
 
 // --- starting -----------------------------------------------------------------------------------------------------
 
+void Group::setPlan(Plan plan) {
+  makesShares_ = plan.shares.empty();
+  if (makesShares_) plan.shares = std::move(options_.plan.shares);
+  options_.plan = std::move(plan);
+}
+
 void Group::submit(CollectiveHandle operation) {
+  if (makesShares_ && balance_.isDueBefore(operation->call) && failure_) compareRates();
+  enter(std::move(operation));
+  if (!failure_) return endAll(failure_);
+  for (const auto& [rank, notice] : questions_) {
+    if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
+  }
+  std::erase_if(questions_, [&](const auto& question) { return question.second.history[0].sequence <= sequence_; });
+  startWaiting();
+}
+
+void Group::compareRates() {
+  auto comparison = std::make_shared<CollectiveOperation>(engine_);
+  comparison->call = balance_.compare(rank_);
+  comparison->priority = INT32_MIN;
+  comparison->started = Clock::now();
+  comparison->deadline = Clock::time_point::max();  // the operation that waits for it has one
+  engine_.operationStarted();
+  comparisons_.push_back(comparison);
+  enter(std::move(comparison));
+}
+
+double Group::measuredRate() const {
+  double bytesPerSecond = 0;
+  for (const int member : options_.members) {
+    if (member != engine_.messenger().rank()) bytesPerSecond += engine_.messenger().bytesPerSecond(member);
+  }
+  return bytesPerSecond;
+}
+
+void Group::divide() {
+  const uint64_t sequence = comparisons_.front()->sequence;
+  comparisons_.pop_front();
+  if (!makesShares_) return;
+  const bool wereEqual = options_.plan.shares.empty();
+  options_.plan.shares = balance_.shares();
+  if (rank_ == 0 && !(wereEqual && options_.plan.shares.empty())) {
+    AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + balance_.describe() +
+                      ") own pieces of unequal size");
+  }
+  for (const CollectiveHandle& operation : waiting_) {
+    const bool isAfter = operation->sequence > sequence;
+    if (isAfter && hasPiecePerRank(operation->call.collective, *operation->choice.algorithm)) {
+      operation->choice.shares = options_.plan.shares;
+    }
+  }
+}
+
+/// Gives the operation its place among those of all ranks.
+void Group::enter(CollectiveHandle operation) {
   operation->sequence = ++sequence_;
   const auto numRanks = static_cast<int>(options_.members.size());
   operation->descriptor = comm::describe(operation->call);
@@ -79,12 +138,6 @@ void Group::submit(CollectiveHandle operation) {
   remember(*operation);
   engine_.tickBy(operation->deadline);
   waiting_.push_back(std::move(operation));
-  if (!failure_) return endAll(failure_);
-  for (const auto& [rank, notice] : questions_) {
-    if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
-  }
-  std::erase_if(questions_, [&](const auto& question) { return question.second.history[0].sequence <= sequence_; });
-  startWaiting();
 }
 
 void Group::submit(std::shared_ptr<MessageOperation> operation) {
@@ -134,6 +187,7 @@ Group::CollectiveHandle Group::takeNext() {
     });
     if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.creditBytes) return nullptr;
   }
+  if (!comparisons_.empty() && (*at)->sequence > comparisons_.front()->sequence) return nullptr;
   CollectiveHandle next = std::move(*at);
   waiting_.erase(at);
   return next;
@@ -151,6 +205,7 @@ void Group::start(const CollectiveHandle& operation) {
   running_.push_back(operation);
   bytesInFlight_ += bytesInFlight(*operation);
   engine_.tickBy(operation->started + kPatience);
+  if (isComparison(operation)) balance_.contribute(rank_, measuredRate());
   const size_t elementBytes = sizeInBytes(operation->call.dtype);
   operation->execution->start({.call = &operation->call,
                                .members = options_.members,
@@ -190,6 +245,7 @@ void Group::executionEnded(Execution& execution) {
   poolOf(*operation).idle.push_back(&execution);
   operation->complete({});
   engine_.operationEnded();
+  if (isComparison(operation)) divide();
   startWaiting();
 }
 
@@ -246,6 +302,7 @@ void Group::endAll(const Status& reason) {
     operation.complete(status);
     engine_.operationEnded();
   };
+  comparisons_.clear();
   for (const auto& operation : std::exchange(running_, {})) {
     const std::string progress = progressOf(*operation);
     operation->execution->cancel(reason);
@@ -273,7 +330,11 @@ std::string Group::describe(const MessageOperation& operation) const {
 }
 
 std::string Group::progressOf(const CollectiveOperation& operation) const {
-  return operation.execution ? " in " + operation.execution->progress() : " before it started";
+  if (operation.execution) return " in " + operation.execution->progress();
+  const CollectiveOperation* first = comparisons_.empty() ? nullptr : comparisons_.front().get();
+  const bool isHeld = first && first->execution && first->sequence < operation.sequence;
+  return isHeld ? " before it started, while the ranks compared their rates: " + first->execution->progress()
+                : " before it started";
 }
 
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/collective/balance.h"
 #include "comm/collective/execution.h"
 #include "comm/collective/notices.h"
 #include "comm/collective/operation.h"
@@ -91,8 +92,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Holds for operations submitted from now on.
-  void setPlan(Plan plan) { options_.plan = std::move(plan); }
+  /// Holds for operations submitted from now on. A plan with shares is left as it is; else the group makes its own.
+  void setPlan(Plan plan);
   /// Ends all operations and tells the other ranks.
   void fail(const Status& reason);
   /// Ok, or why the group is not usable.
@@ -117,6 +118,14 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void noticeArrived(int rank, const Notice& notice) override;
   void work(uint64_t token) override;
 
+  void enter(CollectiveHandle operation);
+  void compareRates();
+  bool isComparison(const CollectiveHandle& operation) const {
+    return !comparisons_.empty() && comparisons_.front() == operation;
+  }
+  double measuredRate() const;
+  /// The comparison has ended: shares of the operations after it.
+  void divide();
   void startMessage(MessageOperation& operation);
   /// Starts a receive from any rank if a message for it is offered.
   void findSource(MessageOperation& operation);
@@ -152,6 +161,10 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   std::map<std::pair<const Algorithm*, int>, Pool> pools_;  ///< by algorithm and root
   std::deque<CollectiveHandle> waiting_;                    ///< submitted, in order
   std::vector<CollectiveHandle> running_;                   ///< in order of their start
+  Balance balance_;
+  bool makesShares_;  ///< the plan states none
+  /// Of rates, those that have not ended; operations after the first of them wait for it.
+  std::deque<CollectiveHandle> comparisons_;
   std::vector<std::shared_ptr<MessageOperation>> messages_;
   int firstSource_ = 0;  ///< where the next search for a source begins, so that none is left out
   std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag

@@ -31,6 +31,10 @@ std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks
 
 }  // namespace
 
+bool hasPiecePerRank(Collective collective, const Algorithm& algorithm) {
+  return isReduction(collective) && isDivisible(collective) && algorithm.name == "direct";
+}
+
 Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const {
   const auto canRun = [&](const Algorithm* algorithm) {
     return algorithm && (!isReproducible || algorithm->order == Order::kCanonical) &&
@@ -52,8 +56,8 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   choice.window = std::max(window, 1u);
   // Runs of several listed pieces are one message only while pieces are not cut.
   if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
-  const bool hasPiecePerRank = isReduction(collective) && isDivisible(collective) && choice.algorithm->name == "direct";
-  if (hasPiecePerRank && shares.size() == static_cast<size_t>(numRanks)) choice.shares = shares;
+  if (hasPiecePerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
+    choice.shares = shares;
   return choice;
 }
 

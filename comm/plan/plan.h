@@ -30,6 +30,9 @@ struct PlanRule {
   size_t segmentBytes = 0;     ///< 0: as the plan says
 };
 
+/// Whether each rank owns a piece of the buffer, whose size may be its own.
+bool hasPiecePerRank(Collective collective, const Algorithm& algorithm);
+
 struct Plan {
   uint32_t version = 0;
   bool isReproducible = true;         ///< only algorithms of canonical order

@@ -75,6 +75,9 @@ class Messenger {
   /// Whether bytes of finished sends, or of what keeps transfers going, have not left this process: progress() is then
   /// still needed though no transfer may be under way.
   virtual bool hasUnsent() const { return false; }
+  /// What is carried to `peer` while there is always something to carry, other peers being served too; 0 when not
+  /// known.
+  virtual double bytesPerSecond(int /*peer*/) const { return 0; }
   /// From any thread: a progress() that waits returns.
   virtual void wake() = 0;
 };

@@ -145,6 +145,12 @@ uint64_t NetworkMessenger::numRefused() const {
   return sum;
 }
 
+double NetworkMessenger::bytesPerSecond(int peer) const {
+  double sum = 0;
+  for (const tcp::TcpRail* rail : rails_) sum += rail->bytesPerSecond(peer);
+  return sum;
+}
+
 const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
   return shm_ == nullptr ? nullptr : &shm_->counters();
 }

@@ -48,6 +48,7 @@ class LoopbackMessenger final : public Messenger {
       std::lock_guard lock(group_.mutex_);
       if (status = deadPeer(transfer); status) {
         Message message{rank_, transfer.id, {}, isEager ? nullptr : &transfer};
+        group_.numBytesSent_[static_cast<size_t>(rank_)] += transfer.bytes.size();
         if (isEager) message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
         group_.ranks_[transfer.peer]->arrive(std::move(message));
       }
@@ -101,6 +102,11 @@ class LoopbackMessenger final : public Messenger {
       isAwake_ = false;
     }
     return tellEndings();
+  }
+
+  double bytesPerSecond(int) const override {
+    const auto& rates = group_.options_.bytesPerSecond;
+    return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)] / (size() - 1);
   }
 
   void wake() override {
@@ -218,13 +224,21 @@ class LoopbackMessenger final : public Messenger {
 };
 
 LoopbackGroup::LoopbackGroup(int size, LoopbackOptions options)
-    : options_(options), random_(options.shuffleSeed), isDead_(static_cast<size_t>(size), false) {
+    : options_(options),
+      random_(options.shuffleSeed),
+      isDead_(static_cast<size_t>(size), false),
+      numBytesSent_(static_cast<size_t>(size), 0) {
   for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<LoopbackMessenger>(*this, rank));
 }
 
 LoopbackGroup::~LoopbackGroup() = default;
 
 Messenger& LoopbackGroup::messenger(int rank) { return *ranks_.at(static_cast<size_t>(rank)); }
+
+uint64_t LoopbackGroup::numBytesSent(int rank) {
+  std::lock_guard lock(mutex_);
+  return numBytesSent_.at(static_cast<size_t>(rank));
+}
 
 void LoopbackGroup::kill(int rank) {
   std::lock_guard lock(mutex_);

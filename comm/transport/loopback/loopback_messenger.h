@@ -22,6 +22,8 @@ struct LoopbackOptions {
   size_t eagerBytes = 4096;
   /// Not zero: messages arrive in a random order drawn from this seed.
   uint64_t shuffleSeed = 0;
+  /// What each rank is believed to send to all others together; empty: not known.
+  std::vector<double> bytesPerSecond = {};
 };
 
 class LoopbackMessenger;
@@ -36,6 +38,8 @@ class LoopbackGroup {
   Messenger& messenger(int rank);
   /// From any thread: `rank` is gone; every transfer with it, now or later, fails as unavailable and names it.
   void kill(int rank);
+  /// From any thread: bytes of the messages that `rank` has sent.
+  uint64_t numBytesSent(int rank);
 
  private:
   friend class LoopbackMessenger;
@@ -45,6 +49,7 @@ class LoopbackGroup {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<LoopbackMessenger>> ranks_;
   std::vector<bool> isDead_;
+  std::vector<uint64_t> numBytesSent_;
 };
 
 }  // namespace agspeed::comm

@@ -67,6 +67,11 @@ double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds(numBytes) : 0;
 }
 
+double TcpRail::bytesPerSecond(int peer) const {
+  const auto lane = lanes_.find(peer);
+  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->bytesPerSecond() : 0;
+}
+
 Clock::time_point TcpRail::tick(Clock::time_point now) {
   closedWriters_.clear();
   closedReaders_.clear();

@@ -36,6 +36,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   const std::string& device() const { return options_.device; }
   /// Connections refused because they did not prove to be peers.
   uint64_t numRefused() const { return acceptor_.numRefused(); }
+  /// What the connection to the peer carries while it always has something to carry; 0 when not known.
+  double bytesPerSecond(int peer) const;
   /// The kernel says that the interface lost or regained its carrier.
   void carrierChanged(bool isUp);
 

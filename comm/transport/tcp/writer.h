@@ -43,6 +43,8 @@ class Writer final : public Poller::Handler {
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kStalled, why); }
   double delaySeconds(size_t numBytes) const;
+  /// While it always had bytes to carry; 0 when not known.
+  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
 
   void ready(uint32_t events) override;
 

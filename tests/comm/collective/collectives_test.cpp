@@ -3,9 +3,11 @@
 // Reductions are compared bit for bit with the canonical tree, so all algorithms agree with each other as well.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <random>
 
 #include "comm/reduce/reduce.h"
@@ -269,6 +271,57 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
     });
     EXPECT_EQ(numWrong, 0) << shares[0] << " " << shares[1];
   }
+}
+
+TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
+  // Rates are compared after 64, 128 and 256 MiB. Ranks run ahead of each other by up to 96 MiB, so that some
+  // start operations, and even the next comparison, while one is under way, and others after it.
+  constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kFirstUnequal = 70;
+  constexpr size_t kNumElements = size_t{1} << 20;
+  Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}});
+  std::array<std::atomic<uint64_t>, kSize> equal{}, unequal{};
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    const auto at = static_cast<size_t>(rank);
+    const auto valueAt = [](size_t i, size_t call, size_t of) {
+      return static_cast<float>((i + 7 * call + of) % 1000);
+    };
+    std::vector<std::vector<float>> buffers(kNumBuffers, std::vector<float>(kNumElements));
+    std::deque<std::pair<size_t, OperationHandle>> under;
+    const auto finishOldest = [&] {
+      const auto [call, handle] = under.front();
+      under.pop_front();
+      numWrong += !handle->wait();
+      const auto& buffer = buffers[call % kNumBuffers];
+      for (size_t i = 0; i < kNumElements; i += 61) {
+        float sum = 0;
+        for (size_t other = 0; other < kSize; ++other) sum += valueAt(i, call, other);
+        numWrong += buffer[i] != sum;
+      }
+    };
+    for (size_t call = 0; call < kNumCalls; ++call) {
+      while (under.size() > (7 * at + call) % kNumBuffers) finishOldest();
+      if (call == 10 || call == kFirstUnequal) {
+        while (!under.empty()) finishOldest();
+        (call == 10 ? equal : unequal)[at] = ranks.network.numBytesSent(rank);
+      }
+      auto& buffer = buffers[call % kNumBuffers];
+      for (size_t i = 0; i < kNumElements; ++i) buffer[i] = valueAt(i, call, at);
+      under.emplace_back(call, group.start({.collective = Collective::kAllReduce,
+                                            .dtype = DType::kF32,
+                                            .input = {bytesOf(buffer)},
+                                            .output = {bytesOf(buffer)}}));
+    }
+    while (!under.empty()) finishOldest();
+    unequal[at] = ranks.network.numBytesSent(rank) - unequal[at];
+  });
+  EXPECT_EQ(numWrong, 0);
+  const auto ratio = [](const auto& sent, size_t rank) {
+    return static_cast<double>(sent[rank]) / static_cast<double>(sent[0]);
+  };
+  EXPECT_NEAR(ratio(equal, 1), 1, 0.01);
+  EXPECT_NEAR(ratio(unequal, 1), 3.0 / 5, 0.02) << "N instead of N + 2 N / 3";
+  EXPECT_NEAR(ratio(unequal, 2), 1, 0.02) << "a little slower is as fast";
 }
 
 TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {

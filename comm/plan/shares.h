@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How large the pieces of unequal hosts are. Pure; the same for the same figures on every machine of one kind.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace agspeed::comm {
+
+/// Relative sizes of the ranks' pieces that let a direct all-reduce end soonest, or nothing where equal ones are as
+/// good: rates unknown (0), fewer than three ranks, or no host slower than the fastest by a quarter.
+///
+/// Rank i of p sends, and receives, N + (p - 2) s_i bytes, s_i being its piece of a buffer of N: everybody's pieces but
+/// its own, then its own to all others. With rate r_i that takes (N + (p - 2) s_i) / r_i; the least time t at which the
+/// pieces s_i = max(0, (t r_i - N) / (p - 2)) add up to N is the answer.
+std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond);
+
+}  // namespace agspeed::comm
