@@ -126,6 +126,7 @@ void bindTunerClass(py::module_& module) {
       .def("capture_grew", &Tuner::captureGrew)
       .def("started", &Tuner::started, py::arg("foreground_seconds"))
       .def("share_budget", &Tuner::shareBudget, py::arg("num_searches"))
+      .def("expect_loads", &Tuner::expectLoads, py::arg("foreground_seconds"))
       .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
       .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
            py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)

@@ -77,6 +77,10 @@ void Tuner::captureGrew() {
   log("more", "", "another graph was captured");
 }
 
+void Tuner::expectLoads(double foregroundSeconds) {
+  for (Arm& arm : arms_) arm.spec.foregroundSeconds = std::max(arm.spec.foregroundSeconds, foregroundSeconds);
+}
+
 Status Tuner::armChanged(const ArmEvent& event) {
   const std::optional<size_t> index = findArm(event.arm);
   if (!index || *index == kEager) return invalidArgument("tuner: arm \"" + event.arm + "\" cannot change its state");

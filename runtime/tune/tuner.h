@@ -80,6 +80,8 @@ class Tuner {
   void captureGrew();
   /// A better estimate of the capture's foreground cost, e.g. from the database or from an earlier model.
   void expectCapture(double foregroundSeconds) { config_.captureSeconds = foregroundSeconds; }
+  /// The same of loading arms: none is expected to take less, now that the model is known.
+  void expectLoads(double foregroundSeconds);
   /// Returns: invalid argument for an unknown arm, or for eager.
   Status armChanged(const ArmEvent& event);
   /// One more arm, e.g. a refinement. After a decision, tuning resumes for it.

@@ -29,6 +29,8 @@ from agspeed.tuning.plan import candidate_of, candidates_of, refinements
 EAGER = "eager"
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 _OTHER_COMPILE_S = (0.0, 1.0)
+_LOAD_PER_CAPTURE = 2.5
+"""Compiling and gating a model here takes that many times as long as capturing it, or less."""
 _MAX_MODE_TIMEOUT_S = 600.0
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
@@ -166,6 +168,7 @@ class Controller:
             session.history.capture_seconds = seconds
             if session.regions:
                 self._tuner.capture_finished(seconds)
+                self._tuner.expect_loads(_LOAD_PER_CAPTURE * seconds)
             else:
                 self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
         else:

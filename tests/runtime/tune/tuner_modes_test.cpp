@@ -147,6 +147,24 @@ TEST(FastStartMode, RefusesASlowCapture) {
   EXPECT_THAT(simulator.tuner().statusReason(), HasSubstr("capture takes longer"));
 }
 
+TEST(AutoMode, ALoadWaitsUntilWhatItIsExpectedToTakeIsEarned) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"native", 0, 0.5}});
+  const auto train = [&](int numSteps) {
+    bool isLoading = false;
+    for (int i = 0; i < numSteps; ++i) {
+      for (const Action& action : tuner->advance()) {
+        isLoading |= action.kind == ActionKind::kLoad;
+        if (action.kind == ActionKind::kCapture) tuner->captureFinished(0), tuner->expectLoads(4);
+        if (action.kind == ActionKind::kCompile) EXPECT_TRUE(tuner->armChanged({"native", ArmState::kCompiled}).isOk());
+      }
+      EXPECT_TRUE(tuner->stepFinished({"eager", 0.1, "s", 0, false}).isOk());
+    }
+    return isLoading;
+  };
+  EXPECT_FALSE(train(400)) << "40 s earn 3.88 s";
+  EXPECT_TRUE(train(20)) << "42 s earn 4.07 s";
+}
+
 TEST(DeterministicMode, DoesNotDependOnTime) {
   for (const double seconds : {1e-6, 1.0}) {
     std::unique_ptr<Tuner> tuner = makeTuner(Mode::kDeterministic, {{"aot"}, {"native"}, {"inductor"}});
