@@ -121,6 +121,9 @@ std::string toString(const Descriptor& descriptor) {
   const auto collective = static_cast<Collective>(descriptor.collective);
   const auto dtype = static_cast<DType>(descriptor.dtype);
   if (collective == Collective::kBarrier) return "barrier()";
+  if (descriptor.planVersion == Descriptor::kComparison) {
+    return "a large all_reduce (the ranks compare their rates before it)";
+  }
   const bool knowsSize =
       collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
   std::string text = std::string(toString(collective)) + "(";

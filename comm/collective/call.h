@@ -56,6 +56,9 @@ size_t agreedBytes(const CollectiveCall& call);
 
 /// What ranks compare: fixed layout, no padding.
 struct Descriptor {
+  /// As planVersion: not a call, but what the group does before a large all-reduce (balance.h).
+  static constexpr uint32_t kComparison = UINT32_MAX;
+
   uint8_t collective = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;

@@ -71,8 +71,8 @@ void Group::close() {
 // --- starting -----------------------------------------------------------------------------------------------------
 
 void Group::setPlan(Plan plan) {
-  makesShares_ = plan.shares.empty();
-  if (makesShares_) plan.shares = std::move(options_.plan.shares);
+  const bool hasMade = std::exchange(makesShares_, plan.shares.empty());
+  if (hasMade && makesShares_) plan.shares = std::move(options_.plan.shares);
   options_.plan = std::move(plan);
 }
 
@@ -132,7 +132,8 @@ void Group::enter(CollectiveHandle operation) {
   operation->choice = options_.plan.choose(operation->call.collective, operation->descriptor.numBytes, numRanks,
                                            operation->call.isContiguous);
   operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
-  operation->descriptor.planVersion = options_.plan.version;
+  const bool compares = !comparisons_.empty() && comparisons_.back() == operation;
+  operation->descriptor.planVersion = compares ? Descriptor::kComparison : options_.plan.version;
   operation->descriptor.segmentBytes = operation->choice.segmentBytes;
   operation->chain = chain_ = extendChain(chain_, operation->descriptor);
   remember(*operation);

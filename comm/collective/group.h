@@ -92,7 +92,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Holds for operations submitted from now on. A plan with shares is left as it is; else the group makes its own.
+  /// Holds for operations submitted from now on. A plan with shares is left as it is, and requires that none is
+  /// under way; else the group makes its own.
   void setPlan(Plan plan);
   /// Ends all operations and tells the other ranks.
   void fail(const Status& reason);

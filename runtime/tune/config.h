@@ -40,8 +40,8 @@ struct TunerConfig {
   std::vector<ArmSpec> arms;  ///< without eager; order = order of compiling, and of choice in deterministic mode
   std::string pinnedArm;      ///< deterministic mode: the only arm considered; empty = first that passes
 
-  // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, fraction * seconds trained so far) in auto mode, where
-  // the fraction is searchFraction until the first decision and budgetFraction for whatever is tried afterwards.
+  // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, fraction * undisturbed seconds so far) in auto mode,
+  // where the fraction is searchFraction until the first decision and budgetFraction for whatever is tried afterwards.
   double captureSeconds = 1.0;  ///< expected foreground cost of the capture, before anything is known
   double searchFraction = 0.20;
   double budgetFraction = 0.10;

@@ -91,6 +91,7 @@ Status Tuner::armChanged(const ArmEvent& event) {
   arm.backgroundSeconds += event.backgroundSeconds;
   // A dead arm stays dead: a late "ready" of a killed compile must not revive it.
   if (arm.isDead()) return {};
+  if (event.state == ArmState::kCompiling && arm.state != ArmState::kCompiling) lastInflation_ = 0;
   arm.state = event.state;
   if (arm.state == ArmState::kReady) hasLoaded_ = true;
   if (arm.isDead()) {

@@ -112,7 +112,7 @@ def _run_command(
 ) -> int:
     started = time.monotonic()
     before = bed.counters()
-    job = bed.start(command, env=env, on_line=lambda host, line: print(f"[{host}] {line}", flush=True))
+    job = bed.start(command, env=env, on_line=_show_line)
     with netbed_faults.injecting(bed, job, faults):
         outcomes = job.wait(arguments.timeout)
     for outcome in outcomes:
@@ -132,6 +132,12 @@ def _host_rate(text: str) -> tuple[int, str | list[str] | None]:
     if not (host.isdecimal() and rate):
         raise UserError(f"--host-rate {text}: write it as HOST:RATE, like 3:100mbit")
     return int(host), _rates(rate)
+
+
+def _show_line(host: int, line: str) -> None:
+    """One write for the whole line: hosts are read by threads of their own."""
+    sys.stdout.write(f"[{host}] {line}\n")
+    sys.stdout.flush()
 
 
 def _print_measured(bed: Netbed) -> None:

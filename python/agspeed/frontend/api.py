@@ -99,7 +99,7 @@ def optimize(
     )
     if optimizer is None:
         return optimized
-    if session_of(_unwrapped(model)) is None:
+    if session_of(_unwrapped(optimized)) is None:
         startup.load_machinery()  # else the optimizer waits until the model's session has loaded it
     _optimize_optimizer(optimizer, settings)
     return optimized, optimizer

@@ -7,6 +7,7 @@ import datetime
 import math
 import os
 import shlex
+import statistics
 import sys
 import time
 from collections import Counter
@@ -49,7 +50,7 @@ def make_report(session: Session) -> model.Report:
     data["fallbacks"] = _fallbacks(session)
     _fill_cost(data["cost"], tuner, session, data["decision"]["speedup"])
     _fill_memory(data["memory"], tuner, session)
-    data["time_shares"] = _time_shares(session.history)
+    data["time_shares"] = time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.has_database)
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
@@ -217,7 +218,7 @@ def _median(tuner: Json, name: str) -> float:
     return float(arm["seconds"]["p50"]) if arm and arm["seconds"] else 0.0
 
 
-def _time_shares(history: History) -> list[Json]:
+def time_shares(history: History) -> list[Json]:
     """Parts of the average recent step of the plan that ran last, without the parts that were not seen."""
     count = len(history.recent)
     if not count:
@@ -232,9 +233,16 @@ def _time_shares(history: History) -> list[Json]:
         parts.time_share(f"forward ({history.recent_plan})", "other", forward),
         parts.time_share("loss and backward" if forward else "forward and backward", "other", rest),
         parts.time_share("optimizer", "optimizer", optimizer),
-        parts.time_share("waiting for input", "input-wait", milliseconds("input_wait")),
+        parts.time_share("waiting for input", "input-wait", 1e3 * _usual_wait([t.input_wait for t in history.recent])),
     ]
     return [share for share in shares if share["ms"] > 0]
+
+
+def _usual_wait(waits: list[float]) -> float:
+    """Mean of the waits that were seen, without the longest twentieth: rare pauses are evaluations, not late input."""
+    seen = sorted(wait for wait in waits if wait > 0)
+    usual = seen[: len(seen) - math.ceil(len(seen) / 20)] if len(seen) > 2 else seen
+    return statistics.fmean(usual) if usual else 0.0
 
 
 def _location(where: str) -> Json | None:

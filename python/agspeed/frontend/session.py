@@ -355,7 +355,9 @@ class Session:
         num_quiet = self._learn_from_step(times.busy, shape)
         if self.state == "tuned" and self._late is not None:
             self._late.advance()
-        if num_quiet > 0 and self.target.has_untouched_eager and (self._late is None or self._late.is_idle):
+        if self.state == "eager" or not self.target.has_untouched_eager:
+            return
+        if num_quiet > 0 and (self._late is None or self._late.is_idle):
             num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
             self._naps.begin(num_quiet, times.forwards, self.history.typical_step_seconds())
 
@@ -379,7 +381,7 @@ class Session:
             self._add_trained(count, seconds)
 
     def _wake(self) -> None:
-        """A forward of the settled target is to be seen."""
+        """A forward is to be seen."""
         if self._naps.is_asleep and self.clock.is_own_thread():
             self.note_unseen_steps()
             self._naps.wake()

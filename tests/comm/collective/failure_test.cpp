@@ -129,6 +129,30 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
                  {"rank 0 gave up", "did not end within 0.40 s", "waiting for rank 2"});
 }
 
+TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileRatesAreCompared) {
+  constexpr size_t kLarge = size_t{16} << 20;  // elements; the first comparison comes before 64 MiB are through
+  for (const bool isAbsent : {true, false}) {
+    Ranks ranks(3);
+    std::vector<std::vector<float>> buffers(3, std::vector<float>(kLarge));
+    const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+      const std::span<std::byte> bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
+      if (rank < 2)
+        return group.start(allReduce(bytes), {.timeout = milliseconds(isAbsent ? 400 + 200 * rank : 30000)});
+      if (isAbsent) return nullptr;
+      return group.start({.collective = Collective::kBroadcast, .dtype = DType::kF32, .output = {bytes}, .root = 0});
+    });
+    if (isAbsent) {
+      expectSentence(statuses[0], StatusCode::kResourceExhausted,
+                     {"all_reduce(16777216 x f32, sum), operation 2",
+                      "before it started, while the ranks compared their rates", "waiting for rank 2"});
+    } else {
+      expectSentence(statuses[0], StatusCode::kInvalidArgument,
+                     {"as operation 1", "a large all_reduce (the ranks compare their rates before it)",
+                      "broadcast(16777216 x f32, root 0)"});
+    }
+  }
+}
+
 TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
   Ranks ranks(4);
   std::vector<std::vector<float>> buffers(4, std::vector<float>(100000));

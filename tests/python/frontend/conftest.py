@@ -10,6 +10,13 @@ import torch
 
 from agspeed import log
 from agspeed.frontend import session as sessions
+from agspeed.frontend import startup
+
+
+@pytest.fixture(autouse=True, scope="session")
+def machinery() -> None:
+    """Tuning starts with the first step, whichever test runs first; test_short_runs.py is about processes without."""
+    startup.load_machinery()
 
 
 @pytest.fixture(autouse=True)
