@@ -122,7 +122,7 @@ std::string toString(const Descriptor& descriptor) {
   const auto dtype = static_cast<DType>(descriptor.dtype);
   if (collective == Collective::kBarrier) return "barrier()";
   if (descriptor.planVersion == Descriptor::kComparison) {
-    return "a large all_reduce (the ranks compare their rates before it)";
+    return "a large collective (the ranks compare their hosts before it)";
   }
   const bool knowsSize =
       collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;

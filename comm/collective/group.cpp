@@ -52,7 +52,7 @@ Group::Group(Engine& engine, GroupOptions options, int rank)
       options_(std::move(options)),
       rank_(rank),
       notices_(engine, *this, options_.members, rank, 2 * options_.id + 1),
-      balance_(static_cast<int>(options_.members.size())),
+      hosts_(static_cast<int>(options_.members.size())),
       makesShares_(options_.plan.shares.empty()) {}
 
 void Group::open() {
@@ -77,7 +77,7 @@ void Group::setPlan(Plan plan) {
 }
 
 void Group::submit(CollectiveHandle operation) {
-  if (makesShares_ && balance_.isDueBefore(operation->call) && failure_) compareRates();
+  if (makesShares_ && hosts_.isDueBefore(operation->call) && failure_) compareHosts();
   enter(std::move(operation));
   if (!failure_) return endAll(failure_);
   for (const auto& [rank, notice] : questions_) {
@@ -87,9 +87,9 @@ void Group::submit(CollectiveHandle operation) {
   startWaiting();
 }
 
-void Group::compareRates() {
+void Group::compareHosts() {
   auto comparison = std::make_shared<CollectiveOperation>(engine_);
-  comparison->call = balance_.compare(rank_);
+  comparison->call = hosts_.gather(rank_);
   comparison->priority = INT32_MIN;
   comparison->started = Clock::now();
   comparison->deadline = Clock::time_point::max();  // the operation that waits for it has one
@@ -106,35 +106,45 @@ double Group::measuredRate() const {
   return bytesPerSecond;
 }
 
-void Group::divide() {
+void Group::learn() {
   const uint64_t sequence = comparisons_.front()->sequence;
   comparisons_.pop_front();
   if (!makesShares_) return;
   const bool wereEqual = options_.plan.shares.empty();
-  options_.plan.shares = balance_.shares();
+  options_.plan.shares = hosts_.shares();
+  const int blockBefore = std::exchange(blockRanks_, hosts_.blockRanks());
   if (rank_ == 0 && !(wereEqual && options_.plan.shares.empty())) {
-    AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + balance_.describe() +
+    AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
                       ") own pieces of unequal size");
   }
-  for (const CollectiveHandle& operation : waiting_) {
-    const bool isAfter = operation->sequence > sequence;
-    if (isAfter && hasPiecePerRank(operation->call.collective, *operation->choice.algorithm)) {
-      operation->choice.shares = options_.plan.shares;
-    }
+  if (rank_ == 0 && blockRanks_ != blockBefore) {
+    AG_LOG(kInfo, "group '" + options_.name + "': every " + std::to_string(blockRanks_) +
+                      " ranks share a host; large collectives reduce and gather there first");
   }
+  for (const CollectiveHandle& operation : waiting_) {
+    if (operation->sequence > sequence) fitToHosts(*operation);
+  }
+}
+
+void Group::fitToHosts(CollectiveOperation& operation) const {
+  Choice& choice = operation.choice;
+  if (blockRanks_ > 1 && choice.onHosts) choice.algorithm = choice.onHosts;
+  choice.blockRanks = blockRanks_;
+  if (hasPiecePerRank(operation.call.collective, *choice.algorithm)) choice.shares = options_.plan.shares;
 }
 
 /// Gives the operation its place among those of all ranks.
 void Group::enter(CollectiveHandle operation) {
   operation->sequence = ++sequence_;
-  const auto numRanks = static_cast<int>(options_.members.size());
   operation->descriptor = comm::describe(operation->call);
+  const auto numRanks = static_cast<int>(options_.members.size());
   operation->choice = options_.plan.choose(operation->call.collective, operation->descriptor.numBytes, numRanks,
                                            operation->call.isContiguous);
   operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
   const bool compares = !comparisons_.empty() && comparisons_.back() == operation;
   operation->descriptor.planVersion = compares ? Descriptor::kComparison : options_.plan.version;
   operation->descriptor.segmentBytes = operation->choice.segmentBytes;
+  fitToHosts(*operation);
   operation->chain = chain_ = extendChain(chain_, operation->descriptor);
   remember(*operation);
   engine_.tickBy(operation->deadline);
@@ -206,7 +216,7 @@ void Group::start(const CollectiveHandle& operation) {
   running_.push_back(operation);
   bytesInFlight_ += bytesInFlight(*operation);
   engine_.tickBy(operation->started + kPatience);
-  if (isComparison(operation)) balance_.contribute(rank_, measuredRate());
+  if (isComparison(operation)) hosts_.contribute(rank_, measuredRate(), engine_.messenger().host());
   const size_t elementBytes = sizeInBytes(operation->call.dtype);
   operation->execution->start({.call = &operation->call,
                                .members = options_.members,
@@ -221,10 +231,10 @@ void Group::start(const CollectiveHandle& operation) {
 }
 
 Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
-  const std::pair key(operation.choice.algorithm, operation.descriptor.root);
+  const std::tuple key(operation.choice.algorithm, operation.descriptor.root, operation.choice.blockRanks);
   if (auto at = pools_.find(key); at != pools_.end()) return at->second;
   const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()),
-                                operation.descriptor.root};
+                                operation.descriptor.root, operation.choice.blockRanks};
   return pools_.try_emplace(key, operation.choice.algorithm->make(request)).first->second;
 }
 
@@ -246,7 +256,7 @@ void Group::executionEnded(Execution& execution) {
   poolOf(*operation).idle.push_back(&execution);
   operation->complete({});
   engine_.operationEnded();
-  if (isComparison(operation)) divide();
+  if (isComparison(operation)) learn();
   startWaiting();
 }
 
@@ -334,7 +344,7 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
   if (operation.execution) return " in " + operation.execution->progress();
   const CollectiveOperation* first = comparisons_.empty() ? nullptr : comparisons_.front().get();
   const bool isHeld = first && first->execution && first->sequence < operation.sequence;
-  return isHeld ? " before it started, while the ranks compared their rates: " + first->execution->progress()
+  return isHeld ? " before it started, while the ranks compared their hosts: " + first->execution->progress()
                 : " before it started";
 }
 

@@ -22,11 +22,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "comm/collective/balance.h"
 #include "comm/collective/execution.h"
+#include "comm/collective/host_comparison.h"
 #include "comm/collective/notices.h"
 #include "comm/collective/operation.h"
 #include "comm/plan/plan.h"
@@ -120,13 +121,16 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void work(uint64_t token) override;
 
   void enter(CollectiveHandle operation);
-  void compareRates();
+  void compareHosts();
   bool isComparison(const CollectiveHandle& operation) const {
     return !comparisons_.empty() && comparisons_.front() == operation;
   }
   double measuredRate() const;
-  /// The comparison has ended: shares of the operations after it.
-  void divide();
+  /// The comparison has ended: what it says holds for the operations after it.
+  void learn();
+  /// Makes the operation's choice one for the hosts as far as they are known. Not part of its descriptor: other ranks
+  /// may learn of their hosts before or after they give the operation its place.
+  void fitToHosts(CollectiveOperation& operation) const;
   void startMessage(MessageOperation& operation);
   /// Starts a receive from any rank if a message for it is offered.
   void findSource(MessageOperation& operation);
@@ -159,12 +163,13 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   GroupOptions options_;
   const int rank_;
   Notices notices_;
-  std::map<std::pair<const Algorithm*, int>, Pool> pools_;  ///< by algorithm and root
-  std::deque<CollectiveHandle> waiting_;                    ///< submitted, in order
-  std::vector<CollectiveHandle> running_;                   ///< in order of their start
-  Balance balance_;
-  bool makesShares_;  ///< the plan states none
-  /// Of rates, those that have not ended; operations after the first of them wait for it.
+  std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and block
+  std::deque<CollectiveHandle> waiting_;                          ///< submitted, in order
+  std::vector<CollectiveHandle> running_;                         ///< in order of their start
+  HostComparison hosts_;
+  bool makesShares_;    ///< the plan states none
+  int blockRanks_ = 1;  ///< as in ScheduleRequest
+  /// Of hosts, those that have not ended; operations after the first of them wait for it.
   std::deque<CollectiveHandle> comparisons_;
   std::vector<std::shared_ptr<MessageOperation>> messages_;
   int firstSource_ = 0;  ///< where the next search for a source begins, so that none is left out

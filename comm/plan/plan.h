@@ -17,9 +17,11 @@ namespace agspeed::comm {
 /// How one operation runs.
 struct Choice {
   const Algorithm* algorithm = nullptr;
-  size_t segmentBytes = 0;       ///< of a piece; a multiple of 256
-  uint32_t window = 1;           ///< segments of each piece in flight
-  std::vector<uint32_t> shares;  ///< relative sizes of the ranks' pieces; empty: equal
+  size_t segmentBytes = 0;             ///< of a piece; a multiple of 256
+  uint32_t window = 1;                 ///< segments of each piece in flight
+  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' pieces; empty: equal
+  const Algorithm* onHosts = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
+  int blockRanks = 1;                  ///< as in ScheduleRequest
 };
 
 /// A row that overrides what the plan would choose.

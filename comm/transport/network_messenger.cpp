@@ -3,8 +3,11 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
+#include "comm/security/crc32c.h"
 #include "runtime/base/knobs.h"
 #include "runtime/base/log.h"
 
@@ -149,6 +152,13 @@ double NetworkMessenger::bytesPerSecond(int peer) const {
   double sum = 0;
   for (const tcp::TcpRail* rail : rails_) sum += rail->bytesPerSecond(peer);
   return sum;
+}
+
+uint32_t NetworkMessenger::host() const {
+  if (shm_ == nullptr) return 0;
+  // Two hosts of one checksum would only take longer ways.
+  const std::string identity = hostIdentity();
+  return std::max(1u, crc32c(std::as_bytes(std::span(identity))));
 }
 
 const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {

@@ -56,6 +56,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
   double bytesPerSecond(int peer) const override;
+  uint32_t host() const override;
   void wake() override { poller_.wake(); }
 
   const StripedCounters& counters() const { return striped_->counters(); }

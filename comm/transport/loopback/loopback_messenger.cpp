@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -48,7 +49,7 @@ class LoopbackMessenger final : public Messenger {
       std::lock_guard lock(group_.mutex_);
       if (status = deadPeer(transfer); status) {
         Message message{rank_, transfer.id, {}, isEager ? nullptr : &transfer};
-        group_.numBytesSent_[static_cast<size_t>(rank_)] += transfer.bytes.size();
+        group_.numBytesSent_[static_cast<size_t>(rank_)][static_cast<size_t>(transfer.peer)] += transfer.bytes.size();
         if (isEager) message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
         group_.ranks_[transfer.peer]->arrive(std::move(message));
       }
@@ -107,6 +108,11 @@ class LoopbackMessenger final : public Messenger {
   double bytesPerSecond(int) const override {
     const auto& rates = group_.options_.bytesPerSecond;
     return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)] / (size() - 1);
+  }
+
+  uint32_t host() const override {
+    const auto& hosts = group_.options_.hosts;
+    return hosts.empty() ? 0 : hosts[static_cast<size_t>(rank_)];
   }
 
   void wake() override {
@@ -227,7 +233,7 @@ LoopbackGroup::LoopbackGroup(int size, LoopbackOptions options)
     : options_(options),
       random_(options.shuffleSeed),
       isDead_(static_cast<size_t>(size), false),
-      numBytesSent_(static_cast<size_t>(size), 0) {
+      numBytesSent_(static_cast<size_t>(size), std::vector<uint64_t>(static_cast<size_t>(size), 0)) {
   for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<LoopbackMessenger>(*this, rank));
 }
 
@@ -237,7 +243,13 @@ Messenger& LoopbackGroup::messenger(int rank) { return *ranks_.at(static_cast<si
 
 uint64_t LoopbackGroup::numBytesSent(int rank) {
   std::lock_guard lock(mutex_);
-  return numBytesSent_.at(static_cast<size_t>(rank));
+  const auto& sent = numBytesSent_.at(static_cast<size_t>(rank));
+  return std::accumulate(sent.begin(), sent.end(), uint64_t{0});
+}
+
+uint64_t LoopbackGroup::numBytesSent(int rank, int peer) {
+  std::lock_guard lock(mutex_);
+  return numBytesSent_.at(static_cast<size_t>(rank)).at(static_cast<size_t>(peer));
 }
 
 void LoopbackGroup::kill(int rank) {

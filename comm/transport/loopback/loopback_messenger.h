@@ -24,6 +24,8 @@ struct LoopbackOptions {
   uint64_t shuffleSeed = 0;
   /// What each rank is believed to send to all others together; empty: not known.
   std::vector<double> bytesPerSecond = {};
+  /// Of each rank, as Messenger::host(); empty: not known.
+  std::vector<uint32_t> hosts = {};
 };
 
 class LoopbackMessenger;
@@ -40,6 +42,8 @@ class LoopbackGroup {
   void kill(int rank);
   /// From any thread: bytes of the messages that `rank` has sent.
   uint64_t numBytesSent(int rank);
+  /// The same of those to `peer`.
+  uint64_t numBytesSent(int rank, int peer);
 
  private:
   friend class LoopbackMessenger;
@@ -49,7 +53,7 @@ class LoopbackGroup {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<LoopbackMessenger>> ranks_;
   std::vector<bool> isDead_;
-  std::vector<uint64_t> numBytesSent_;
+  std::vector<std::vector<uint64_t>> numBytesSent_;  ///< [from][to]
 };
 
 }  // namespace agspeed::comm

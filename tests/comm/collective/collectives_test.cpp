@@ -150,12 +150,23 @@ struct Buffer {
   }
 };
 
+/// Ranks compare their hosts before the first large collective.
+void learnHosts(Communicator& group) {
+  const auto size = static_cast<size_t>(group.size());
+  Bytes own(((size_t{4} << 20) + size) / size), all(own.size() * size);
+  const Status status =
+      group.start({.collective = Collective::kAllGather, .input = {own}, .output = splitEvenly(all, group.size())})
+          ->wait();
+  ASSERT_TRUE(status) << status.toString();
+}
+
 void runCase(const Case& test) {
   GroupOptions options;
   options.plan = planWith(test.algorithm->collective, std::string(test.algorithm->name), test.segmentBytes);
   Ranks ranks(test.numRanks, options, test.loopback);
   std::vector<std::string> problems(static_cast<size_t>(test.numRanks));
   ranks.run([&](int rank, Communicator& group) {
+    if (test.algorithm->name == "hierarchical") learnHosts(group);
     const Expectation expected = expectationOf(test, rank);
     for (int repetition = 0; repetition < 2; ++repetition) {
       Buffer input(expected.input), output(expected.output);
@@ -203,6 +214,8 @@ class EveryAlgorithm : public testing::TestWithParam<Algorithm> {
     test.segmentBytes = 256 << (random() % 6);
     test.isInPlace = random() % 2;
     test.loopback = {.eagerBytes = random() % 2 ? size_t{64} : size_t{1} << 20, .shuffleSeed = random()};
+    const int perHost = 1 << random() % 4;
+    for (int i = 0; i < numRanks; ++i) test.loopback.hosts.push_back(1 + static_cast<uint32_t>(i / perHost));
     return test;
   }
 };
@@ -322,6 +335,59 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
   EXPECT_NEAR(ratio(equal, 1), 1, 0.01);
   EXPECT_NEAR(ratio(unequal, 1), 3.0 / 5, 0.02) << "N instead of N + 2 N / 3";
   EXPECT_NEAR(ratio(unequal, 2), 1, 0.02) << "a little slower is as fast";
+}
+
+TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
+  constexpr int kSize = 8, kPerHost = 4;
+  constexpr size_t kNumElements = size_t{1} << 20, kNumBytes = kNumElements * sizeof(float);
+  Ranks ranks(kSize, {}, {.shuffleSeed = 3, .hosts = {7, 7, 7, 7, 9, 9, 9, 9}});
+  const auto leavingFirstHost = [&] {
+    uint64_t sum = 0;
+    for (int from = 0; from < kPerHost; ++from) {
+      for (int to = kPerHost; to < kSize; ++to) sum += ranks.network.numBytesSent(from, to);
+    }
+    return static_cast<double>(sum) / kNumBytes;
+  };
+  std::atomic<int> numWrong = 0;
+  // Calls run ahead of the comparison: those after it must fit what it finds, whenever they were made.
+  const auto run = [&](Collective collective, int numCalls) {
+    ranks.run([&](int rank, Communicator& group) {
+      const auto own = static_cast<size_t>(rank);
+      std::vector<std::vector<float>> whole(static_cast<size_t>(numCalls), std::vector<float>(kNumElements));
+      std::vector<std::vector<float>> part(static_cast<size_t>(numCalls), std::vector<float>(kNumElements / kSize));
+      std::vector<OperationHandle> handles;
+      for (size_t call = 0; call < whole.size(); ++call) {
+        for (size_t i = 0; i < kNumElements; ++i) whole[call][i] = static_cast<float>((i + call) % 100 + own);
+        std::copy_n(whole[call].begin() + static_cast<std::ptrdiff_t>(own * part[call].size()), part[call].size(),
+                    part[call].begin());
+        const Pieces all = {bytesOf(whole[call])}, each = splitEvenly(all[0], kSize), one = {bytesOf(part[call])};
+        CollectiveCall request{.collective = collective, .dtype = DType::kF32, .input = all, .output = all};
+        if (collective != Collective::kAllReduce) request.input = collective == Collective::kAllGather ? one : each;
+        if (collective != Collective::kAllReduce) request.output = collective == Collective::kAllGather ? each : one;
+        handles.push_back(group.start(std::move(request)));
+      }
+      for (size_t call = 0; call < whole.size(); ++call) {
+        numWrong += !handles[call]->wait();
+        const bool isScattered = collective == Collective::kReduceScatter;
+        const std::vector<float>& result = isScattered ? part[call] : whole[call];
+        for (size_t i = 0; i < result.size(); ++i) {
+          const size_t at = isScattered ? own * part[call].size() + i : i;
+          const auto base = static_cast<float>((at + call) % 100);
+          const float gathered = base + static_cast<float>(at / part[call].size());
+          numWrong += result[i] != (collective == Collective::kAllGather ? gathered : 8 * base + 28);
+        }
+      }
+    });
+  };
+  run(Collective::kAllReduce, 3);
+  EXPECT_EQ(numWrong, 0);
+  EXPECT_NEAR(leavingFirstHost(), 3, 0.01) << "all_reduce: 2 (H - 1) / H of the buffer, 4 times as much otherwise";
+  run(Collective::kAllGather, 2);
+  EXPECT_EQ(numWrong, 0);
+  EXPECT_NEAR(leavingFirstHost(), 3 + 2 * 0.5, 0.01) << "all_gather: what the host's ranks have";
+  run(Collective::kReduceScatter, 2);
+  EXPECT_EQ(numWrong, 0);
+  EXPECT_NEAR(leavingFirstHost(), 4 + 2 * 0.5, 0.01) << "reduce_scatter: what the other host's ranks get";
 }
 
 TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {

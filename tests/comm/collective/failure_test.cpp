@@ -129,8 +129,8 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
                  {"rank 0 gave up", "did not end within 0.40 s", "waiting for rank 2"});
 }
 
-TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileRatesAreCompared) {
-  constexpr size_t kLarge = size_t{16} << 20;  // elements; the first comparison comes before 64 MiB are through
+TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostsAreCompared) {
+  constexpr size_t kLarge = size_t{16} << 20;  // elements
   for (const bool isAbsent : {true, false}) {
     Ranks ranks(3);
     std::vector<std::vector<float>> buffers(3, std::vector<float>(kLarge));
@@ -144,10 +144,10 @@ TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileRatesAreCompared) {
     if (isAbsent) {
       expectSentence(statuses[0], StatusCode::kResourceExhausted,
                      {"all_reduce(16777216 x f32, sum), operation 2",
-                      "before it started, while the ranks compared their rates", "waiting for rank 2"});
+                      "before it started, while the ranks compared their hosts", "waiting for rank 2"});
     } else {
       expectSentence(statuses[0], StatusCode::kInvalidArgument,
-                     {"as operation 1", "a large all_reduce (the ranks compare their rates before it)",
+                     {"as operation 1", "a large collective (the ranks compare their hosts before it)",
                       "broadcast(16777216 x f32, root 0)"});
     }
   }

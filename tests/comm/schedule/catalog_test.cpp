@@ -24,6 +24,17 @@ TEST(Catalog, EveryAlgorithmIsProvedForOneToSeventeenRanksAndEveryRoot) {
   }
 }
 
+TEST(Catalog, EveryAlgorithmIsProvedForSeveralRanksPerHost) {
+  for (const Algorithm& algorithm : algorithms()) {
+    for (const int blockRanks : {2, 4, 8}) {
+      for (int numRanks = blockRanks; numRanks <= 7 * blockRanks && numRanks <= 40; numRanks += blockRanks) {
+        const auto counts = verify(algorithm, numRanks, numRanks / 2, blockRanks);
+        ASSERT_TRUE(counts.isOk()) << blockRanks << " ranks per host: " << counts.status().toString();
+      }
+    }
+  }
+}
+
 TEST(Catalog, AlgorithmsHoldForManyRanks) {
   for (const Algorithm& algorithm : algorithms()) {
     const auto counts = verify(algorithm, 33, 5);
@@ -38,11 +49,11 @@ TEST(Catalog, NamesAreUniqueWithinACollective) {
   EXPECT_EQ(findAlgorithm(Collective::kBarrier, "direct"), nullptr);
 }
 
-/// "| all_reduce | direct | 2 | 6 | 1.50 | 1.50 |": the row of an algorithm for 4, 6 and 16 ranks.
+/// "| all_reduce | direct | 2 | 6 | 1.50 | 1.50 |": the row of an algorithm for 4, 6 and 16 ranks, two on each host.
 std::string rowOf(const Algorithm& algorithm) {
   std::string row = "| `" + std::string(toString(algorithm.collective)) + "` | " + std::string(algorithm.name) + " |";
   for (const int numRanks : {4, 6, 16}) {
-    const ScheduleCounts counts = verify(algorithm, numRanks, 0).value();
+    const ScheduleCounts counts = verify(algorithm, numRanks, 0, 2).value();
     char cell[64];
     std::snprintf(cell, sizeof cell, " %d / %d / %.2f / %.2f |", counts.numRounds, counts.numMessages, counts.sent,
                   counts.received);

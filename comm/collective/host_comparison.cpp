@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/balance.h"
+#include "comm/collective/host_comparison.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <span>
+#include <utility>
 
+#include "comm/plan/hosts.h"
 #include "comm/plan/shares.h"
 
 namespace agspeed::comm {
@@ -12,35 +14,44 @@ namespace {
 
 /// Shorter ones neither gain nor tell much.
 constexpr size_t kLargeBytes = size_t{4} << 20;
-/// Intervals double up to this many bytes reduced: hosts change seldom.
+/// Intervals double up to this many bytes: hosts change seldom.
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
+
+bool dependsOnHosts(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
+         collective == Collective::kReduceScatter;
+}
 
 }  // namespace
 
-bool Balance::isDueBefore(const CollectiveCall& call) {
+bool HostComparison::isDueBefore(const CollectiveCall& call) {
   const size_t numBytes = agreedBytes(call);
-  if (gathered_.size() < 3 || call.collective != Collective::kAllReduce || numBytes < kLargeBytes) return false;
+  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes < kLargeBytes) return false;
   numBytes_ += numBytes;
+  if (std::exchange(isFirst_, false)) return true;
   if (numBytes_ < nextAt_) return false;
   nextAt_ = numBytes_ + interval_;
   interval_ = std::min(2 * interval_, kLongestInterval);
   return true;
 }
 
-CollectiveCall Balance::compare(int rank) {
+CollectiveCall HostComparison::gather(int rank) {
   CollectiveCall call;
   call.collective = Collective::kAllGather;
-  call.dtype = DType::kF64;
   call.output = splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
   call.input = {call.output[static_cast<size_t>(rank)]};
   return call;
 }
 
-std::vector<uint32_t> Balance::shares() {
-  const double highest = *std::max_element(gathered_.begin(), gathered_.end());
-  const bool isKnown = *std::min_element(gathered_.begin(), gathered_.end()) > 0;
+std::vector<uint32_t> HostComparison::shares() {
+  double highest = 0;
+  bool areKnown = true;
+  for (const Told& told : gathered_) {
+    highest = std::max(highest, told.bytesPerSecond);
+    areKnown = areKnown && told.bytesPerSecond > 0;
+  }
   std::vector<double>& latest = compared_.emplace_back();
-  for (const double rate : gathered_) latest.push_back(isKnown ? rate / highest : 1);
+  for (const Told& told : gathered_) latest.push_back(areKnown ? told.bytesPerSecond / highest : 1);
   if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
   if (compared_.size() < kNumComparisons) return {};
   std::vector<double> rates = compared_[0];
@@ -50,11 +61,17 @@ std::vector<uint32_t> Balance::shares() {
   return sharesFor(rates);
 }
 
-std::string Balance::describe() const {
+int HostComparison::blockRanks() const {
+  std::vector<uint32_t> hosts;
+  for (const Told& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
+  return blockRanksOf(hosts);
+}
+
+std::string HostComparison::describeRates() const {
   std::string text;
-  for (const double rate : gathered_) {
+  for (const Told& told : gathered_) {
     char number[32];
-    std::snprintf(number, sizeof number, "%.1f", rate * 1e-6);
+    std::snprintf(number, sizeof number, "%.1f", told.bytesPerSecond * 1e-6);
     text += (text.empty() ? "" : ", ") + std::string(number);
   }
   return text + " MB/s";

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostComparison: when the ranks of a group tell each other about their hosts, and what follows from it.
+//
+// Which ranks share a host: large collectives then send a host's bytes once and not once per rank
+// (comm/schedule/hierarchical.cpp). Told before the first large one.
+//
+// How fast each can send: an all-reduce cut into equal pieces waits for its slowest host, which has to send 2 (p - 1) /
+// p of the buffer like all others; whoever owns a smaller piece sends less (comm/plan/shares.h). Told every now and
+// then. A rank's rate is the sum of what its connections carry while they always have something to carry. In an
+// all-reduce that waits for a slow host all ranks send as much per second; but the slow host's connections are busy all
+// the time and share what it has, the others' are quick and rest. That is a rough measure, and unequal pieces cost
+// equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
+//
+// Ranks compare before the same operation; what follows depends on what was gathered alone and is the same everywhere.
+//
+// Threading: on the engine's driver.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/collective/call.h"
+
+namespace agspeed::comm {
+
+class HostComparison {
+ public:
+  /// Comparisons of rates that have to agree.
+  static constexpr size_t kNumComparisons = 3;
+
+  explicit HostComparison(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
+
+  /// Counts the call. Returns: whether the ranks compare before it.
+  bool isDueBefore(const CollectiveCall& call);
+  /// The comparison: a gathering into this object, one at a time.
+  CollectiveCall gather(int rank);
+  /// What this rank tells in the comparison that starts now; `host` as in comm/plan/hosts.h.
+  void contribute(int rank, double bytesPerSecond, uint32_t host) {
+    gathered_[static_cast<size_t>(rank)] = {bytesPerSecond, host};
+  }
+  /// The comparison has ended. Returns: the ranks' shares; empty: equal pieces.
+  std::vector<uint32_t> shares();
+  /// The same for ScheduleRequest::blockRanks.
+  int blockRanks() const;
+  /// For the log: the rates that were gathered last, "25.0, 12.5, 24.8 MB/s".
+  std::string describeRates() const;
+
+ private:
+  struct Told {
+    double bytesPerSecond = 0;  ///< 0: not known
+    uint64_t host = 0;
+  };
+
+  std::vector<Told> gathered_;                 ///< by rank
+  std::vector<std::vector<double>> compared_;  ///< by comparison, the latest last: rates as shares of the highest
+  bool isFirst_ = true;
+  uint64_t numBytes_ = 0, nextAt_ = uint64_t{64} << 20, interval_ = nextAt_;
+};
+
+}  // namespace agspeed::comm
