@@ -24,10 +24,9 @@ def main() -> int:
     started, total = time.monotonic(), Tally()
     for first in range(options.seed, options.seed + options.graphs, 100):
         count = min(100, options.seed + options.graphs - first)
-        total += run_campaign(options.backend, first, count)
-        print(f"{total} in {time.monotonic() - started:.0f} s", flush=True)
-    for failure in total.failures:
-        print(f"\n{failure}")
+        found = run_campaign(options.backend, first, count)
+        total += found
+        print(f"{total} in {time.monotonic() - started:.0f} s", *found.failures, sep="\n\n", flush=True)
     return 1 if total.failures else 0
 
 
