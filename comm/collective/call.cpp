@@ -121,9 +121,6 @@ std::string toString(const Descriptor& descriptor) {
   const auto collective = static_cast<Collective>(descriptor.collective);
   const auto dtype = static_cast<DType>(descriptor.dtype);
   if (collective == Collective::kBarrier) return "barrier()";
-  if (descriptor.planVersion == Descriptor::kComparison) {
-    return "a large collective (the ranks compare their hosts before it)";
-  }
   const bool knowsSize =
       collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
   std::string text = std::string(toString(collective)) + "(";
@@ -131,7 +128,7 @@ std::string toString(const Descriptor& descriptor) {
   text += agspeed::toString(dtype);
   if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(descriptor.op)));
   if (hasRoot(collective)) text += ", root " + std::to_string(descriptor.root);
-  return text + ")";
+  return text + (descriptor.planVersion == Descriptor::kComparison ? "), before which ranks compare their hosts" : ")");
 }
 
 uint64_t extendChain(uint64_t chain, const Descriptor& descriptor) {

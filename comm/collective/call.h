@@ -56,7 +56,7 @@ size_t agreedBytes(const CollectiveCall& call);
 
 /// What ranks compare: fixed layout, no padding.
 struct Descriptor {
-  /// As planVersion: not a call, but what the group does before a large one (host_comparison.h).
+  /// As planVersion: not the call, but what the group does before it (host_comparison.h).
   static constexpr uint32_t kComparison = UINT32_MAX;
 
   uint8_t collective = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/plan/hosts.h"
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {
@@ -52,8 +53,7 @@ Group::Group(Engine& engine, GroupOptions options, int rank)
       options_(std::move(options)),
       rank_(rank),
       notices_(engine, *this, options_.members, rank, 2 * options_.id + 1),
-      hosts_(static_cast<int>(options_.members.size())),
-      makesShares_(options_.plan.shares.empty()) {}
+      hosts_(static_cast<int>(options_.members.size())) {}
 
 void Group::open() {
   engine_.addClient(*this);
@@ -70,15 +70,12 @@ void Group::close() {
 
 // --- starting -----------------------------------------------------------------------------------------------------
 
-void Group::setPlan(Plan plan) {
-  const bool hasMade = std::exchange(makesShares_, plan.shares.empty());
-  if (hasMade && makesShares_) plan.shares = std::move(options_.plan.shares);
-  options_.plan = std::move(plan);
-}
+void Group::setPlan(Plan plan) { options_.plan = std::move(plan); }
 
 void Group::submit(CollectiveHandle operation) {
-  if (makesShares_ && hosts_.isDueBefore(operation->call) && failure_) compareHosts();
-  enter(std::move(operation));
+  const CollectiveCall& call = operation->call;
+  if (options_.plan.shares.empty() && hosts_.isDueBefore(call) && failure_) compareHosts(call);
+  enter(operation, call);
   if (!failure_) return endAll(failure_);
   for (const auto& [rank, notice] : questions_) {
     if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
@@ -87,7 +84,7 @@ void Group::submit(CollectiveHandle operation) {
   startWaiting();
 }
 
-void Group::compareHosts() {
+void Group::compareHosts(const CollectiveCall& call) {
   auto comparison = std::make_shared<CollectiveOperation>(engine_);
   comparison->call = hosts_.gather(rank_);
   comparison->priority = INT32_MIN;
@@ -95,7 +92,7 @@ void Group::compareHosts() {
   comparison->deadline = Clock::time_point::max();  // the operation that waits for it has one
   engine_.operationStarted();
   comparisons_.push_back(comparison);
-  enter(std::move(comparison));
+  enter(comparison, call);
 }
 
 double Group::measuredRate() const {
@@ -109,11 +106,10 @@ double Group::measuredRate() const {
 void Group::learn() {
   const uint64_t sequence = comparisons_.front()->sequence;
   comparisons_.pop_front();
-  if (!makesShares_) return;
-  const bool wereEqual = options_.plan.shares.empty();
-  options_.plan.shares = hosts_.shares();
+  const bool wereEqual = shares_.empty();
   const int blockBefore = std::exchange(blockRanks_, hosts_.blockRanks());
-  if (rank_ == 0 && !(wereEqual && options_.plan.shares.empty())) {
+  shares_ = blockRanks_ > 1 ? std::vector<uint32_t>() : hosts_.shares();
+  if (rank_ == 0 && !(wereEqual && shares_.empty())) {
     AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
                       ") own pieces of unequal size");
   }
@@ -127,24 +123,26 @@ void Group::learn() {
 }
 
 void Group::fitToHosts(CollectiveOperation& operation) const {
-  Choice& choice = operation.choice;
-  if (blockRanks_ > 1 && choice.onHosts) choice.algorithm = choice.onHosts;
-  choice.blockRanks = blockRanks_;
-  if (hasPiecePerRank(operation.call.collective, *choice.algorithm)) choice.shares = options_.plan.shares;
+  const Collective collective = operation.call.collective;
+  const Choice& choice = operation.choice;
+  const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, operation.call.dtype, blockRanks_);
+  operation.algorithm = isOnHosts ? choice.onHosts : choice.algorithm;
+  operation.blockRanks = operation.algorithm->name == "hierarchical" ? blockRanks_ : 1;
+  const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);
+  operation.shares = isOurs ? shares_ : choice.shares;
 }
 
-/// Gives the operation its place among those of all ranks.
-void Group::enter(CollectiveHandle operation) {
+void Group::enter(CollectiveHandle operation, const CollectiveCall& call) {
   operation->sequence = ++sequence_;
-  operation->descriptor = comm::describe(operation->call);
   const auto numRanks = static_cast<int>(options_.members.size());
-  operation->choice = options_.plan.choose(operation->call.collective, operation->descriptor.numBytes, numRanks,
+  operation->choice = options_.plan.choose(operation->call.collective, agreedBytes(operation->call), numRanks,
                                            operation->call.isContiguous);
-  operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
+  fitToHosts(*operation);
   const bool compares = !comparisons_.empty() && comparisons_.back() == operation;
+  operation->descriptor = comm::describe(call);
+  operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
   operation->descriptor.planVersion = compares ? Descriptor::kComparison : options_.plan.version;
   operation->descriptor.segmentBytes = operation->choice.segmentBytes;
-  fitToHosts(*operation);
   operation->chain = chain_ = extendChain(chain_, operation->descriptor);
   remember(*operation);
   engine_.tickBy(operation->deadline);
@@ -223,7 +221,7 @@ void Group::start(const CollectiveHandle& operation) {
                                .communicator = 2 * options_.id,
                                .sequence = nameOf(*operation),
                                .segmentElements = operation->choice.segmentBytes / elementBytes,
-                               .shares = operation->choice.shares,
+                               .shares = operation->shares,
                                .window = operation->choice.window,
                                .priority = operation->priority,
                                .group = options_.name,
@@ -231,11 +229,12 @@ void Group::start(const CollectiveHandle& operation) {
 }
 
 Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
-  const std::tuple key(operation.choice.algorithm, operation.descriptor.root, operation.choice.blockRanks);
+  const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
+  const std::tuple key(operation.algorithm, root, operation.blockRanks);
   if (auto at = pools_.find(key); at != pools_.end()) return at->second;
-  const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()),
-                                operation.descriptor.root, operation.choice.blockRanks};
-  return pools_.try_emplace(key, operation.choice.algorithm->make(request)).first->second;
+  const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()), root,
+                                operation.blockRanks};
+  return pools_.try_emplace(key, operation.algorithm->make(request)).first->second;
 }
 
 size_t Group::bytesInFlight(const CollectiveOperation& operation) const {

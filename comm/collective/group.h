@@ -48,7 +48,11 @@ struct CollectiveOperation final : Operation {
   uint64_t sequence = 0;
   uint64_t chain = 0;
   Descriptor descriptor;
-  Choice choice;
+  Choice choice;  ///< equal at all ranks when it is made
+  // What is made of it for the hosts as they are known (Group::fitToHosts).
+  const Algorithm* algorithm = nullptr;
+  int blockRanks = 1;  ///< as in ScheduleRequest; 1 where the algorithm does not ask for it
+  std::vector<uint32_t> shares;
   Execution* execution = nullptr;  ///< while running
   bool hasAsked = false;           ///< peers were told that it waits
 };
@@ -93,8 +97,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Holds for operations submitted from now on. A plan with shares is left as it is, and requires that none is
-  /// under way; else the group makes its own.
+  /// Holds for operations submitted from now on. A plan with shares is left as it is; else the group fits operations to
+  /// the ranks' hosts.
   void setPlan(Plan plan);
   /// Ends all operations and tells the other ranks.
   void fail(const Status& reason);
@@ -120,16 +124,18 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void noticeArrived(int rank, const Notice& notice) override;
   void work(uint64_t token) override;
 
-  void enter(CollectiveHandle operation);
-  void compareHosts();
+  /// Gives the operation its place among those of all ranks, where `call` stands for it.
+  void enter(CollectiveHandle operation, const CollectiveCall& call);
+  /// Before a collective of this call.
+  void compareHosts(const CollectiveCall& call);
   bool isComparison(const CollectiveHandle& operation) const {
     return !comparisons_.empty() && comparisons_.front() == operation;
   }
   double measuredRate() const;
   /// The comparison has ended: what it says holds for the operations after it.
   void learn();
-  /// Makes the operation's choice one for the hosts as far as they are known. Not part of its descriptor: other ranks
-  /// may learn of their hosts before or after they give the operation its place.
+  /// Says how the operation runs on the hosts as far as they are known. Not part of its descriptor: other ranks may
+  /// learn of their hosts before or after they give the operation its place.
   void fitToHosts(CollectiveOperation& operation) const;
   void startMessage(MessageOperation& operation);
   /// Starts a receive from any rank if a message for it is offered.
@@ -163,12 +169,12 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   GroupOptions options_;
   const int rank_;
   Notices notices_;
-  std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and block
+  std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and blockRanks
   std::deque<CollectiveHandle> waiting_;                          ///< submitted, in order
   std::vector<CollectiveHandle> running_;                         ///< in order of their start
   HostComparison hosts_;
-  bool makesShares_;    ///< the plan states none
-  int blockRanks_ = 1;  ///< as in ScheduleRequest
+  int blockRanks_ = 1;            ///< as in ScheduleRequest
+  std::vector<uint32_t> shares_;  ///< of unequal hosts; empty where there are blocks
   /// Of hosts, those that have not ended; operations after the first of them wait for it.
   std::deque<CollectiveHandle> comparisons_;
   std::vector<std::shared_ptr<MessageOperation>> messages_;

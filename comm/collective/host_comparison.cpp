@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "comm/plan/hosts.h"
+#include "comm/plan/plan.h"
 #include "comm/plan/shares.h"
 
 namespace agspeed::comm {
 namespace {
 
-/// Shorter ones neither gain nor tell much.
+/// Shorter ones tell little of rates.
 constexpr size_t kLargeBytes = size_t{4} << 20;
 /// Intervals double up to this many bytes: hosts change seldom.
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
@@ -26,9 +27,9 @@ bool dependsOnHosts(Collective collective) {
 
 bool HostComparison::isDueBefore(const CollectiveCall& call) {
   const size_t numBytes = agreedBytes(call);
-  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes < kLargeBytes) return false;
-  numBytes_ += numBytes;
+  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kShortOnHosts) return false;
   if (std::exchange(isFirst_, false)) return true;
+  if (numBytes >= kLargeBytes) numBytes_ += numBytes;
   if (numBytes_ < nextAt_) return false;
   nextAt_ = numBytes_ + interval_;
   interval_ = std::min(2 * interval_, kLongestInterval);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // HostComparison: when the ranks of a group tell each other about their hosts, and what follows from it.
 //
-// Which ranks share a host: large collectives then send a host's bytes once and not once per rank
-// (comm/schedule/hierarchical.cpp). Told before the first large one.
+// Which ranks share a host: longer collectives then reduce and gather there first (comm/schedule/hierarchical.cpp).
+// Told before the first that would.
 //
 // How fast each can send: an all-reduce cut into equal pieces waits for its slowest host, which has to send 2 (p - 1) /
 // p of the buffer like all others; whoever owns a smaller piece sends less (comm/plan/shares.h). Told every now and

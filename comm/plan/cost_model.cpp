@@ -33,6 +33,7 @@ std::vector<Candidate> candidatesFor(Collective collective, int numRanks) {
   std::vector<Candidate> candidates;
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective != collective || algorithm.order != Order::kCanonical) continue;
+    if (algorithm.name == "hierarchical") continue;
     const Schedule schedule = algorithm.make({collective, 0, numRanks, 0});
     if (auto counts = verify(algorithm, numRanks)) {
       candidates.push_back({&algorithm, *counts, static_cast<double>(schedule.numPieces)});

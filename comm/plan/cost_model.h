@@ -23,7 +23,8 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
                       const NetworkMeasurement& network);
 
 /// The plan for a group: for every size the quickest algorithm, and segments long enough to hide a latency. Groups of
-/// more than 32 ranks get the default algorithms. Requires: figures are positive, version is higher than any before.
+/// more than 32 ranks get the default algorithms. Knows nothing of ranks that share a host. Requires: figures are
+/// positive, version is higher than any before.
 Plan makePlan(const NetworkMeasurement& network, int numRanks, uint32_t version);
 
 }  // namespace agspeed::comm

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "comm/reduce/reduce_op.h"
+
 namespace agspeed::comm {
 
 int blockRanksOf(std::span<const uint32_t> hosts) {
@@ -13,6 +15,11 @@ int blockRanksOf(std::span<const uint32_t> hosts) {
   if (boundaries == 0) return 1;
   boundaries |= hosts.size();
   return static_cast<int>(boundaries & (~boundaries + 1));
+}
+
+bool gainsFromBlocks(Collective collective, DType dtype, int blockRanks) {
+  const bool isWidened = accumulatorOf(dtype) != dtype;
+  return blockRanks > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
 }
 
 }  // namespace agspeed::comm

@@ -29,9 +29,8 @@ std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks
   }
 }
 
-/// What `choice` becomes where several ranks share each host: shorter buffers are better off with fewer rounds.
 const Algorithm* onHosts(Collective collective, size_t bytes, const Algorithm& choice) {
-  return bytes > 64 * kKiB && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
+  return bytes > kShortOnHosts && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
 }
 
 }  // namespace
@@ -56,7 +55,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   }
   if (!canRun(choice.algorithm)) {
     choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks));
-    choice.onHosts = onHosts(collective, bytes, *choice.algorithm);
+    if (shares.empty()) choice.onHosts = onHosts(collective, bytes, *choice.algorithm);
   }
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
   choice.window = std::max(window, 1u);

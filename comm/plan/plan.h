@@ -19,9 +19,8 @@ struct Choice {
   const Algorithm* algorithm = nullptr;
   size_t segmentBytes = 0;             ///< of a piece; a multiple of 256
   uint32_t window = 1;                 ///< segments of each piece in flight
-  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' pieces; empty: equal
+  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' pieces; empty: not stated
   const Algorithm* onHosts = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
-  int blockRanks = 1;                  ///< as in ScheduleRequest
 };
 
 /// A row that overrides what the plan would choose.
@@ -35,12 +34,15 @@ struct PlanRule {
 /// Whether each rank owns a piece of the buffer, whose size may be its own.
 bool hasPiecePerRank(Collective collective, const Algorithm& algorithm);
 
+/// Longer buffers take Choice::onHosts; shorter ones are better off with fewer rounds.
+constexpr size_t kShortOnHosts = 64 * 1024;
+
 struct Plan {
   uint32_t version = 0;
   bool isReproducible = true;         ///< only algorithms of canonical order
   size_t segmentBytes = 128 * 1024;   ///< of a piece
   uint32_t window = 8;                ///< segments of each piece in flight
-  std::vector<uint32_t> shares = {};  ///< of ranks, where hosts are unequal; empty: equal
+  std::vector<uint32_t> shares = {};  ///< of ranks, where hosts are unequal; empty: the group finds out
   std::vector<PlanRule> rules = {};   ///< the first that fits holds
 
   /// How an operation of `bytes` runs, a size all ranks know or zero. Never fails: rules that name no algorithm, or one

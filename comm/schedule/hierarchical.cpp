@@ -2,7 +2,7 @@
 // Two levels of network: ranks of a host reach each other through memory, those of different hosts over its interfaces.
 //
 // The ranks are taken in blocks of L, a power of two, that share a host (ScheduleRequest::blockRanks); H blocks, and
-// rank h L + l is member l of block h. Every host then sends what one rank would have to send, and not L times as much:
+// rank h L + l is member l of block h. What leaves a block leaves it once, and not once for each of its ranks:
 //
 //   all-reduce      members of a block reduce: member l gets part l of the buffer; members l of all blocks reduce that
 //                   part among them, each a piece of it, and gather it; members of a block gather all parts

@@ -78,7 +78,7 @@ class Messenger {
   /// What is carried to `peer` while there is always something to carry, other peers being served too; 0 when not
   /// known.
   virtual double bytesPerSecond(int /*peer*/) const { return 0; }
-  /// Equal for ranks that reach each other through the memory of one host; 0: not known.
+  /// Equal for ranks of one host, which are quicker to reach; 0: not known.
   virtual uint32_t host() const { return 0; }
   /// From any thread: a progress() that waits returns.
   virtual void wake() = 0;

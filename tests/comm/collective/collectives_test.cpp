@@ -287,8 +287,8 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 }
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
-  // Rates are compared after 64, 128 and 256 MiB. Ranks run ahead of each other by up to 96 MiB, so that some
-  // start operations, and even the next comparison, while one is under way, and others after it.
+  // Ranks compare before the first call and after 64 and 128 MiB. They run ahead of each other by up to 96 MiB, so that
+  // some start operations, and even the next comparison, while one is under way, and others after it.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
   Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}});
@@ -335,6 +335,72 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
   EXPECT_NEAR(ratio(equal, 1), 1, 0.01);
   EXPECT_NEAR(ratio(unequal, 1), 3.0 / 5, 0.02) << "N instead of N + 2 N / 3";
   EXPECT_NEAR(ratio(unequal, 2), 1, 0.02) << "a little slower is as fast";
+}
+
+TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualPiecesAtAllRanks) {
+  // Calls are made before, while and after each of the comparisons that find the second host slow.
+  constexpr size_t kNumElements = size_t{1} << 20, kNumCalls = 80, kNumBuffers = 16;
+  Ranks ranks(4, {}, {.shuffleSeed = 5, .bytesPerSecond = {25e6, 25e6, 12.5e6, 12.5e6}, .hosts = {1, 1, 2, 2}});
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<std::vector<float>> buffers(kNumBuffers, std::vector<float>(kNumElements));
+    std::deque<std::pair<size_t, OperationHandle>> under;
+    const auto finishOldest = [&] {
+      const auto [call, handle] = under.front();
+      under.pop_front();
+      const Status status = handle->wait();
+      numWrong += !status;
+      EXPECT_TRUE(status) << status.toString();
+      const auto& buffer = buffers[call % kNumBuffers];
+      const float expected = 4 * static_cast<float>(call) + 6;
+      numWrong += !std::all_of(buffer.begin(), buffer.end(), [&](float value) { return value == expected; });
+    };
+    for (size_t call = 0; call < kNumCalls && numWrong == 0; ++call) {
+      while (under.size() > (5 * static_cast<size_t>(rank) + call) % kNumBuffers) finishOldest();
+      auto& buffer = buffers[call % kNumBuffers];
+      std::fill(buffer.begin(), buffer.end(), static_cast<float>(call) + static_cast<float>(rank));
+      under.emplace_back(call, group.start({.collective = Collective::kAllReduce,
+                                            .dtype = DType::kF32,
+                                            .input = {bytesOf(buffer)},
+                                            .output = {bytesOf(buffer)}}));
+    }
+    while (!under.empty()) finishOldest();
+  });
+  EXPECT_EQ(numWrong, 0);
+  for (const int rank : {1, 2, 3}) {
+    EXPECT_NEAR(static_cast<double>(ranks.network.numBytesSent(rank)),
+                static_cast<double>(ranks.network.numBytesSent(0)), 0.01 * kNumCalls * kNumElements);
+  }
+}
+
+TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
+  GroupOptions options;
+  Ranks ranks(4, options, {.hosts = {1, 1, 2, 2}});
+  constexpr size_t kNumElements = size_t{1} << 20;
+  ranks.run([&](int, Communicator& group) {
+    std::vector<float> buffer(kNumElements);
+    const auto reduce = [&] {
+      const Status status = group
+                                .start({.collective = Collective::kAllReduce,
+                                        .dtype = DType::kF32,
+                                        .input = {bytesOf(buffer)},
+                                        .output = {bytesOf(buffer)}})
+                                ->wait();
+      EXPECT_TRUE(status) << status.toString();
+    };
+    reduce();  // the group learns of its hosts
+    Plan plan;
+    plan.version = 1;
+    plan.shares = {1, 3, 3, 3};
+    group.setPlan(plan);
+    reduce();
+  });
+  // 1.5 buffers at first, then 1 + 2 shares of 10.
+  const auto sent = [&](int rank) {
+    return static_cast<double>(ranks.network.numBytesSent(rank)) / (kNumElements * sizeof(float));
+  };
+  EXPECT_NEAR(sent(0), 1.5 + 1.2, 0.01);
+  for (const int rank : {1, 2, 3}) EXPECT_NEAR(sent(rank), 1.5 + 1.6, 0.01);
 }
 
 TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {

@@ -147,7 +147,7 @@ TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostsAreCompared) {
                       "before it started, while the ranks compared their hosts", "waiting for rank 2"});
     } else {
       expectSentence(statuses[0], StatusCode::kInvalidArgument,
-                     {"as operation 1", "a large collective (the ranks compare their hosts before it)",
+                     {"as operation 1", "all_reduce(16777216 x f32, sum), before which ranks compare their hosts",
                       "broadcast(16777216 x f32, root 0)"});
     }
   }
@@ -168,8 +168,8 @@ TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
   killer.join();
   const auto later = statusesOf(ranks, start);
   for (size_t rank = 0; rank < 3; ++rank) {
-    expectSentence(statuses[rank], StatusCode::kUnavailable, {"rank 3", "operation 1", "not usable any more"});
-    expectSentence(later[rank], StatusCode::kUnavailable, {"rank 3", "operation 2"});
+    expectSentence(statuses[rank], StatusCode::kUnavailable, {"rank 3", "operation 2", "not usable any more"});
+    expectSentence(later[rank], StatusCode::kUnavailable, {"rank 3", "operation 3"});
     EXPECT_FALSE(ranks.groups[rank]->health().isOk());
   }
 }

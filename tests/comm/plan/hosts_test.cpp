@@ -26,5 +26,13 @@ TEST(Hosts, RanksNumberedAcrossHostsOrAllOnOneOrUnknownMakeNoBlocks) {
   EXPECT_EQ(blockRanks({}), 1);
 }
 
+TEST(Hosts, BlocksOfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
+  EXPECT_FALSE(gainsFromBlocks(Collective::kAllReduce, DType::kF32, 1));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, DType::kF32, 2));
+  EXPECT_FALSE(gainsFromBlocks(Collective::kReduceScatter, DType::kBF16, 2));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, DType::kBF16, 4));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kAllReduce, DType::kBF16, 2));
+}
+
 }  // namespace
 }  // namespace agspeed::comm
