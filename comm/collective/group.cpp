@@ -125,7 +125,8 @@ void Group::learn() {
 void Group::fitToHosts(CollectiveOperation& operation) const {
   const Collective collective = operation.call.collective;
   const Choice& choice = operation.choice;
-  const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, operation.call.dtype, blockRanks_);
+  const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
+  const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, isWidened, blockRanks_);
   operation.algorithm = isOnHosts ? choice.onHosts : choice.algorithm;
   operation.blockRanks = operation.algorithm->name == "hierarchical" ? blockRanks_ : 1;
   const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);

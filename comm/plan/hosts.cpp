@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "comm/reduce/reduce_op.h"
-
 namespace agspeed::comm {
 
 int blockRanksOf(std::span<const uint32_t> hosts) {
@@ -17,8 +15,7 @@ int blockRanksOf(std::span<const uint32_t> hosts) {
   return static_cast<int>(boundaries & (~boundaries + 1));
 }
 
-bool gainsFromBlocks(Collective collective, DType dtype, int blockRanks) {
-  const bool isWidened = accumulatorOf(dtype) != dtype;
+bool gainsFromBlocks(Collective collective, bool isWidened, int blockRanks) {
   return blockRanks > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
 }
 

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "comm/schedule/schedule.h"
-#include "runtime/base/dtype.h"
 
 namespace agspeed::comm {
 
@@ -14,8 +13,8 @@ namespace agspeed::comm {
 /// one host or not all hosts are known. `hosts`: a number per rank, equal where ranks share a host; 0: not known.
 int blockRanksOf(std::span<const uint32_t> hosts);
 
-/// Whether less leaves a host by the hierarchical algorithm than by the direct one: blocks of two send in 32 bits what
-/// each of their ranks would have sent in 16.
-bool gainsFromBlocks(Collective collective, DType dtype, int blockRanks);
+/// Whether less leaves a host by the hierarchical algorithm than by the direct one. Where partial results are twice as
+/// wide, blocks of two send as much as their ranks would have.
+bool gainsFromBlocks(Collective collective, bool isWidened, int blockRanks);
 
 }  // namespace agspeed::comm

@@ -27,11 +27,11 @@ TEST(Hosts, RanksNumberedAcrossHostsOrAllOnOneOrUnknownMakeNoBlocks) {
 }
 
 TEST(Hosts, BlocksOfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
-  EXPECT_FALSE(gainsFromBlocks(Collective::kAllReduce, DType::kF32, 1));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, DType::kF32, 2));
-  EXPECT_FALSE(gainsFromBlocks(Collective::kReduceScatter, DType::kBF16, 2));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, DType::kBF16, 4));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kAllReduce, DType::kBF16, 2));
+  EXPECT_FALSE(gainsFromBlocks(Collective::kAllReduce, false, 1));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, false, 2));
+  EXPECT_FALSE(gainsFromBlocks(Collective::kReduceScatter, true, 2));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, true, 4));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kAllReduce, true, 2));
 }
 
 }  // namespace
