@@ -97,7 +97,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("numerics", "choice", "standard", "what the gate accepts: standard compares errors against fp64 with "
             "eager's own, exact wants equal bits, off checks nothing", NUMERICS),
     Setting("budget_s", "seconds", None, "upper limit on seconds spent tuning; unset means the mode decides"),
-    Setting("plan", "path", None, "a report.json whose decision deterministic mode repeats"),
+    Setting("plan", "path", None, "a report.json whose decision is repeated; in deterministic mode only"),
     Setting("cache_dir", "directory", None, "where decisions and kernels are kept; unset means ~/.cache/agspeed"),
     Setting("report", "report", None, "write the report to this .json or .html file when tuning ends and at exit"),
     Setting("strict", "flag", False, "raise instead of falling back to eager"),
@@ -201,9 +201,9 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str], origin: O
             )
 
 
-def suggestion(word: object, options: Iterable[str]) -> str:
+def suggestion(word: object, options: Iterable[str], likeness: float = 0.6) -> str:
     """`"; did you mean 'max'?"` without the question mark's sentence, or an empty string."""
-    close = difflib.get_close_matches(str(word).lower(), list(options), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(word).lower(), list(options), n=1, cutoff=likeness)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -349,7 +349,7 @@ def _number(value: Any) -> float:
 
 def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        value = (value,)
+        value = _parse_names(value)
     names = tuple(value)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ValueError

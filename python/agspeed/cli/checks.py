@@ -207,11 +207,12 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
 
 
 def _misspelt_variables() -> Iterator[Check]:
-    """Variables that look like a setting but are none. Others with our prefix may belong to other parts."""
+    """Variables that look much like a setting but are none. Others with our prefix belong to other parts."""
     known = [setting.env for setting in config.SETTINGS]
     for variable in sorted(os.environ):
         if variable.startswith("AGSPEED_") and variable not in known:
-            hint = config.suggestion(variable.removeprefix("AGSPEED_"), [setting.name for setting in config.SETTINGS])
+            names = [setting.name for setting in config.SETTINGS]
+            hint = config.suggestion(variable.removeprefix("AGSPEED_"), names, likeness=0.8)
             if hint:
                 yield Check(
                     "settings", "warn", f"{variable} is not a setting and is ignored{hint}", f"unset {variable}"

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +26,10 @@ from agspeed.log import logger, set_level, warn_once
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+
+
+_why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Why targets that were handed to `optimize` have no session."""
 
 
 class Status(str):
@@ -59,13 +65,13 @@ def optimize(
     Args:
         model: an ``nn.Module`` on its device, before or after a DDP wrap, or a step function.
         optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well.
-        mode: "auto" tunes within an earned budget; "max" tunes everything up front; "fast-start" uses only earlier
-            decisions; "deterministic" takes no timing; "off" does nothing.
+        mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
+            decisions and what compiles within about a second; "deterministic" takes no timing; "off" does nothing.
         backends: names of the candidates to consider, in order of preference; None means all.
         dynamic: as for ``torch.compile``: None decides by itself whether sizes vary.
         numerics: "standard" gates candidates against eager's own error, "exact" admits bit-equal ones only, "off" none.
         budget_s: most seconds that tuning may add to training.
-        plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing.
+        plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; asks for "deterministic".
         cache_dir: folder for decisions and compiled code.
         report: path of a report (.json or .html) written when tuning ends and at exit.
         strict: raise where agspeed would fall back to eager.
@@ -86,12 +92,14 @@ def optimize(
         "strict": strict,
     }
     if model is None:
-        return lambda decorated: optimize(decorated, optimizer, **keywords)
+        return lambda decorated: optimize(_not_none(decorated), optimizer, **keywords)
     settings = config.resolve(keywords)
     _check(model, optimizer)
     if settings.backends is not None:
         config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
     config.check_paths(settings)
+    if settings.plan is not None and _switched_off(settings) is None:
+        _check_plan(settings.plan, settings)
     if settings.debug != "warn":  # the application's own level stands unless another one was asked for
         set_level(settings.debug)
     optimized = (
@@ -116,6 +124,7 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
     session = session_of(_unwrapped(model))
     if session is not None:
         session.close()
+        _why_eager[_unwrapped(model)] = "agspeed.restore has undone optimize"
         if isinstance(session.target, FunctionTarget):
             return session.target.eager  # type: ignore[return-value]
     return model
@@ -125,7 +134,7 @@ def status(model: object) -> Status:
     """Whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
     session = session_of(_unwrapped(model))
     if session is None:
-        return Status("eager", "not optimized")
+        return Status("eager", _why_eager.get(_unwrapped(model), "not optimized"))
     return Status(session.state, session.current_reason)
 
 
@@ -138,13 +147,19 @@ def wait(model: object, timeout_s: float | None = None) -> Status:
 
 
 def report(model: object) -> Any:
-    """The autotune report of `model` as it stands: ``.to_dict()``, ``.save(path)``, ``str()``."""
-    from agspeed.frontend.record import make_report
+    """The autotune report of `model` as it stands: ``.to_dict()``, ``.save(path)``, ``str()``.
 
-    session = session_of(_unwrapped(model))
-    if session is None:
-        raise UserError(f"{_describe(model)} is not optimized: call agspeed.optimize first")
-    return make_report(session)
+    Raises: UserError where `model` was never handed to `optimize`.
+    """
+    from agspeed.frontend.record import make_idle_report, make_report
+
+    inner = _unwrapped(model)
+    session = session_of(inner)
+    if session is not None:
+        return make_report(session)
+    if (reason := _why_eager.get(inner)) is None:
+        raise UserError(f"this {_describe(model)} is not optimized: call agspeed.optimize first")
+    return make_idle_report(getattr(inner, "__name__", type(inner).__name__), reason)
 
 
 def paused() -> AbstractContextManager[None]:
@@ -154,13 +169,14 @@ def paused() -> AbstractContextManager[None]:
 
 def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     inner = _unwrapped(module)
-    if settings.disable or settings.mode == "off":
-        logger.info("agspeed is switched off (%s)", settings.origins["disable" if settings.disable else "mode"])
+    if (switched_off := _switched_off(settings)) is not None:
+        _why_eager[inner] = switched_off
         return module
     if session_of(inner) is not None:
         logger.info("%s is already optimized; it keeps its first settings", type(inner).__name__)
         return module
     if _is_torch_compiled(inner):
+        _why_eager[inner] = "torch.compile has compiled it already"
         warn_once(
             ("compiled", id(inner)),
             f"{type(inner).__name__} is already compiled by torch.compile and is left as it is; "
@@ -168,14 +184,17 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
         )
         return module
     if next(inner.parameters(), None) is None:
-        logger.info("%s has no parameters: there is nothing to train, it stays eager", type(inner).__name__)
+        _why_eager[inner] = "it has no parameters: there is nothing to train"
         return module
     sessions.Session(ModuleTarget(inner), settings)
     return module
 
 
 def _optimize_function(function: Callable[..., Any], settings: config.Settings) -> Callable[..., Any]:
-    if settings.disable or settings.mode == "off" or session_of(function) is not None:
+    if (switched_off := _switched_off(settings)) is not None:
+        _why_eager[function] = switched_off
+        return function
+    if session_of(function) is not None:
         return function
     target = FunctionTarget(function)
     sessions.Session(target, settings)
@@ -187,13 +206,42 @@ def _optimize_optimizer(optimizer: torch.optim.Optimizer, settings: config.Setti
         OptimizerSession(optimizer, settings)
 
 
+def _switched_off(settings: config.Settings) -> str | None:
+    """A reason not to optimize, logged; None where there is none."""
+    if not settings.disable and settings.mode != "off":
+        return None
+    reason = f"agspeed is switched off ({settings.origins['disable' if settings.disable else 'mode']})"
+    logger.info(reason)
+    return reason
+
+
+def _check_plan(plan: Path, settings: config.Settings) -> None:
+    from agspeed.reporting.model import load
+    from agspeed.tuning.plan import candidates_of
+
+    where = f"plan={str(plan)!r} ({settings.origins['plan']})"
+    if settings.mode != "deterministic":
+        raise UserError(f"{where} is replayed in mode='deterministic' only, and the mode is {settings.mode!r}.")
+    found = load(plan).to_dict()
+    if found["status"]["state"] == "tuning":
+        raise UserError(f"{where} holds no decision: its run was still tuning.")
+    config.check_names("backend", candidates_of(found["decision"]["chosen"]), candidate_names(), where)
+
+
+def _not_none(decorated: Any) -> Any:
+    if decorated is None:
+        raise UserError("optimize takes an nn.Module or a step function, got None: did a builder forget to return it?")
+    return decorated
+
+
 def _check(model: object, optimizer: object) -> None:
     if isinstance(model, type):
         raise UserError(f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance")
     if not callable(model):
         raise UserError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}")
+        hint = "; a mode is a keyword: mode=" + repr(optimizer) if optimizer in config.MODES else ""
+        raise UserError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}{hint}")
 
 
 def _unwrapped(model: Any) -> Any:
@@ -210,7 +258,8 @@ def _is_torch_compiled(module: nn.Module) -> bool:
 
 def _describe(value: object) -> str:
     text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    is_short = len(text) <= 60 and "\n" not in text
+    return f"{type(value).__name__} {text}" if is_short else type(value).__name__
 
 
 startup.loaded()

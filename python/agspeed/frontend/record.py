@@ -57,6 +57,17 @@ def make_report(session: Session) -> model.Report:
     return model.Report(data)
 
 
+def make_idle_report(name: str, reason: str) -> model.Report:
+    """For a target that was handed to `optimize` and left as it is."""
+    data = model.empty_report(name)
+    described = environment.describe()
+    data["header"].update({key: value for key, value in described.items() if key in data["header"]})
+    data["status"] = {"state": "eager", "reason": reason}
+    data["decision"].update(chosen="eager", why=reason)
+    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": None}
+    return model.Report(data)
+
+
 def _fill_header(header: Json, session: Session) -> None:
     parameters = list(session.target.parameters())
     described = environment.describe()

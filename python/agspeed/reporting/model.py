@@ -183,6 +183,7 @@ def _write(target: Path, text: str) -> None:
     """Writes beside the target and renames, so that readers never see half a file."""
     temporary = ""
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
@@ -192,6 +193,5 @@ def _write(target: Path, text: str) -> None:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
         raise UserError(
-            f"The report cannot be written to {str(target)!r}: {error.strerror}. Choose a path in an "
-            "existing directory that you may write to."
+            f"The report cannot be written to {str(target)!r}: {error.strerror}. Choose a path that you may write to."
         ) from None

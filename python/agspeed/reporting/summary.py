@@ -127,6 +127,8 @@ def _finish_tuning(report: Json) -> list[str]:
     if report["status"]["state"] != "tuning":
         return []
     pending = sum(plan["state"] == "pending" for plan in report["plans"])
+    if not report["timeline"]["steps"] or not pending:
+        return ["Keep training: candidates are tried on real steps."]
     return [f"Keep training: {fmt.plural(pending, 'candidate')} still to decide, on real steps."]
 
 
@@ -164,7 +166,7 @@ def _fallbacks(report: Json) -> list[str]:
     first = max(report["fallbacks"], key=lambda item: int(item["count"]))
     return [
         f"See the fallbacks: {_place(first)} runs eagerly ({_clause(first['reason'])}); "
-        "AGSPEED_STRICT=1 raises instead."
+        "AGSPEED_STRICT=1 raises where a candidate fails."
     ]
 
 

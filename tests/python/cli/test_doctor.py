@@ -109,11 +109,12 @@ def test_network_file_system_is_a_warning(found, monkeypatch):
 def test_misspelt_variable_and_kill_switch_are_noticed(found, monkeypatch):
     monkeypatch.setenv("AGSPEED_BUDGET", "3")
     monkeypatch.setenv("AGSPEED_UNRELATED_THING_OF_ANOTHER_PART", "3")
+    monkeypatch.setenv("AGSPEED_COMM_MODE", "encrypted")
     monkeypatch.setenv("AGSPEED_DISABLE", "1")
     details = [check.detail for check in checks.settings()]
     assert any("AGSPEED_BUDGET is not a setting" in detail and "budget_s" in detail for detail in details)
     assert any("every model runs eagerly" in detail for detail in details)
-    assert not any("UNRELATED" in detail for detail in details)
+    assert not any("UNRELATED" in detail or "COMM_MODE" in detail for detail in details)
 
 
 def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,9 +134,54 @@ def test_report_of_a_model_that_was_never_optimized_is_refused() -> None:
     assert agspeed.status(mlp()) == "eager" and agspeed.restore(model := mlp()) is model
 
 
+@pytest.mark.parametrize("variable", ["AGSPEED_DISABLE=1", "AGSPEED_MODE=off"])
+@pytest.mark.parametrize("target", ["model", "function"])
+def test_a_program_that_asks_for_a_report_also_runs_where_agspeed_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, variable: str, target: str
+) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    made = agspeed.optimize(mlp() if target == "model" else (lambda x: x))
+    assert agspeed.status(made) == agspeed.wait(made) == "eager"
+    text = str(agspeed.report(made))
+    assert "agspeed is switched off" in text and variable.split("=")[0] in text
+
+
+def test_forgotten_return_and_mode_as_an_argument_are_explained() -> None:
+    with pytest.raises(agspeed.UserError, match="got None"):
+        agspeed.optimize()(None)
+    with pytest.raises(agspeed.UserError, match="mode='max'"):
+        agspeed.optimize(mlp(), "max")
+
+
+def test_plans_that_cannot_be_replayed_are_refused_at_once(tmp_path: Path) -> None:
+    model, plan = mlp(), tmp_path / "plan.json"
+    plan.write_text("{}")
+    with pytest.raises(agspeed.UserError, match="report"):
+        agspeed.optimize(model, mode="deterministic", plan=plan)
+    tuning = agspeed.optimize(mlp(), mode="auto", cache_dir=tmp_path)
+    agspeed.report(tuning).save(plan)
+    with pytest.raises(agspeed.UserError, match="still tuning"):
+        agspeed.optimize(model, mode="deterministic", plan=plan)
+    with pytest.raises(agspeed.UserError, match="in mode='deterministic' only"):
+        agspeed.optimize(model, mode="max", plan=plan)
+    data = agspeed.report(tuning).to_dict()
+    data["status"]["state"], data["decision"]["chosen"] = "tuned", "mycompiler"
+    plan.write_text(json.dumps(data))
+    with pytest.raises(agspeed.UserError, match="mycompiler"):
+        agspeed.optimize(model, mode="deterministic", plan=plan)
+    assert session_of(model) is None
+
+
+def test_a_report_makes_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "sub" / "report.json"
+    agspeed.report(agspeed.optimize(mlp(), cache_dir=tmp_path)).save(path)
+    assert json.loads(path.read_text())["kind"] == "agspeed.report"
+
+
 def test_model_without_parameters_stays_as_it_is() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Flatten())
     assert agspeed.optimize(model) is model and session_of(model) is None
+    assert "no parameters" in str(agspeed.report(model))
     assert torch.equal(model(torch.ones(2, 2)), torch.ones(2, 2))
 
 
@@ -242,7 +288,7 @@ def test_restore_leaves_nothing_behind() -> None:
     assert agspeed.restore(model) is model
     assert set(vars(model)) == attributes and type(model) is type_before
     assert model._compiled_call_impl is None and not model._forward_hooks and not model._backward_hooks
-    assert agspeed.status(model).reason == "not optimized"
+    assert agspeed.status(model).reason == "agspeed.restore has undone optimize"
     assert len(_global_optimizer_post_hooks) == hooks
     steps(model, 2)
     tuned(model)

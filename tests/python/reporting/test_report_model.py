@@ -94,11 +94,12 @@ def test_path_that_cannot_be_written_is_one_sentence_and_changes_nothing(tmp_pat
     report = model.Report(report_sample.report())
     with pytest.raises(UserError, match="ends in neither"):
         report.save(tmp_path / "report.txt")
-    for path in (tmp_path / "missing" / "report.json", tmp_path / "folder.json"):
-        (tmp_path / "folder.json").mkdir(exist_ok=True)
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "report.json", tmp_path / "folder.json"):
         with pytest.raises(UserError, match="cannot be written to"):
             report.save(path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["folder.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"kind": "agspeed.report"}', "NaN", "[" * 100_000])
