@@ -85,7 +85,7 @@ def _fill_header(header: Json, session: Session) -> None:
 
 def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     decision = tuner.get("decision")
-    data["decision"]["chosen"] = session.plan if session.state != "tuning" else "eager"
+    data["decision"]["chosen"] = session.plan if session.state != "tuning" else tuner.get("incumbent", "eager")
     data["decision"]["why"] = session.current_reason
     if not decision:
         return
@@ -121,7 +121,9 @@ def _plan_state(arm: Json, tuner: Json, session: Session) -> str:
         return {"rejected": "wrong"}.get(arm["state"], str(arm["state"]))
     if arm["verdict"] == "lost" and "memory" in arm["reason"]:
         return "memory"
-    return "slower" if decision and (arm["ratio"] or arm["name"] == "eager") else "pending"
+    if arm["name"] == "eager" or arm["verdict"] == "lost" or (decision and arm["ratio"]):
+        return "slower"
+    return "skipped" if decision else "pending"
 
 
 def _region(region: Region, plan: str) -> Json:

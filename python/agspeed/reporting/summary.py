@@ -157,7 +157,10 @@ def _recompiles(report: Json) -> list[str]:
     total = sum(item["count"] for item in report["recompiles"])
     if total < 3:
         return []
-    return [f"Pad to few sizes or pass dynamic=True: changing inputs caused {total:,} recompiles."]
+    return [
+        f"Avoid recompiles, {total:,} so far: where sizes change, pad to few of them or pass dynamic=True; where the value "
+        "of an .item() does, keep it a tensor."
+    ]
 
 
 def _fallbacks(report: Json) -> list[str]:

@@ -360,6 +360,8 @@ class Controller:
         record = self._tuner.decision_record()
         if self._database is None or record is None or not self._database.is_usable:
             return
+        if self._tuner.snapshot()["decision"]["from_database"]:
+            return  # how it was measured stands there
         record["capture_seconds"] = self._session.history.capture_seconds
         try:
             self._database.store(self._session.database_key(), record, int(time.time()))

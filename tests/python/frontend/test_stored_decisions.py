@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from agspeed.runtime import native
+
 _SCRIPT = """
 import json, sys, time, torch
 import agspeed
@@ -66,6 +68,12 @@ def _output_of(script: str, *arguments: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def _records(cache_dir: Path) -> list[Any]:
+    extension = native.load()
+    assert extension is not None
+    return [row["record"] for row in extension.TuningDatabase(str(cache_dir / "tuning.sqlite")).list()]
+
+
 @pytest.fixture(scope="module")
 def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the decision of an earlier process, which measured it."""
@@ -79,7 +87,9 @@ def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("mode", ["auto", "fast-start"])
 def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Path) -> None:
+    before = _records(tuned_cache)
     second = _run(mode, tuned_cache, 8)
+    assert _records(tuned_cache) == before, "how the plan was measured stays on record"
     assert (second["decision"]["chosen"], second["decision"]["source"]) == ("aot", "cache"), second
     assert (second["status"], second["selected"], second["trials"]) == ("tuned", ["aot"], []), second
     assert second["step"] <= 1 and second["equal"], second
