@@ -158,8 +158,8 @@ def _recompiles(report: Json) -> list[str]:
     if total < 3:
         return []
     return [
-        f"Avoid recompiles, {total:,} so far: where sizes change, pad to few of them or pass dynamic=True; where the value "
-        "of an .item() does, keep it a tensor."
+        f"Avoid recompiles, {total:,} so far: where sizes change, pad to few of them or pass dynamic=True; where the "
+        "value of an .item() does, keep it a tensor."
     ]
 
 
