@@ -8,17 +8,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from agspeed import config
-from agspeed.backends import candidate_names
 from agspeed.errors import UserError
 from agspeed.frontend import session as sessions
 from agspeed.frontend import startup
+from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
 from agspeed.log import logger, set_level, warn_once
@@ -74,7 +73,7 @@ def optimize(
         plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; asks for "deterministic".
         cache_dir: folder for decisions and compiled code.
         report: path of a report (.json or .html) written when tuning ends and at exit.
-        strict: raise where agspeed would fall back to eager.
+        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager.
 
     A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
 
@@ -95,11 +94,7 @@ def optimize(
         return lambda decorated: optimize(_not_none(decorated), optimizer, **keywords)
     settings = config.resolve(keywords)
     _check(model, optimizer)
-    if settings.backends is not None:
-        config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
-    config.check_paths(settings)
-    if settings.plan is not None and _switched_off(settings) is None:
-        _check_plan(settings.plan, settings)
+    check_settings(settings)
     if settings.debug != "warn":  # the application's own level stands unless another one was asked for
         set_level(settings.debug)
     optimized = (
@@ -169,8 +164,8 @@ def paused() -> AbstractContextManager[None]:
 
 def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     inner = _unwrapped(module)
-    if (switched_off := _switched_off(settings)) is not None:
-        _why_eager[inner] = switched_off
+    if (reason := switched_off(settings)) is not None:
+        _why_eager[inner] = reason
         return module
     if session_of(inner) is not None:
         logger.info("%s is already optimized; it keeps its first settings", type(inner).__name__)
@@ -191,8 +186,8 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
 
 
 def _optimize_function(function: Callable[..., Any], settings: config.Settings) -> Callable[..., Any]:
-    if (switched_off := _switched_off(settings)) is not None:
-        _why_eager[function] = switched_off
+    if (reason := switched_off(settings)) is not None:
+        _why_eager[function] = reason
         return function
     if session_of(function) is not None:
         return function
@@ -202,30 +197,8 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
 
 
 def _optimize_optimizer(optimizer: torch.optim.Optimizer, settings: config.Settings) -> None:
-    if not settings.disable and settings.mode != "off" and optimizer_session(optimizer) is None:
+    if switched_off(settings) is None and optimizer_session(optimizer) is None:
         OptimizerSession(optimizer, settings)
-
-
-def _switched_off(settings: config.Settings) -> str | None:
-    """A reason not to optimize, logged; None where there is none."""
-    if not settings.disable and settings.mode != "off":
-        return None
-    reason = f"agspeed is switched off ({settings.origins['disable' if settings.disable else 'mode']})"
-    logger.info(reason)
-    return reason
-
-
-def _check_plan(plan: Path, settings: config.Settings) -> None:
-    from agspeed.reporting.model import load
-    from agspeed.tuning.plan import candidates_of
-
-    where = f"plan={str(plan)!r} ({settings.origins['plan']})"
-    if settings.mode != "deterministic":
-        raise UserError(f"{where} is replayed in mode='deterministic' only, and the mode is {settings.mode!r}.")
-    found = load(plan).to_dict()
-    if found["status"]["state"] == "tuning":
-        raise UserError(f"{where} holds no decision: its run was still tuning.")
-    config.check_names("backend", candidates_of(found["decision"]["chosen"]), candidate_names(), where)
 
 
 def _not_none(decorated: Any) -> Any:

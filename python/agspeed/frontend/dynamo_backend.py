@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from agspeed import config
+from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import CompiledFramesTarget
 
@@ -23,10 +24,11 @@ _sessions: dict[str, Session] = {}
 def agspeed_backend(
     gm: fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`."""
+    """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`, and raises for what that would refuse."""
     keywords = {**({"mode": mode} if mode else {}), **(options or {})}
     settings = config.resolve(keywords)
-    if settings.disable or settings.mode == "off":
+    check_settings(settings)
+    if switched_off(settings) is not None:
         return gm.forward
     return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)
 

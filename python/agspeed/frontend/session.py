@@ -79,6 +79,7 @@ class Session:
         self._controller: Controller | None = None
         self._late: LateRegions | None = None
         self._trained = (0, 0.0)
+        self._refused: AgspeedError | None = None  # to be raised at the end of the step
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
         self._naps = Naps(self.clock)
@@ -342,11 +343,18 @@ class Session:
     def _on_capture_event(self, event: CaptureEvent) -> None:
         self.history.add_capture_event(event.kind, event.reason, event.where)
         if event.kind == "skipped":
-            warn_once(("skipped", event.where), f"{event.where} runs eagerly: {event.reason}")
+            left = f"{event.where} runs eagerly: {event.reason}"
+            warn_once(("skipped", event.where), left)
+            if self.settings.strict:  # Dynamo would swallow it here
+                self._refused = AgspeedError(f"{left} (raised because strict is set)")
+                self._naps.cut_short()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step_ended(self, times: StepTimes) -> None:
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
         shape, self._shapes = "|".join(self._shapes), []
         if self._naps.is_first_step():
             self._skip_steps(1, times.busy)

@@ -169,7 +169,7 @@ def _fallbacks(report: Json) -> list[str]:
     first = max(report["fallbacks"], key=lambda item: int(item["count"]))
     return [
         f"See the fallbacks: {_place(first)} runs eagerly ({_clause(first['reason'])}); "
-        "AGSPEED_STRICT=1 raises where a candidate fails."
+        "AGSPEED_STRICT=1 raises instead."
     ]
 
 

@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.utils.checkpoint import checkpoint
 
 import agspeed
+from agspeed.frontend.dynamo_backend import agspeed_backend
 from agspeed.frontend.target import session_of
 from tests.python.frontend.differential import as_loss, state
 from tests.python.frontend.test_models_and_inputs import Linear, data
@@ -350,6 +352,29 @@ def test_strict_raises_what_would_fall_back(monkeypatch: pytest.MonkeyPatch) -> 
     steps(model)
     assert agspeed.status(model) == "eager"
     assert "no such register" in str(agspeed.report(model).to_dict()["plans"])
+
+
+class _Checkpointed(nn.Module):
+    """Batch norm in a checkpointed part: capture refuses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.part, x, use_reentrant=False)
+
+
+def test_strict_raises_where_a_frame_is_left_to_eager() -> None:
+    steps(agspeed.optimize(_Checkpointed(), **FAST))
+    with pytest.raises(agspeed.AgspeedError, match=r"runs eagerly: .*strict is set"):
+        steps(agspeed.optimize(_Checkpointed(), strict=True, **FAST))
+
+
+def test_torch_compile_refuses_what_optimize_refuses() -> None:
+    compiled = torch.compile(mlp(), backend=agspeed_backend, options={"backends": ["nope"]})
+    with pytest.raises(Exception, match="Unknown backend 'nope'"):
+        compiled(torch.randn(4, 8))
 
 
 # --- the user's own exceptions ----------------------------------------------------------------------------------------

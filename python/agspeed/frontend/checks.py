@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether settings can be used, asked before anything is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agspeed import config
+from agspeed.backends import candidate_names
+from agspeed.errors import UserError
+
+
+def switched_off(settings: config.Settings) -> str | None:
+    """Why nothing is to be optimized, as part of a sentence; None where something is."""
+    if not settings.disable and settings.mode != "off":
+        return None
+    return f"agspeed is switched off ({settings.origins['disable' if settings.disable else 'mode']})"
+
+
+def check_settings(settings: config.Settings) -> None:
+    """Raises: UserError for unknown backends, paths that cannot be used and plans that cannot be replayed."""
+    if settings.backends is not None:
+        config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
+    config.check_paths(settings)
+    if settings.plan is not None and switched_off(settings) is None:
+        _check_plan(settings.plan, settings)
+
+
+def _check_plan(plan: Path, settings: config.Settings) -> None:
+    from agspeed.reporting.model import load
+    from agspeed.tuning.plan import candidates_of
+
+    where = f"plan={str(plan)!r} ({settings.origins['plan']})"
+    if settings.mode != "deterministic":
+        raise UserError(f"{where} is replayed in mode='deterministic' only, and the mode is {settings.mode!r}.")
+    found = load(plan).to_dict()
+    if found["status"]["state"] == "tuning":
+        raise UserError(f"{where} holds no decision: its run was still tuning.")
+    config.check_names("backend", candidates_of(found["decision"]["chosen"]), candidate_names(), where)
