@@ -78,8 +78,9 @@ def test_nothing_is_left_after_use_or_an_exception(make_netbed: MakeNetbed) -> N
 
 
 HOLDS_A_BED = """
-import sys, time
+import signal, sys, time
 from agspeed.netbed import Netbed
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells turn off for what runs in the background
 with Netbed(hosts=2, rails=2, rate="10mbit") as bed:
     bed.start(["sleep", "60"])
     print("open", flush=True)
