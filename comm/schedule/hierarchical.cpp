@@ -23,7 +23,7 @@ using B = ScheduleBuilder;
 class Place2D {
  public:
   explicit Place2D(const ScheduleRequest& request)
-      : numMembers(isDivided(request) ? request.blockRanks : 1),
+      : numMembers(request.blockRanks),
         numBlocks(request.numRanks / numMembers),
         block(request.rank / numMembers),
         member(request.rank % numMembers) {}
@@ -41,12 +41,6 @@ class Place2D {
   }
 
   const int numMembers, numBlocks, block, member;
-
- private:
-  static bool isDivided(const ScheduleRequest& request) {
-    const int size = request.blockRanks;
-    return size > 0 && (size & (size - 1)) == 0 && request.numRanks % size == 0;
-  }
 };
 
 uint32_t number(int value) { return static_cast<uint32_t>(value); }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -119,7 +119,7 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
     session = session_of(_unwrapped(model))
     if session is not None:
         session.close()
-        _why_eager[_unwrapped(model)] = "agspeed.restore has undone optimize"
+        _stays_eager(_unwrapped(model), "agspeed.restore has undone optimize")
         if isinstance(session.target, FunctionTarget):
             return session.target.eager  # type: ignore[return-value]
     return model
@@ -129,7 +129,7 @@ def status(model: object) -> Status:
     """Whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
     session = session_of(_unwrapped(model))
     if session is None:
-        return Status("eager", _why_eager.get(_unwrapped(model), "not optimized"))
+        return Status("eager", _reason_of(_unwrapped(model)) or "not optimized")
     return Status(session.state, session.current_reason)
 
 
@@ -152,7 +152,7 @@ def report(model: object) -> Any:
     session = session_of(inner)
     if session is not None:
         return make_report(session)
-    if (reason := _why_eager.get(inner)) is None:
+    if (reason := _reason_of(inner)) is None:
         raise UserError(f"this {_describe(model)} is not optimized: call agspeed.optimize first")
     return make_idle_report(getattr(inner, "__name__", type(inner).__name__), reason)
 
@@ -165,13 +165,13 @@ def paused() -> AbstractContextManager[None]:
 def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     inner = _unwrapped(module)
     if (reason := switched_off(settings)) is not None:
-        _why_eager[inner] = reason
+        _stays_eager(inner, reason)
         return module
     if session_of(inner) is not None:
         logger.info("%s is already optimized; it keeps its first settings", type(inner).__name__)
         return module
     if _is_torch_compiled(inner):
-        _why_eager[inner] = "torch.compile has compiled it already"
+        _stays_eager(inner, "torch.compile has compiled it already")
         warn_once(
             ("compiled", id(inner)),
             f"{type(inner).__name__} is already compiled by torch.compile and is left as it is; "
@@ -179,7 +179,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
         )
         return module
     if next(inner.parameters(), None) is None:
-        _why_eager[inner] = "it has no parameters: there is nothing to train"
+        _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
     sessions.Session(ModuleTarget(inner), settings)
     return module
@@ -187,7 +187,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
 
 def _optimize_function(function: Callable[..., Any], settings: config.Settings) -> Callable[..., Any]:
     if (reason := switched_off(settings)) is not None:
-        _why_eager[function] = reason
+        _stays_eager(function, reason)
         return function
     if session_of(function) is not None:
         return function
@@ -199,6 +199,18 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
 def _optimize_optimizer(optimizer: torch.optim.Optimizer, settings: config.Settings) -> None:
     if switched_off(settings) is None and optimizer_session(optimizer) is None:
         OptimizerSession(optimizer, settings)
+
+
+def _stays_eager(target: Any, reason: str) -> None:
+    with suppress(TypeError):  # objects without a hash or weak references: their status gives no reason
+        _why_eager[target] = reason
+
+
+def _reason_of(target: Any) -> str | None:
+    try:
+        return _why_eager.get(target)
+    except TypeError:
+        return None
 
 
 def _not_none(decorated: Any) -> Any:
@@ -213,7 +225,8 @@ def _check(model: object, optimizer: object) -> None:
     if not callable(model):
         raise UserError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        hint = "; a mode is a keyword: mode=" + repr(optimizer) if optimizer in config.MODES else ""
+        is_mode = isinstance(optimizer, str) and optimizer in config.MODES
+        hint = f"; a mode is a keyword: mode={optimizer!r}" if is_mode else ""
         raise UserError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}{hint}")
 
 

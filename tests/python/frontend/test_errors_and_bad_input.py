@@ -148,6 +148,23 @@ def test_a_program_that_asks_for_a_report_also_runs_where_agspeed_is_switched_of
     assert "agspeed is switched off" in text and variable.split("=")[0] in text
 
 
+def test_objects_that_cannot_be_remembered_have_a_status_and_can_be_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Step:
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self) -> None: ...
+
+    for target in (5, "text", step := Step()):
+        assert agspeed.status(target).reason == "not optimized"
+        with pytest.raises(agspeed.UserError, match="is not optimized"):
+            agspeed.report(target)
+    monkeypatch.setenv("AGSPEED_DISABLE", "1")
+    assert agspeed.optimize(step) is step
+
+
 def test_forgotten_return_and_mode_as_an_argument_are_explained() -> None:
     with pytest.raises(agspeed.UserError, match="got None"):
         agspeed.optimize()(None)
