@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the C++, lit and Python tests of a built tree one after another, streams their output and prints the totals.
+Each suite keeps every core busy.
 
 `--fast` leaves out what is marked slow or needs a browser. Every suite runs even when an earlier one failed. Results go
 to build/dev/test-results, where summarize.py reads them. Called by `make test` and `make test-fast`.
@@ -27,7 +28,7 @@ def commands(fast: bool) -> dict[str, list[str]]:
     jobs = str(os.cpu_count() or 1)
     ctest = ["ctest", "--test-dir", str(BUILD), "--output-on-failure", "--no-tests=error", "--parallel", jobs]
     lit = [str(Path(sys.executable).with_name("lit")), "--verbose", "--workers", jobs, "tests"]
-    pytest = [sys.executable, "-m", "pytest", "tests"]
+    pytest = [sys.executable, "-m", "pytest", "tests", "--numprocesses", jobs, "--dist", "loadfile"]
     if fast:
         ctest += ["--label-exclude", "slow"]
         pytest += ["-m", "not slow and not chromium"]

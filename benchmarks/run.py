@@ -7,6 +7,7 @@ Importable as `benchmarks.run`: `run_cells` does the work, `main(argv)` is the c
 """
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -21,10 +22,15 @@ from benchmarks.measure import candidates  # noqa: E402
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, like `head`, has seen enough; Python would complain again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,6 +34,13 @@ void World::end(World* world) {
   }
 }
 
+StatusOr<std::string> World::describeAlone() {
+  MemoryStore store;
+  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromKnobs(0, 1));
+  AG_ASSIGN_OR_RETURN(const std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(store, options));
+  return messenger->describe();
+}
+
 std::shared_ptr<World> World::ofDefaultGroup() {
   const std::lock_guard lock(defaultMutex);
   return defaultWorld.lock();

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/c10d/flight_record.h"
@@ -22,6 +23,8 @@ class World {
  public:
   /// Makes this process known under `rank`. `store` belongs to the job; worlds may follow each other in it.
   static StatusOr<std::shared_ptr<World>> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size);
+  /// Opens what a rank of this environment would, for this process alone, and says what it is.
+  static StatusOr<std::string> describeAlone();
   /// The world of the living default group, whose ranks are the job's; null where that group has another backend.
   static std::shared_ptr<World> ofDefaultGroup();
   static void setOfDefaultGroup(const std::shared_ptr<World>& world);

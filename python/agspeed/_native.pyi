@@ -122,6 +122,9 @@ class _InterfaceChoices(TypedDict):
     selector: str
     interfaces: list[_InterfaceChoice]
 
+def describe_transport() -> str:
+    """What ranks of this environment would use: protection, rails, shared memory. Raises where none could be opened."""
+
 def explain_interfaces() -> _InterfaceChoices:
     """Which network interfaces a job of this process would use, and why. Raises UserError for a wrong selector."""
 

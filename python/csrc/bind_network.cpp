@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/c10d/world.h"
 #include "comm/topology/interfaces.h"
 #include "python/csrc/bindings.h"
 #include "python/csrc/status_to_python.h"
@@ -39,6 +40,9 @@ pybind11::dict explainInterfaces() {
 
 }  // namespace
 
-void bindNetwork(pybind11::module_& module) { module.def("explain_interfaces", &explainInterfaces); }
+void bindNetwork(pybind11::module_& module) {
+  module.def("describe_transport", [] { return unwrap(comm::World::describeAlone()); });
+  module.def("explain_interfaces", &explainInterfaces);
+}
 
 }  // namespace agspeed::python

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 
 namespace agspeed::runtime::tune {
@@ -64,6 +65,16 @@ double Comparison::ratioQuantile(double fraction) const { return quantile({ratio
 
 Interval Comparison::sumRatio(double confidence) const {
   return sumRatioInterval({means_.begin(), means_.end()}, confidence);
+}
+
+std::string describeSpeed(const Interval& ratio, std::string_view whose) {
+  char text[160];
+  const int length = std::snprintf(text, sizeof text, "%.3f times %.*s speed (", 1 / ratio.estimate,
+                                   static_cast<int>(whose.size()), whose.data());
+  const std::string start(text, static_cast<size_t>(length));
+  if (!ratio.isBounded() || ratio.low <= 0) return start + std::to_string(ratio.count) + " pairs, too few to be sure)";
+  std::snprintf(text, sizeof text, "%.3f to %.3f, %d pairs)", 1 / ratio.high, 1 / ratio.low, ratio.count);
+  return start + text;
 }
 
 AbbaSchedule::AbbaSchedule(int32_t runSteps, Side current)

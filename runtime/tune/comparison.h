@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +60,9 @@ class Comparison {
   std::deque<double> ratios_;
   std::deque<std::pair<double, double>> means_;
 };
+
+/// A ratio of step times as users read it: how many times `whose` speed it is, its interval and its pairs.
+std::string describeSpeed(const Interval& ratio, std::string_view whose = "eager's");
 
 class AbbaSchedule {
  public:

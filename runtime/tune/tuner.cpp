@@ -361,7 +361,7 @@ std::string Tuner::statusReason() const {
   if (isPaused_) return "paused by the user";
   if (phase_ == Phase::kSettled) return decision_->reason;
   if (phase_ == Phase::kObserving) return "the time for the capture is still being earned; nothing is captured yet";
-  return arms_[incumbent_].spec.name + " is the best arm proven so far";
+  return arms_[incumbent_].spec.name + " is the best candidate proven so far";
 }
 
 int64_t Tuner::quietSteps() const {

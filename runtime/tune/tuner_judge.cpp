@@ -23,12 +23,6 @@ constexpr double kChoiceConfidence = 0.9;
 constexpr int32_t kDropPairs = 4;    ///< two blocks before an arm far behind is dropped
 constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
 
-std::string format(const char* pattern, double a, double b, double c, int count) {
-  char text[200];
-  std::snprintf(text, sizeof text, pattern, a, b, c, count);
-  return text;
-}
-
 }  // namespace
 
 void Tuner::finishBlock() {
@@ -48,13 +42,12 @@ void Tuner::judgeVersusEager(size_t index) {
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
   // Quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
   if (ratio.count >= kDropPairs && arm.versusEager.ratioQuantile(0.25) > config_.dropRatio * bestRatio()) {
-    return lose(index, format("dropped early: ratio to eager %.2f, the best arm has %.2f (drop ratio %.1f, %d pairs)",
-                              ratio.estimate, bestRatio(), config_.dropRatio, ratio.count));
+    char best[60];
+    std::snprintf(best, sizeof best, "; the best candidate has %.2f times", 1 / bestRatio());
+    return lose(index, "dropped early: " + describeSpeed(ratio) + best);
   }
   if (const std::optional<size_t> better = findBetter(index)) {
-    return loseTo(
-        index, *better,
-        format(": ratio to eager %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low, ratio.high, ratio.count));
+    return loseTo(index, *better, ": " + describeSpeed(ratio));
   }
   const double limit = 1 - config_.minGain;
   const bool isPrecise = ratio.count >= config_.minPairs && ratio.halfWidth() <= config_.targetHalfWidth;
@@ -62,8 +55,7 @@ void Tuner::judgeVersusEager(size_t index) {
   const bool isSpent = ratio.count >= config_.maxPairs || 2 * arm.numBlocks >= config_.maxPairs;
   if (isFutile(arm) || ((isPrecise || isSpent) && ratio.high >= limit)) {
     lose(index, ratio.count == 0 ? "no batch had the shape of one that eager ran shortly before or after"
-                                 : format("not clearly faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)",
-                                          ratio.estimate, ratio.low, ratio.high, ratio.count));
+                                 : "not clearly faster than eager: " + describeSpeed(ratio));
     // It looked better when others lost to it. Those that looked good, too, are worth their own pairs.
     return reviveBeatenBy(arm.spec.name, limit);
   }
@@ -73,9 +65,8 @@ void Tuner::judgeVersusEager(size_t index) {
   const Interval sums = arm.versusEager.sumRatio(kObjectionConfidence);
   if (sums.estimate > 1 && !isSpent) return;
   if (sums.low > 1) {
-    return disqualify(
-        index, format("faster in most steps but not in sum, it has slow steps: sum ratio %.3f (%.3f..%.3f, %d pairs)",
-                      sums.estimate, sums.low, sums.high, sums.count));
+    return disqualify(index,
+                      "faster in most steps but not in sum, as it has slow steps: in sum " + describeSpeed(sums));
   }
   accept(index, ratio);
   // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
@@ -112,8 +103,7 @@ std::optional<size_t> Tuner::findBetter(size_t index) const {
 void Tuner::accept(size_t index, const Interval& ratio) {
   Arm& arm = arms_[index];
   arm.verdict = Verdict::kAccepted;
-  arm.reason = format("faster than eager: ratio %.3f (%.3f..%.3f, %d pairs)", ratio.estimate, ratio.low, ratio.high,
-                      ratio.count);
+  arm.reason = "faster than eager: " + describeSpeed(ratio);
   if (incumbent_ == kEager) incumbent_ = index;
 }
 
@@ -170,9 +160,9 @@ void Tuner::judgeDuel(size_t index) {
   const double gain = isWinner ? 1 - 1 / ratio.high : 1 - ratio.low;
   if (gain >= config_.minGain && ratio.count < config_.maxPairs) return;
   const size_t winner = isWinner ? index : incumbent_;
-  loseTo(isWinner ? incumbent_ : index, winner,
-         format(" in direct pairs: ratio %.3f (%.3f..%.3f, %d pairs)", isWinner ? 1 / ratio.estimate : ratio.estimate,
-                isWinner ? 1 / ratio.high : ratio.low, isWinner ? 1 / ratio.low : ratio.high, ratio.count));
+  Interval losers = ratio;
+  if (isWinner) losers = {1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low, ratio.count};
+  loseTo(isWinner ? incumbent_ : index, winner, " in direct pairs: " + describeSpeed(losers, "its"));
   incumbent_ = winner;
 }
 
@@ -188,17 +178,16 @@ double Tuner::bestRatio() const {
 
 std::string Tuner::describeGain(size_t arm) const {
   const Interval ratio = arms_[arm].versusEager.ratio(config_.confidence);
-  return arms_[arm].spec.name + format(" is %.2f times as fast as eager (step time ratio %.3f to %.3f over %d pairs)",
-                                       1 / ratio.estimate, ratio.low, ratio.high, ratio.count);
+  return arms_[arm].spec.name + " has " + describeSpeed(ratio);
 }
 
 std::string Tuner::describeEager() const {
-  if (arms_.size() == 1) return "there is no arm but eager";
+  if (arms_.size() == 1) return "there is no candidate but eager";
   const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable(); });
-  if (!isAnyMeasured && !isIncomparable()) return "no arm could be used; see the reason of each";
-  if (isIncomparable()) return "hardly any batch has the shape of an earlier one, so no arm can be compared with eager";
+  if (!isAnyMeasured && !isIncomparable()) return "no candidate could be used; see the reason of each";
+  if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
   char text[80];
-  std::snprintf(text, sizeof text, "no arm is at least %.1f %% faster than eager", config_.minGain * 100);
+  std::snprintf(text, sizeof text, "no candidate is at least %.1f %% faster than eager", config_.minGain * 100);
   return text;
 }
 

@@ -5,7 +5,6 @@
 // the next background compile, then the decision. In auto mode each of them waits until the ledger can pay for it.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "runtime/tune/tuner.h"
@@ -86,12 +85,15 @@ void Tuner::planDeterministic() {
     if (arms_[arm].isDead() || arms_[arm].verdict == Verdict::kLost || !isAllowed) continue;
     if (!arms_[arm].isUsable()) return advanceArm(arm);
     want(arm);
-    return propose(
-        ActionKind::kDecide, arm,
-        config_.pinnedArm.empty() ? "first arm of the fixed order that passed the gate" : "pinned by the plan");
+    return propose(ActionKind::kDecide, arm,
+                   config_.pinnedArm.empty() ? "the first candidate of the fixed order that passed the gate"
+                                             : "the plan that is replayed asks for it");
   }
+  if (config_.pinnedArm.empty()) return propose(ActionKind::kDecide, kEager, describeEager());
   propose(ActionKind::kDecide, kEager,
-          config_.pinnedArm.empty() ? describeEager() : "the pinned plan is eager or failed");
+          config_.pinnedArm == arms_[kEager].spec.name
+              ? "the plan that is replayed asks for it"
+              : "the plan that is replayed, " + config_.pinnedArm + ", could not be used; see its reason");
 }
 
 /// The next action that brings an arm closer to ready while the user waits.
@@ -219,9 +221,7 @@ void Tuner::planSettled() {
   }
   if (config_.mode == Mode::kDeterministic) return;
   if (const std::optional<Interval>& broken = guard_.broken()) {
-    char text[200];
-    std::snprintf(text, sizeof text, "%s became slower than eager: ratio %.3f (%.3f..%.3f) over %d re-check pairs",
-                  arms_[incumbent_].spec.name.c_str(), broken->estimate, broken->low, broken->high, broken->count);
+    const std::string text = arms_[incumbent_].spec.name + " became slower than eager: " + describeSpeed(*broken);
     propose(ActionKind::kRollback, incumbent_, text);
     return want(kEager);
   }

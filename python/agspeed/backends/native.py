@@ -88,6 +88,7 @@ class _NativeRunner:
         stats = executable.stats()
         self.native_operators = stats.get("compiled_operators", 0)
         self.num_operators = self.native_operators + stats.get("external_operators", 0)
+        self.num_kernels, self.num_cached_kernels = stats.get("kernels", 0), stats.get("cache_hits", 0)
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self.direct(*args)  # type: ignore[no-any-return]

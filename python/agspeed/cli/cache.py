@@ -37,19 +37,26 @@ def add(commands: Any) -> None:
         description="Looks after the cache directory: decisions (tuning.sqlite) and compiled kernels (kernels/).",
     )
     parser.add_argument("--cache-dir", type=Path, help="the directory (default: the setting cache_dir)")
+    shared = argparse.ArgumentParser(add_help=False)  # also understood behind the action
+    shared.add_argument("--cache-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("ls", help="list decisions and kernels")
+    listing = actions.add_parser("ls", help="list decisions and kernels", parents=[shared])
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
-    pruning = actions.add_parser("prune", help="remove what has not been used for long, or everything")
+    pruning = actions.add_parser(
+        "prune", help="remove what has not been used for long, one model, or everything", parents=[shared]
+    )
     pruning.add_argument("--days", type=float, default=90.0, help="remove what was last used longer ago (default 90)")
     pruning.add_argument(
         "--max-size", type=_size, metavar="SIZE", help="then remove oldest kernels down to, e.g., 500M"
     )
+    pruning.add_argument(
+        "--graph", metavar="G", help="remove the decisions about one model, by its graph as `ls` shows it, and no more"
+    )
     pruning.add_argument("--all", action="store_true", help="remove every decision and kernel")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     pruning.set_defaults(run=_prune)
-    exporting = actions.add_parser("export", help="write decisions and kernels to one archive")
+    exporting = actions.add_parser("export", help="write decisions and kernels to one archive", parents=[shared])
     exporting.add_argument("archive", type=Path)
     exporting.set_defaults(run=_export)
     importing = actions.add_parser(
@@ -57,11 +64,14 @@ def add(commands: Any) -> None:
         help="merge an archive into the cache",
         description="Merges an archive after checking all of it. Kernels are machine code: import only archives from "
         "people whose programs you would run, or pass --decisions-only.",
+        parents=[shared],
     )
     importing.add_argument("archive", type=Path)
     importing.add_argument("--decisions-only", action="store_true", help="leave the kernels out")
     importing.set_defaults(run=_import)
-    verifying = actions.add_parser("verify", help="check owners, modes and checksums; exit code 1 if any is wrong")
+    verifying = actions.add_parser(
+        "verify", help="check owners, modes and checksums; exit code 1 if any is wrong", parents=[shared]
+    )
     verifying.add_argument("--json", action="store_true", help="print JSON")
     verifying.set_defaults(run=_verify)
 
@@ -115,15 +125,28 @@ def _prune(arguments: argparse.Namespace) -> int:
     if arguments.days < 0:
         raise UserError(f"--days must not be negative, and is {arguments.days:g}.")
     folder = _folder(arguments)
-    oldest = float("inf") if arguments.all else time.time() - arguments.days * _DAY_S
-    kernels = list(_old_kernels(folder, oldest, arguments.max_size))
-    old = [d.key for d, problem in files.read_decisions(folder) if problem is None and d.used < oldest]
+    stored = [decision for decision, problem in files.read_decisions(folder) if problem is None]
+    kernels: list[tuple[Path, int]] = []
+    if arguments.graph is not None:
+        old = _of_graph(stored, arguments.graph)
+    else:
+        oldest = float("inf") if arguments.all else time.time() - arguments.days * _DAY_S
+        kernels = list(_old_kernels(folder, oldest, arguments.max_size))
+        old = [decision.key for decision in stored if decision.used < oldest]
     if not arguments.dry_run:
         _remove(folder, old, kernels)
     verb = "Would remove" if arguments.dry_run else "Removed"
     freed = sum(size for _, size in kernels)
     print(f"{verb} {fmt.plural(len(old), 'decision')} and {fmt.plural(len(kernels), 'kernel')} ({fmt.size(freed)}).")
     return 0
+
+
+def _of_graph(decisions: list[files.Decision], graph: str) -> list[str]:
+    """Keys of the decisions about the graph whose name begins so. Raises: UserError where there is none."""
+    named = [decision.key for decision in decisions if str(json.loads(decision.key)["graph"]).startswith(graph)]
+    if not graph or not named:
+        raise UserError(f"--graph {graph}: no stored decision is about it; `agspeed cache ls` lists those there are.")
+    return named
 
 
 def _old_kernels(folder: Path, oldest: float, max_size: int | None) -> Iterator[tuple[Path, int]]:

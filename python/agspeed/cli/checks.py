@@ -7,6 +7,7 @@ one. Checks never change anything and never raise.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import os
 import platform
@@ -28,6 +29,7 @@ __all__ = ["CHECKS", "Check", "compile_canary"]
 _MIN_TORCH = (2, 11)
 _PYTHONS = ((3, 11), (3, 13))
 _INSTALL_TORCH = "pip install 'torch>=2.11'"
+_CORRECT = "correct it; `agspeed config --explain` lists every setting"
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in the source checkout)"
 _LOW_MEMORY = 1 << 30
 _CANARY_TIMEOUT_S = 180
@@ -137,8 +139,13 @@ def settings() -> Iterator[Check]:
         effective = config.resolve()
         config.check_paths(effective)
     except UserError as error:
-        yield Check("settings", "fail", str(error), "correct it; `agspeed config --explain` lists every setting")
+        yield Check("settings", "fail", str(error), _CORRECT)
         return
+    if "settings_error" in probe() and "torch" in probe():  # names of backends and plans: it takes the whole package
+        yield Check("settings", "fail", probe()["settings_error"], _CORRECT)
+        return
+    for complaint in probe().get("complaints", []):
+        yield Check("settings", "warn", complaint, "correct or unset the variable; runtime/base/knobs.md lists them")
     changed = [name for name, origin in effective.origins.items() if origin.source != "default"]
     yield Check("settings", "ok", f"set: {', '.join(changed)}" if changed else "all at their defaults")
     yield from _misspelt_variables()
@@ -166,7 +173,9 @@ def cache() -> Iterator[Check]:
         remedy = "set AGSPEED_CACHE_DIR to a local directory"
         yield Check(name, "warn", f"{folder} is on {filesystem}: slow and locks may fail", remedy)
         return
-    yield Check(name, "ok", str(folder) if folder.exists() else f"{folder} (will be created)")
+    with contextlib.suppress(UserError):  # `settings` has said why
+        config.check_paths(config.resolve())
+        yield Check(name, "ok", str(folder) if folder.exists() else f"{folder} (will be created)")
 
 
 def inductor() -> Iterator[Check]:

@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agspeed.errors import UserError
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
+
+if TYPE_CHECKING:
+    from agspeed.distributed.bench import Request
 
 __all__ = ["add"]
 
@@ -32,6 +35,7 @@ Sizes and bandwidths are those of nccl-tests: the bus bandwidth is what each ran
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RATES = {"mbit": 1e6, "gbit": 1e9}
 _POLL_S = 0.05
+_MAX_RANKS = 256
 
 
 def add(commands: Any) -> None:
@@ -60,23 +64,21 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    sizes = _sizes(arguments.sizes)
     link_bytes = _rate(arguments.link_rate) / 8 if arguments.link_rate else None
     if arguments.seconds <= 0:
         raise UserError(f"--seconds {arguments.seconds:g}: write a number above 0")
     if arguments.html is not None and arguments.html.suffix.lower() != ".html":
         raise UserError(f"--html {arguments.html}: name a file that ends in .html")
-    if arguments.ranks is not None:
-        return _start_ranks(arguments)
-    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+    if arguments.ranks is None and not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         raise UserError("there are no ranks: start this by torchrun, or add --ranks 4 for four ranks on this host.")
-    return _measure(arguments, sizes, link_bytes)
+    if arguments.ranks is not None and not 2 <= arguments.ranks <= _MAX_RANKS:
+        raise UserError(f"--ranks {arguments.ranks}: write a number from 2 to {_MAX_RANKS}")
+    request = _request(arguments)
+    return _measure(arguments, request, link_bytes) if arguments.ranks is None else _start_ranks(arguments)
 
 
-# --- one rank ---------------------------------------------------------------------------------------------------------
-
-
-def _measure(arguments: argparse.Namespace, sizes: Sequence[int], link_bytes: float | None) -> int:
+def _request(arguments: argparse.Namespace) -> Request:
+    """What is to be timed. Raises: UserError for what cannot be."""
     import torch
     from torch import distributed
 
@@ -85,13 +87,31 @@ def _measure(arguments: argparse.Namespace, sizes: Sequence[int], link_bytes: fl
     dtype = getattr(torch, arguments.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise UserError(f"--dtype {arguments.dtype}: name a type of torch, like float32 or bfloat16")
+    if not distributed.is_backend_available(arguments.backend):
+        raise UserError(f"--backend {arguments.backend}: this torch has no such backend; use agspeed or gloo")
     collectives = _names(arguments.collectives, list(bench.COLLECTIVES), "--collectives")
     known = list(dict.fromkeys(name for each in collectives for name in bench.algorithms(each)))
     algorithms = _names(arguments.algorithms, [bench.AUTO, *known], "--algorithms")
-    request = bench.Request(collectives, sizes, algorithms, dtype, arguments.seconds)
+    sizes = _sizes(arguments.sizes)
+    on_host = arguments.ranks or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    needed, there = on_host * 2 * max(sizes), environment.memory_bytes()
+    if needed > there:
+        lacking = f"{fmt.plural(on_host, 'rank')} need {fmt.size(needed)} here, and there are {fmt.size(there)}"
+        raise UserError(f"--sizes {arguments.sizes}: {lacking}")
+    return bench.Request(collectives, sizes, algorithms, dtype, arguments.seconds)
+
+
+# --- one rank ---------------------------------------------------------------------------------------------------------
+
+
+def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float | None) -> int:
+    from torch import distributed
+
+    from agspeed.distributed import bench
+
     try:
         distributed.init_process_group(arguments.backend)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise UserError(f"--backend {arguments.backend}: {error}") from None
     try:
         is_first = distributed.get_rank() == 0
@@ -162,8 +182,6 @@ class _Printer:
 def _start_ranks(arguments: argparse.Namespace) -> int:
     """Runs this command once per rank; the first one prints. Returns 0 if all of them did."""
     count = arguments.ranks
-    if not 2 <= count <= 256:
-        raise UserError(f"--ranks {count}: write a number from 2 to 256")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}

@@ -79,6 +79,15 @@ def interfaces() -> Iterator[Check]:
         yield Check("interfaces", "ok", detail)
 
 
+def transport() -> Iterator[Check]:
+    """Whether a rank could listen here, with everything that the environment asks for."""
+    if "transport" in probe():
+        yield Check("transport", "ok", str(probe()["transport"]))
+    elif "transport_error" in probe() and "network" in probe():
+        reason = str(probe()["transport_error"])
+        yield Check("transport", "fail", reason, "correct the variables; runtime/base/knobs.md lists them")
+
+
 def packets() -> Iterator[Check]:
     """Sizes of packets: equal ones, and large ones where the link is fast."""
     chosen = [each for each in _selected() if not each.is_loopback and each.mtu > 0]
@@ -166,7 +175,14 @@ def job_key() -> Iterator[Check]:
     yield Check("job key", "ok", f"in {path}: ranks authenticate each other")
 
 
-NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interfaces, packets, one_network, shared_memory, job_key)
+NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    interfaces,
+    transport,
+    packets,
+    one_network,
+    shared_memory,
+    job_key,
+)
 
 
 def _all() -> list[_Interface]:

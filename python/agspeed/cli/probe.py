@@ -20,6 +20,7 @@ from typing import Any
 __all__ = ["installed_version", "native_files", "probe", "run_child"]
 
 _TIMEOUT_S = 120
+_OURS = "agspeed: "
 _SCRIPT = """
 import json
 found = {}
@@ -39,19 +40,31 @@ try:
     found["network"] = _native.explain_interfaces()
 except Exception as error:
     found["network_error"] = f"{type(error).__name__}: {error}"
+try:
+    found["transport"] = _native.describe_transport()
+except Exception as error:
+    found["transport_error"] = str(error)
+try:
+    from agspeed.config import resolve
+    from agspeed.frontend.checks import check_settings
+    check_settings(resolve())
+except Exception as error:
+    found["settings_error"] = str(error)
 print("PROBE" + json.dumps(found))
 """
 
 
 @functools.cache
 def probe() -> Mapping[str, Any]:
-    """What the child found: torch, threads, cuda, native, network; in place of what is missing x_error with why."""
+    """What the child found: torch, threads, cuda, native, network, transport; in place of what is missing x_error with
+    why. Also settings_error, and complaints: what the child said on standard error about the environment."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:
         reason = f"a process that loads it ended with code {code}"
         return {"torch_error": reason, "native_error": reason}
     found: dict[str, Any] = json.loads(line.removeprefix("PROBE"))
+    found["complaints"] = [line.removeprefix(_OURS) for line in output.splitlines() if line.startswith(_OURS)]
     return found
 
 

@@ -73,7 +73,8 @@ def optimize(
         plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; asks for "deterministic".
         cache_dir: folder for decisions and compiled code.
         report: path of a report (.json or .html) written when tuning ends and at exit.
-        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager.
+        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager;
+            candidates that are not bit-equal are no fault under numerics="exact".
 
     A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
 
@@ -104,7 +105,10 @@ def optimize(
         return optimized
     if session_of(_unwrapped(optimized)) is None:
         startup.load_machinery()  # else the optimizer waits until the model's session has loaded it
-    _optimize_optimizer(optimizer, settings)
+    if switched_off(settings) is None and optimizer_session(optimizer) is None:
+        tuned = OptimizerSession(optimizer, settings)
+        if (session := session_of(_unwrapped(optimized))) is not None:
+            session.optimizer = tuned
     return optimized, optimizer
 
 
@@ -112,10 +116,11 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
     """Undoes `optimize`; a model that was never optimized is returned as it is. Returns the user's own object.
 
     Args:
-        optimizer: the optimizer that was handed to `optimize`, to give it its own step back.
+        optimizer: an optimizer that was handed to `optimize` with a model that it left as it was; the optimizer of an
+            optimized model gets its own step back in any case.
     """
     if optimizer is not None and (tuned := optimizer_session(optimizer)) is not None:
-        tuned.close(optimizer)
+        tuned.close()
     session = session_of(_unwrapped(model))
     if session is not None:
         session.close()
@@ -127,7 +132,7 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
 
 def status(model: object) -> Status:
     """Whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
-    session = session_of(_unwrapped(model))
+    session = _session_of(model)
     if session is None:
         return Status("eager", _reason_of(_unwrapped(model)) or "not optimized")
     return Status(session.state, session.current_reason)
@@ -135,7 +140,7 @@ def status(model: object) -> Status:
 
 def wait(model: object, timeout_s: float | None = None) -> Status:
     """Waits for compiles in the background; trials need training steps and are not waited for. Returns the status."""
-    session = session_of(_unwrapped(model))
+    session = _session_of(model)
     if session is not None:
         session.wait(timeout_s)
     return status(model)
@@ -144,17 +149,30 @@ def wait(model: object, timeout_s: float | None = None) -> Status:
 def report(model: object) -> Any:
     """The autotune report of `model` as it stands: ``.to_dict()``, ``.save(path)``, ``str()``.
 
+    Of a module under ``torch.compile(backend="agspeed")``: of all graphs compiled with the same options.
+
     Raises: UserError where `model` was never handed to `optimize`.
     """
     from agspeed.frontend.record import make_idle_report, make_report
 
     inner = _unwrapped(model)
-    session = session_of(inner)
+    session = _session_of(model)
     if session is not None:
         return make_report(session)
     if (reason := _reason_of(inner)) is None:
         raise UserError(f"this {_describe(model)} is not optimized: call agspeed.optimize first")
     return make_idle_report(getattr(inner, "__name__", type(inner).__name__), reason)
+
+
+def _session_of(model: object) -> sessions.Session | None:
+    """The session that `model` was handed to `optimize` for, or that torch.compile's backend made for it."""
+    inner = _unwrapped(model)
+    session = session_of(inner)
+    if session is not None or not isinstance(inner, nn.Module) or not _is_torch_compiled(inner):
+        return session
+    from agspeed.frontend.dynamo_backend import session_of_torch_compiled
+
+    return session_of_torch_compiled(inner)
 
 
 def paused() -> AbstractContextManager[None]:
@@ -194,11 +212,6 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
     target = FunctionTarget(function)
     sessions.Session(target, settings)
     return target.wrapper
-
-
-def _optimize_optimizer(optimizer: torch.optim.Optimizer, settings: config.Settings) -> None:
-    if switched_off(settings) is None and optimizer_session(optimizer) is None:
-        OptimizerSession(optimizer, settings)
 
 
 def _stays_eager(target: Any, reason: str) -> None:

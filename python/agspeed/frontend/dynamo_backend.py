@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from agspeed import config
 from agspeed.frontend.checks import check_settings, switched_off
@@ -33,9 +33,11 @@ def agspeed_backend(
     return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)
 
 
-def session_of_torch_compiled() -> list[Session]:
-    """The sessions made by this backend in this process."""
-    return list(_sessions.values())
+def session_of_torch_compiled(module: nn.Module) -> Session | None:
+    """The session whose graphs have run with a parameter of `module`, or None."""
+    own = set(map(id, module.parameters()))
+    found = (s for s in _sessions.values() if any(id(parameter) in own for parameter in s.target.parameters()))
+    return next(found, None)
 
 
 def _session_for(key: str, settings: config.Settings) -> Session:

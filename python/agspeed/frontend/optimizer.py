@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FUSED = "fused"
 _FUSIBLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 _sessions: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerSession] = weakref.WeakKeyDictionary()
+_is_paused = False
 
 
 class OptimizerSession:
@@ -43,6 +44,8 @@ class OptimizerSession:
         self._num_quiet = 0
         self.chosen = "eager"
         self.reason = "waiting for the first step with gradients"
+        self.name = type(optimizer).__name__
+        self._optimizer = weakref.ref(optimizer)
         self._tuner: Any = None
         self._is_stopped = False
         self._hooks = [
@@ -63,20 +66,24 @@ class OptimizerSession:
         """The tuner's state for the report."""
         return self._tuner.snapshot() if self._tuner is not None else None
 
-    def close(self, optimizer: torch.optim.Optimizer) -> None:
+    def close(self) -> None:
         """Gives the optimizer its own flags back."""
         self._stop("restored")
-        self._use(optimizer, fused=False)
+        self.chosen = "eager"
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._use(optimizer, fused=False)
+            _sessions.pop(optimizer, None)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._is_stopped or not startup.has_machinery():
+        if self._is_stopped or _is_paused or not startup.has_machinery():
             return
         if self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
             self._check(optimizer)
         self._begin = time.perf_counter()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._tuner is None or self._is_stopped:
+        if self._tuner is None or self._is_stopped or _is_paused:
             return
         seconds = max(time.perf_counter() - self._begin, 1e-9)
         if self._num_quiet > 0:
@@ -208,3 +215,12 @@ def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None
 def optimizer_session(optimizer: torch.optim.Optimizer) -> OptimizerSession | None:
     """The session of an optimizer handed to ``optimize``, or None."""
     return _sessions.get(optimizer)
+
+
+def pause_optimizers(paused: bool) -> None:
+    """Gives every optimizer its own step while paused, and what was chosen for it afterwards."""
+    global _is_paused
+    _is_paused = paused
+    for optimizer, session in list(_sessions.items()):
+        if session.chosen == FUSED:
+            session._use(optimizer, fused=not paused)

@@ -22,6 +22,7 @@ from agspeed.tuning.plan import candidate_of
 
 if TYPE_CHECKING:
     from agspeed.frontend.history import History
+    from agspeed.frontend.optimizer import OptimizerSession
     from agspeed.frontend.region import Region
     from agspeed.frontend.session import Session
 
@@ -52,6 +53,8 @@ def make_report(session: Session) -> model.Report:
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.has_database)
+    data["cache"]["stores"] = _cache_stores(tuner, session)
+    data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
     return model.Report(data)
@@ -89,13 +92,26 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     data["decision"]["why"] = session.current_reason
     if not decision:
         return
-    taken = "fixed-order" if session.settings.mode == "deterministic" else "measured"
-    source = "cache" if decision["from_database"] else taken
+    source = "cache" if decision["from_database"] else _taken(session)
     guard = tuner["guard"]
     drift = (
         f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
     )
     data["decision"].update(source=source, speedup=_speedup(decision["ratio"] or guard["ratio"]), drift=drift)
+
+
+def _taken(session: Session) -> str:
+    """The source of a decision that this process took."""
+    if session.settings.mode != "deterministic":
+        return "measured"
+    return "fixed-order" if session.settings.plan is None else "plan-file"
+
+
+def _optimizer(tuned: OptimizerSession) -> Json:
+    tuner = tuned.snapshot() or {}
+    decision = tuner.get("decision")
+    speedup = _speedup(decision["ratio"] or tuner["guard"]["ratio"]) if decision else None
+    return parts.optimizer(tuned.name, chosen=tuned.chosen, why=tuned.reason, speedup=speedup, gate=tuned.gate_result)
 
 
 def _plan(arm: Json, tuner: Json, session: Session) -> Json:
@@ -204,6 +220,10 @@ def _fill_cost(cost: Json, tuner: Json, session: Session, speedup: Json | None) 
             cost["entries"].append(parts.cost_entry("compile", candidate=name, foreground_s=outcome.compile_seconds))
             if outcome.gate_seconds:
                 cost["entries"].append(parts.cost_entry("gate", candidate=name, foreground_s=outcome.gate_seconds))
+    for arm in tuner["arms"]:
+        if arm["background_seconds"]:
+            entry = parts.cost_entry("compile", candidate=arm["name"], background_s=arm["background_seconds"])
+            cost["entries"].append(entry)
     cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
     chosen_ms = 1e3 * _median(tuner, session.plan) if session.plan != "eager" else 0.0
     saving_ms = chosen_ms * (speedup["estimate"] - 1) if speedup else None
@@ -215,6 +235,19 @@ def _fill_cost(cost: Json, tuner: Json, session: Session, speedup: Json | None) 
         saving_ms_per_step=saving_ms or None,
         break_even_step=math.ceil(1e3 * slowdown_s / saving_ms) if saving_ms and saving_ms > 0 else None,
     )
+
+
+def _cache_stores(tuner: Json, session: Session) -> list[Json]:
+    """What was found in the caches and what was not."""
+    if not session.has_database:
+        return []
+    decision = tuner.get("decision")
+    is_found = bool(decision and decision["from_database"])
+    outcomes = [outcome for region in session.regions for outcome in region.outcomes.values()]
+    made = sum(getattr(outcome.runner, "num_kernels", 0) for outcome in outcomes)
+    found = sum(getattr(outcome.runner, "num_cached_kernels", 0) for outcome in outcomes)
+    stores = [parts.cache_store("decisions", hits=int(is_found), misses=int(not is_found))]
+    return [*stores, parts.cache_store("kernels", hits=found, misses=made - found)] if made else stores
 
 
 def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:

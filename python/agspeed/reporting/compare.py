@@ -80,12 +80,16 @@ def _speedup(report: Json) -> str:
     return fmt.MISSING if speedup is None else f"{fmt.ratio(speedup['estimate'])} ({fmt.interval(speedup)})"
 
 
+def _optimizer(report: Json) -> str:
+    return fmt.MISSING if report["optimizer"] is None else str(report["optimizer"]["chosen"])
+
+
 def _plan(report: Json, name: str) -> str:
     plan = next((plan for plan in report["plans"] if plan["name"] == name), None)
     if plan is None:
         return fmt.MISSING
     time = "" if plan["step_ms"] is None else f", {fmt.milliseconds(plan['step_ms'])}"
-    return f"{plan['state']}{time}"
+    return f"{fmt.state(plan)}{time}"
 
 
 _FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
@@ -93,6 +97,7 @@ _FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("status", lambda r: str(r["status"]["state"])),
     ("chosen", lambda r: str(r["decision"]["chosen"])),
     ("speed against eager", _speedup),
+    ("optimizer's step", _optimizer),
     ("tuning, foreground", lambda r: fmt.seconds(r["cost"]["foreground_s"])),
     ("tuning, background", lambda r: fmt.seconds(r["cost"]["background_s"])),
     ("break-even step", lambda r: fmt.count(r["cost"]["break_even_step"])),

@@ -84,6 +84,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
         "fallbacks": [],
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
+        "optimizer": None,
         "communication": None,
         "warnings": [],
         "reproduce": {"command": "", "environment": {}, "plan": None},
@@ -123,7 +124,7 @@ def load(path: str | os.PathLike[str]) -> Report:
     except (ValueError, RecursionError) as error:
         raise UserError(f"The report {os.fspath(path)!r} is not valid JSON: {error}.") from None
     if isinstance(data, dict):
-        data.setdefault("communication", None)  # files of version 1 may lack it
+        data = {"communication": None, "optimizer": None, **data}  # files of version 1 may lack these
     try:
         return Report(data)
     except UserError as error:

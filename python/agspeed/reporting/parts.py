@@ -22,6 +22,7 @@ __all__ = [
     "gate",
     "interval",
     "location",
+    "optimizer",
     "phase",
     "recompile",
     "region",
@@ -167,6 +168,11 @@ def cost_entry(
 
 def fallback(reason: str, *, region: str | None = None, location: Json | None = None, count: int = 1) -> Json:
     return {"region": region, "location": location, "reason": reason, "count": count}
+
+
+def optimizer(name: str, *, chosen: str, why: str, speedup: Json | None = None, gate: Json | None = None) -> Json:
+    """`chosen` is eager or fused; `speedup` is the own step's time over the fused one's."""
+    return {"name": name, "chosen": chosen, "why": why, "speedup": speedup, "gate": gate}
 
 
 def cache_store(name: str, *, hits: int = 0, misses: int = 0) -> Json:

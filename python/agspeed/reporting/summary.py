@@ -65,7 +65,15 @@ def _chosen(report: Json) -> str:
         eager = chosen * decision["speedup"]["estimate"]  # its own median may be of a few cold steps
         text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
     reason = "" if status["reason"] == decision["why"] else f", {_clause(status['reason'])}"
-    return f"{text} Status: {status['state']}{reason}."
+    return f"{text} Status: {status['state']}{reason}.{_optimizer(report['optimizer'])}"
+
+
+def _optimizer(tuned: Json | None) -> str:
+    """How the optimizer's step runs, as a sentence after others."""
+    if tuned is None:
+        return ""
+    runs = "torch's fused step" if tuned["chosen"] == "fused" else "its own step"
+    return f" {tuned['name']} runs {runs}, because {_clause(tuned['why'])}."
 
 
 def _certainty(report: Json) -> str:

@@ -42,7 +42,9 @@ _WIDE = 100
 def print_report(report: Json, console: Console | None = None) -> None:
     """Writes the whole report to `console` (standard output by default)."""
     console = console or Console()
-    console.print(_view(fmt.printable(report), is_wide=console.width >= _WIDE), soft_wrap=False)
+    report = fmt.printable(report)
+    console.print(_view(report, is_wide=console.width >= _WIDE))
+    console.print(_commands(report), soft_wrap=True)  # to be copied whole
 
 
 def as_text(report: Json, width: int = 110) -> str:
@@ -65,8 +67,8 @@ def _view(report: Json, is_wide: bool) -> Group:
         tables = (_rails(report["communication"]), _operations(report["communication"]))
         blocks += [table for table in tables if table.row_count]
     blocks += [Text(f"Warning: {message}", style="yellow") for message in report["warnings"][:_MAX_ROWS]]
-    blocks += [_footer(report)]
-    return Group(*(item for block in blocks for item in (block, Text())))
+    framed = [item for block in blocks for item in (block, Text())]
+    return Group(*framed, Text(f"Switch off: {report['kill_switch']}", style="dim"))
 
 
 def _title(report: Json) -> Text:
@@ -192,10 +194,11 @@ def _listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
     return table
 
 
-def _footer(report: Json) -> Text:
-    text = Text(f"Switch off: {report['kill_switch']}", style="dim")
+def _commands(report: Json) -> Text:
+    """How to get the same run, a line each."""
+    lines = []
     if report["reproduce"]["command"]:
-        text.append(f"\nReproduce: {report['reproduce']['command']}")
+        lines.append(f"Reproduce: {report['reproduce']['command']}")
     if report["reproduce"]["plan"]:
-        text.append(f'\nReplay without timing: mode="deterministic", plan="{report["reproduce"]["plan"]}"')
-    return text
+        lines.append(f'Replay without timing: mode="deterministic", plan="{report["reproduce"]["plan"]}"')
+    return Text("\n".join(lines))

@@ -227,6 +227,17 @@ def test_prune_removes_what_is_old(agspeed, cache):
     assert ["recent" in found.key for found, _ in cache_files.read_decisions(cache)] == [True]
 
 
+def test_prune_of_one_graph_leaves_everything_else(agspeed, cache):
+    cache_files.write_decisions(cache, [decision("abcd")])
+    kernels = cache_files.kernel_paths(cache)
+    result = agspeed("cache", "prune", "--graph", "abc", "--cache-dir", cache)
+    assert "Removed 1 decision and 0 kernels" in result.out
+    assert not any("abcd" in found.key for found, _ in cache_files.read_decisions(cache))
+    assert len(list(cache_files.read_decisions(cache))) > 0 and cache_files.kernel_paths(cache) == kernels
+    unknown = agspeed("cache", "--cache-dir", cache, "prune", "--graph", "abc")
+    assert unknown.code == 2 and "no stored decision is about it" in unknown.err
+
+
 def test_prune_to_a_size_removes_the_oldest_first(agspeed, cache):
     first, second = cache_files.kernel_paths(cache)
     os.utime(second, (first.stat().st_atime - 60, first.stat().st_mtime - 60))

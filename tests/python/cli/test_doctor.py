@@ -117,6 +117,13 @@ def test_misspelt_variable_and_kill_switch_are_noticed(found, monkeypatch):
     assert not any("UNRELATED" in detail or "COMM_MODE" in detail for detail in details)
 
 
+def test_what_only_the_loaded_package_knows_about_settings_is_said(found):
+    found["complaints"] = ['AGSPEED_PEER_TIMEOUT_MS="soon" is not a valid value; using the default']
+    assert next((each.status, each.detail) for each in checks.settings()) == ("warn", found["complaints"][0])
+    found["settings_error"] = "backend 'natvie' (AGSPEED_BACKENDS) is unknown"
+    assert (only(checks.settings).status, only(checks.settings).detail) == ("fail", found["settings_error"])
+
+
 def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):
     monkeypatch.setattr(checks, "run_child", lambda script, timeout: (-11, "starting\nboom\n"))
     result = only(checks.compile_canary)

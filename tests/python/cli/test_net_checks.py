@@ -57,6 +57,15 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path, monkeypatch)
 
 
+def test_a_transport_that_cannot_be_opened_fails_with_its_reason(host: Host) -> None:
+    host.answer["transport_error"] = 'AGSPEED_COMM_MODE="secret" is unknown'
+    (check,) = net_checks.transport()
+    assert (check.status, check.detail) == ("fail", 'AGSPEED_COMM_MODE="secret" is unknown') and check.remedy
+    host.answer["transport"] = "opportunistic over 1 rail: 10.0.0.5 (eth0)"
+    (check,) = net_checks.transport()
+    assert (check.status, check.detail) == ("ok", host.answer["transport"])
+
+
 def test_every_interface_is_explained(host: Host) -> None:
     host.add("eth0", "10.0.0.5", mtu=9000, mbits=25_000)
     host.add("docker0", "172.17.0.1", 16, selected=False)

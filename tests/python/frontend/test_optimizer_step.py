@@ -61,6 +61,31 @@ def test_restore_gives_the_optimizer_its_own_step_back() -> None:
     assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
 
 
+def test_the_report_tells_of_the_optimizer_and_restoring_the_model_restores_it() -> None:
+    model, optimizer, _, _ = pair(torch.optim.AdamW, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 3)
+    found = agspeed.report(model).to_dict()["optimizer"]
+    assert (found["name"], found["chosen"], found["gate"]["verdict"]) == ("AdamW", "fused", "passed")
+    assert "AdamW runs torch's fused step, because" in " ".join(str(agspeed.report(model)).split())
+    agspeed.restore(model)
+    assert not optimizer.param_groups[0]["fused"] and not optimizer._optimizer_step_pre_hooks
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 3)
+    assert optimizer.param_groups[0]["fused"] is True
+
+
+def test_paused_runs_the_optimizers_own_step() -> None:
+    model, optimizer, _, _ = pair(torch.optim.AdamW, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 3)
+    with agspeed.paused():
+        assert not optimizer.param_groups[0]["fused"]
+        train(model, optimizer, 2)
+        assert not optimizer.param_groups[0]["fused"]
+    assert optimizer.param_groups[0]["fused"] is True
+
+
 def test_optimizers_without_a_fused_step_keep_theirs_with_the_reason() -> None:
     model, optimizer, _, _ = pair(torch.optim.RMSprop, {})
     agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])

@@ -285,16 +285,20 @@ def test_as_a_backend_of_torch_compile(keywords: dict[str, Any]) -> None:
     steps(expected, 6)
     model = mlp()
     dynamo_backend._sessions.clear()
-    steps(torch.compile(model, backend="agspeed", **keywords), 6)
+    compiled = torch.compile(model, backend="agspeed", **keywords)
+    steps(compiled, 6)
     for mine, reference in zip(state(model), state(expected), strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-6, atol=1e-6)
-    sessions = dynamo_backend.session_of_torch_compiled()
     if keywords.get("mode") == "off":
-        assert not sessions
-    else:
-        (session,) = sessions
-        assert session.state == "tuned" and session.regions[0].selected == keywords["options"]["backends"][0]
-        session.close()
+        assert not dynamo_backend._sessions
+        return
+    (session,) = dynamo_backend._sessions.values()
+    (chosen,) = keywords["options"]["backends"]
+    assert session.regions[0].selected == chosen
+    found = agspeed.report(compiled).to_dict()
+    assert (agspeed.status(compiled), found["decision"]["chosen"]) == ("tuned", chosen)
+    assert [region["chosen"] for region in found["regions"]] == [chosen]
+    session.close()
 
 
 @pytest.mark.usefixtures("entry_point")

@@ -37,7 +37,7 @@ TEST(Tuner, RejectedFailedAndSkippedArmsNeverRun) {
       EXPECT_EQ(outcome.stepsByArm.size(), 1u) << toString(mode) << ", " << toString(bad);
       EXPECT_EQ(outcome.chosen, "eager");
       EXPECT_EQ(simulator.tuner().status(), "eager");
-      EXPECT_THAT(outcome.reason, HasSubstr("no arm could be used"));
+      EXPECT_THAT(outcome.reason, HasSubstr("no candidate could be used"));
     }
   }
 }
