@@ -57,7 +57,7 @@ def call_only(training: Training) -> Training:
         with torch.no_grad():
             return model(batch[0])
 
-    return Training(training.modules, step, training.batches)
+    return Training(training.modules, step, training.batches, optimizers=training.optimizers)
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:

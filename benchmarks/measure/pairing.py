@@ -2,11 +2,13 @@
 """Paired timing of training sessions on real steps, in palindromic blocks.
 
 Order is A B B A, or A B C C B A with more contenders: linear drift cancels inside a unit, and all ratios see the same
-state of machine and process (the allocator's, too, which changes as sessions come and go). The first steps after a
-switch, half a block of them, are run but not timed: they refill caches and the heap. All blocks of a unit run the same
-batches. Microsecond steps are grouped until a block is long enough for the clock; a block is always a whole number of
-the session's periods. Nothing runs but the step itself while timing: the garbage collector is off inside a unit and
-runs between units.
+state of machine and process (the allocator's, too, which changes as sessions come and go). The next unit begins with
+another side, so that each stands everywhere. The first steps after a switch, half a block of them, are run but not
+timed: they refill caches and the heap. All sides start from the same weights and optimizer states and run the same
+batches, equally many: what a step costs may depend on how far training has come (on an Intel Xeon, denormal numbers in
+Adam's state cost the `mlp` workload 25 % from step 700 on). Microsecond steps are grouped until a block is long enough
+for the clock; a block is always a whole number of the session's periods. Nothing runs but the step itself while timing:
+the garbage collector is off inside a unit and runs between units.
 """
 
 import gc
@@ -83,6 +85,8 @@ def compare_all(
 ) -> dict[str, Comparison]:
     """Times all contenders against `reference` in one rotation, until the last comparison has a reason to stop."""
     sides = [reference, *contenders.values()]
+    for contender in contenders.values():
+        contender.go_on_from(reference)
     steps = _steps_per_block(sides, limits, clock)
     results = {name: Comparison(steps) for name in contenders}
     started = clock()
@@ -90,8 +94,7 @@ def compare_all(
     gc.freeze()  # older objects need no look between units
     try:
         while not all(result.stopped for result in results.values()):
-            first = len(next(iter(results.values())).reference) // 2 * steps
-            _unit(sides, list(results.values()), first, clock)
+            _unit(sides, list(results.values()), clock)
             for result in results.values():
                 result.stopped = _reason_to_stop(result, limits, clock() - started)
     finally:
@@ -99,20 +102,23 @@ def compare_all(
     return results
 
 
-def _unit(sides: list[Training], results: list[Comparison], first: int, clock: Callable[[], float]) -> None:
+def _unit(sides: list[Training], results: list[Comparison], clock: Callable[[], float]) -> None:
     """Every side once in order and once in reverse: two pairs each. The collector runs before it, never inside."""
+    turn, steps = len(results[0].reference) // 2, results[0].steps_per_block
+    first = turn * steps
+    order = [(turn + place) % len(sides) for place in range(len(sides))]
     gc.collect()
     gc.disable()
     try:
-        there = [_switch_and_time(side, first, results[0].steps_per_block, clock) for side in sides]
-        back = [_block(sides[-1], first, results[0].steps_per_block, clock)]
-        back += [_switch_and_time(side, first, results[0].steps_per_block, clock) for side in sides[-2::-1]]
+        there = {side: _switch_and_time(sides[side], first, steps, clock) for side in order}
+        back = {order[-1]: _block(sides[order[-1]], first, steps, clock)}
+        back |= {side: _switch_and_time(sides[side], first, steps, clock) for side in order[-2::-1]}
     finally:
         gc.enable()
-    for reference, *contenders in (there, back[::-1]):
-        for result, seconds in zip(results, contenders, strict=True):
-            result.reference.append(reference)
-            result.contender.append(seconds)
+    for seconds in (there, back):
+        for side, result in enumerate(results, 1):
+            result.reference.append(seconds[0])
+            result.contender.append(seconds[side])
 
 
 def _switch_and_time(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:

@@ -29,6 +29,17 @@ class Training:
     step: Callable[[Batch], Tensor]
     batches: Sequence[Batch]
     period: int = 1
+    optimizers: Sequence[Optimizer] = ()
+
+    @torch.no_grad()
+    def go_on_from(self, other: "Training") -> None:
+        """Takes over weights, buffers and optimizer states of another session of the same workload."""
+        for name, module in self.modules.items():
+            theirs = other.modules[name]
+            for own, value in zip(_tensors(module), _tensors(theirs), strict=True):
+                own.copy_(value)
+        for optimizer, origin in zip(self.optimizers, other.optimizers, strict=True):
+            optimizer.load_state_dict(origin.state_dict())
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,10 @@ class Workload:
     def build(self) -> Training:
         torch.manual_seed(self.seed)
         return self.make()
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def supervised(
@@ -62,7 +77,7 @@ def supervised(
         optimizer.step()
         return loss.detach()
 
-    return Training({"model": model}, step, batches, period)
+    return Training({"model": model}, step, batches, period, [optimizer])
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

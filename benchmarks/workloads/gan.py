@@ -49,7 +49,8 @@ def make() -> Training:
 
     noise = torch.randn(1797, _NOISE, generator=data.generator(12))
     batches = data.shuffled_batches(data.digits()[0], noise, batch=_BATCH, count=14, seed=12)
-    return Training({"generator": generator, "critic": critic}, step, batches)
+    optimizers = [generator_optimizer, critic_optimizer]
+    return Training({"generator": generator, "critic": critic}, step, batches, optimizers=optimizers)
 
 
 WORKLOAD = Workload("gan", "two models and optimizers, BatchNorm, dropout, digits", 12, make)
