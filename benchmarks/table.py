@@ -189,11 +189,28 @@ def _native_compile(cells: list[Cell]) -> str:
     return markdown.table(["case", "threads", "seconds", "range"], rows)
 
 
+def _start(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            str(cell["ranks"]),
+            row["way"],
+            *(f"{row[key]:.2f}" for key in ("init_seconds", "small_seconds", "large_seconds")),
+            f"{row['descriptors']:.0f}, {row['threads']:.0f}, {row['resident_mib']:.0f} MiB",
+        ]
+        for cell in cells
+        for row in cell["starts"]
+    ]
+    columns = ["case", "ranks", "over", "group s", "first 1 KiB reduced s", "first 1 MiB reduced s"]
+    return markdown.table([*columns, "descriptors, threads, memory of a rank"], rows)
+
+
 _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "steady": _steady,
     "overhead": _overhead,
     "regret": _regret,
     "warm_start": _warm_start,
     "native_compile": _native_compile,
+    "start": _start,
     "comm": comm_tables.render,
 }

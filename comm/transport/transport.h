@@ -34,7 +34,7 @@ enum class LossCause {
   kClosed,        ///< the peer's end was closed: its process may have ended
   kRefused,       ///< nobody listens there any more
   kCorrupted,     ///< bytes that no intact peer sends
-  kStalled,       ///< no sign of the peer's kernel
+  kStalled,       ///< no sign of the peer's kernel; what was sent may still arrive, and writable() says so
   kSilent,        ///< its kernel answers, its process does not
   kUnreachable,   ///< no way to the peer
   kIncompatible,  ///< the peer cannot be used at all; final
@@ -71,8 +71,9 @@ class Transport {
     virtual void acknowledged(int peer, uint64_t token) = 0;
     /// canSend(peer) has become true.
     virtual void writable(int peer) = 0;
-    /// The connection to the peer is gone or could not be made. Rail: frames on it may be lost, the rail goes on
-    /// trying. Striped: the peer is given up.
+    /// The connection to the peer is gone, could not be made, or stalls. Rail: frames on it may be lost, the rail goes
+    /// on trying. A stalled one comes back with all of them, or is lost again for another cause. Striped: the peer is
+    /// given up.
     virtual void lost(int peer, LossCause cause, const Status& status) = 0;
 
    protected:

@@ -125,6 +125,37 @@ def test_todo_notes_are_rare_and_have_a_reason() -> None:
     assert notes * 1000 <= lines, f"{notes} TODOs in {lines} lines"
 
 
+# What turns bytes into code or commands, by its full name.
+INTERPRETERS = re.compile(
+    r"(?:cloudpickle|dill|joblib|marshal|pickle|shelve)[.]\w+|(?:builtins[.])?(?:eval|exec)|os[.](?:popen|system)|torch[.]load"
+)
+INTERPRETED = {
+    "python/agspeed/frontend/user_lines.py": "exec",  # a constant text of its own
+}
+
+
+def test_no_byte_from_outside_becomes_code_or_a_command() -> None:
+    """Reports, caches, plans and messages come from files and sockets that others may have written."""
+    found = []
+    for path in sources.python_files():
+        if not path.startswith("python/agspeed/"):
+            continue
+        for node in ast.walk(sources.parse(path)):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            is_safe = words.get("weights_only") == "True" or INTERPRETED.get(path) == name
+            if (INTERPRETERS.fullmatch(name) and not is_safe) or words.get("shell", "False") != "False":
+                found.append(f"{path}:{node.lineno}: {name}")
+    for path in sources.cpp_files():
+        text = "" if sources.is_test(path) else sources.without_hidden_text(sources.read(path))
+        for at, line in enumerate(text.splitlines(), 1):
+            if re.search(r"(?<![.\w>])(?:std::)?(?:system|popen|exec[lv]\w*)\(", line):
+                found.append(f"{path}:{at}: {line.strip()}")
+    assert not found, "\n" + "\n".join(found)
+
+
 def test_only_the_knobs_read_the_environment() -> None:
     found = [
         f"{path}:{at}"

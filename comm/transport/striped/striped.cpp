@@ -131,6 +131,7 @@ void Striped::send(int rank, const OutgoingFrame& frame) {
 void Striped::transmit(int rank, Peer& peer, Outstanding& outstanding, int rail) {
   const auto index = static_cast<size_t>(rail);
   outstanding.rail = rail;
+  outstanding.stalled = kNoRail;
   // Only rails that lose frames silently are watched by time.
   if (!capabilities_.isReliable) outstanding.sentAt = Clock::now();
   outstanding.frame.header.acknowledged = peer.received.next();
@@ -335,6 +336,11 @@ void Striped::writable(int rail, int rank) {
   peer.isUp[static_cast<size_t>(rail)] = true;
   peer.downSince = {};
   peer.isWarned = false;
+  for (Outstanding& outstanding : peer.outstanding) {
+    if (outstanding.stalled != rail) continue;
+    outstanding.rail = std::exchange(outstanding.stalled, kNoRail);
+    --peer.numToResend;
+  }
   resend(rank, peer);
   if (peer.numToResend == 0) sink_->writable(rank);
 }
@@ -343,16 +349,20 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   Peer& peer = peerOf(rank);
   if (peer.stage == Stage::kDead) return;
   const auto index = static_cast<size_t>(rail);
-  ++counters_.rails[index].numLosses;
-  if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
+  if (peer.isUp[index]) {
+    ++counters_.rails[index].numLosses;
+    if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
+  }
   peer.isUp[index] = false;
   peer.causes[index] = cause;
   peer.lastFailure = status.message();
   if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status);
   AG_LOG(kInfo, status.message() + " (" + std::string(toString(cause)) + ")");
   for (Outstanding& outstanding : peer.outstanding) {
+    if (outstanding.stalled == rail) outstanding.stalled = kNoRail;
     if (outstanding.rail != rail) continue;
     outstanding.rail = kNoRail;
+    outstanding.stalled = cause == LossCause::kStalled ? rail : kNoRail;
     ++peer.numToResend;
   }
   // An acknowledgement may have been on it.

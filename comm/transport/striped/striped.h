@@ -37,7 +37,7 @@ struct StripedCounters {
     uint64_t numFrames = 0;
     uint64_t numBytes = 0;
     uint64_t numBytesReceived = 0;
-    uint64_t numLosses = 0;
+    uint64_t numLosses = 0;  ///< of connections that were up
     uint64_t numStalls = 0;  ///< of the losses, those because the peer's kernel was silent
   };
   std::vector<Rail> rails;
@@ -72,7 +72,8 @@ class Striped final : public Transport {
   /// A frame on its way.
   struct Outstanding {
     OutgoingFrame frame;
-    int rail = kNoRail;  ///< where it was sent; kNoRail: to be sent again
+    int rail = kNoRail;     ///< where it was sent; kNoRail: to be sent again
+    int stalled = kNoRail;  ///< then the rail that may deliver it all the same
     Clock::time_point sentAt{};
   };
   struct Placement {

@@ -87,8 +87,10 @@ StatusOr<Socket> Socket::listen(RailAddress& address) {
   return socket;
 }
 
-StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& device, const RailAddress& target) {
+StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& device, const RailAddress& target,
+                                 bool hasSmallPackets) {
   Socket socket = openSocket(source.isV6);
+  if (hasSmallPackets) setOption(socket.descriptor_, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayload);
   if (!device.empty()) {
     // Without the privilege the source address alone must lead to the right interface.
     (void)setsockopt(socket.descriptor_, SOL_SOCKET, SO_BINDTODEVICE, device.data(),

@@ -46,8 +46,11 @@ class Socket {
 
   /// Listens on this address only; port 0 lets the kernel choose. Fills in the port.
   static StatusOr<Socket> listen(RailAddress& address);
+  /// What packets carry of a connection with small ones: every path takes that (IPv6 asks for packets of 1,280 bytes).
+  static constexpr int kSmallPacketPayload = 1200;
   /// Starts to connect from `source`, and through `device` where the process may bind to one.
-  static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target);
+  static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target,
+                                  bool hasSmallPackets = false);
 
   bool isOpen() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/log.h"
+
 namespace agspeed::comm::tcp {
 namespace {
 
@@ -79,6 +81,7 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
   Clock::time_point next = now + (acceptor_.numPending() > 0 ? kBusyTick : kIdleTick);
   for (auto& [peer, lane] : lanes_) {
     const bool isBusy = lane.writer != nullptr && lane.writer->check(now);
+    if (lane.writer != nullptr) warnOfSmallPackets(peer, lane, now);
     if (lane.isWanted && lane.writer == nullptr && now >= lane.nextAttempt) attempt(peer, lane, now);
     if (isBusy || (lane.writer != nullptr && !lane.writer->isUp())) next = std::min(next, now + kBusyTick);
     if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
@@ -107,8 +110,8 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
     lane.isWanted = false;
     return sink_->lost(peer, LossCause::kRefused, describe(peer, "the peer has fewer rails"));
   }
-  StatusOr<Socket> socket =
-      Socket::connect(options_.address.address, options_.device, record.rails[static_cast<size_t>(theirs)]);
+  StatusOr<Socket> socket = Socket::connect(options_.address.address, options_.device,
+                                            record.rails[static_cast<size_t>(theirs)], lane.hasSmallPackets);
   if (!socket) return failAttempt(peer, lane, LossCause::kUnreachable, describe(peer, socket.status().message()));
   const DirectoryOptions& self = directory_.options();
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
@@ -127,10 +130,31 @@ void TcpRail::failAttempt(int peer, Lane& lane, LossCause cause, const Status& s
   sink_->lost(peer, cause, status);
 }
 
+void TcpRail::warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now) {
+  const bool hasWorked = lane.writer->isUp() && now - lane.upSince > kLastingTime;
+  if (!lane.hasSmallPackets || lane.isWarned || !hasWorked) return;
+  lane.isWarned = true;
+  const std::string payload = std::to_string(Socket::kSmallPacketPayload);
+  AG_LOG(kWarn, describe(peer, "large packets seem to be lost on the way, small ones of " + payload +
+                                   " bytes are used instead; make the MTU of the interface that of the path")
+                    .message());
+}
+
 void TcpRail::writerWritable(int peer) {
   Lane& lane = lanes_.at(peer);
   if (lane.upSince == Clock::time_point()) lane.upSince = Clock::now();
   sink_->writable(peer);
+}
+
+void TcpRail::writerStalled(int peer, const std::string& why) {
+  Lane& lane = lanes_.at(peer);
+  // Greetings are small and frames are not. Where small packets do not help either, large ones have another try.
+  if (lane.writer->hasLostAllLarge()) {
+    lane.hasSmallPackets = !lane.hasSmallPackets;
+    lane.upSince = {};
+    return lane.writer->giveUp(why + ", and no large frame has ever arrived");
+  }
+  sink_->lost(peer, LossCause::kStalled, describe(peer, why));
 }
 
 void TcpRail::writerLost(int peer, LossCause cause, const std::string& why) {

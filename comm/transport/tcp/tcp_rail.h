@@ -53,6 +53,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   double delaySeconds(int peer, size_t numBytes) const override;
 
   void writerWritable(int peer) override;
+  void writerStalled(int peer, const std::string& why) override;
   void writerLost(int peer, LossCause cause, const std::string& why) override;
   void readerLost(int peer, LossCause cause) override;
   void accepted(int peer, Socket socket, Opener opener) override;
@@ -64,12 +65,15 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     std::unique_ptr<Writer> writer;
     std::unique_ptr<Reader> reader;
     Clock::time_point upSince{};
+    bool hasSmallPackets = false;  ///< of the next attempt: perhaps the path drops large ones
+    bool isWarned = false;         ///< that it does
     Clock::time_point nextAttempt{};
     Clock::duration pause{};
   };
 
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
   void attempt(int peer, Lane& lane, Clock::time_point now);
+  void warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now);
   void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
   /// "rail 0 (10.0.0.5)".
   std::string name() const;

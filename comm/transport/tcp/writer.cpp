@@ -13,9 +13,12 @@ namespace {
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
 /// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
 constexpr std::chrono::milliseconds kGreetingTimeout{900};
-/// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the rail is cut.
+/// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
+/// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
+/// From then on until it counts as cut.
+constexpr std::chrono::milliseconds kStallPatience{1000};
 
 /// Bytes that may wait in the kernel beyond those in flight: enough that a rail never runs dry between two turns of the
 /// event loop, few enough that a slow rail does not take what a quick one could send sooner. Turns of a process that is
@@ -135,6 +138,7 @@ void Writer::send(const OutgoingFrame& frame) {
     }
     size_ += payload_.size() + tagSize;
   }
+  if (size_ > Socket::kSmallPacketPayload) firstLarge_ = std::min(firstLarge_, numBytes_);
   flush();
 }
 
@@ -157,7 +161,7 @@ void Writer::flush() {
 }
 
 void Writer::abandon(ByteView bytes) {
-  if (isFlushed() || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
+  if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
   owned_.assign(payload_.begin(), payload_.end());
   payload_ = owned_;
 }
@@ -169,7 +173,7 @@ bool Writer::check(Clock::time_point now) {
   if (state_ == State::kClosed) return false;
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
   if (numUnacknowledged == 0) {
-    progressAt_ = {};
+    acknowledged({});
     // The peer's kernel has taken the greeting; its process may be stopped.
     if (state_ == State::kGreeting && now - startedAt_ > kGreetingTimeout) {
       close(LossCause::kSilent, "connected, but its process does not greet");
@@ -182,15 +186,31 @@ bool Writer::check(Clock::time_point now) {
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
-  if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) progressAt_ = now;
+  if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = vitals_.bytesAcked;
+  doubt(now);
+  return true;
+}
+
+/// The peer's kernel gave a sign; at `now`, while more is in flight.
+void Writer::acknowledged(Clock::time_point now) {
+  progressAt_ = now;
+  if (!isStalled_) return;
+  isStalled_ = false;
+  if (canSend()) owner_.writerWritable(peer_);
+}
+
+void Writer::doubt(Clock::time_point now) {
   const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(vitals_.roundTripSeconds * kStallRoundTrips));
   const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
-  if (now - progressAt_ > limit && vitals_.sinceLastAck > limit) {
-    close(LossCause::kStalled, "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms");
-  }
-  return true;
+  const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, vitals_.sinceLastAck);
+  if (silence <= limit) return;
+  const std::string why = "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms";
+  if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
+  if (isStalled_) return;
+  isStalled_ = true;
+  owner_.writerStalled(peer_, why);
 }
 
 void Writer::measureRate(Clock::time_point now, size_t numUnacknowledged) {
@@ -211,6 +231,11 @@ void Writer::limitUnsent() {
       static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
+}
+
+bool Writer::hasLostAllLarge() const {
+  const uint64_t numUnderWay = std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
+  return firstLarge_ < numBytes_ && numBytes_ - numUnderWay <= firstLarge_;
 }
 
 double Writer::delaySeconds(size_t numBytes) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,8 @@ class Writer final : public Poller::Handler {
   class Owner {
    public:
     virtual void writerWritable(int peer) = 0;
+    /// Nothing is acknowledged any more. writerWritable or writerLost follows.
+    virtual void writerStalled(int peer, const std::string& why) = 0;
     /// The writer is closed; it is deleted after it has returned.
     virtual void writerLost(int peer, LossCause cause, const std::string& why) = 0;
 
@@ -33,15 +36,19 @@ class Writer final : public Poller::Handler {
   Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
   ~Writer();
 
-  bool isUp() const { return state_ == State::kUp; }
+  bool isUp() const { return state_ == State::kUp && !isStalled_; }
   bool canSend() const { return isUp() && written_ == size_; }
-  bool isFlushed() const { return written_ == size_; }
+  /// What a stalled connection still holds goes other ways.
+  bool isFlushed() const { return isStalled_ || written_ == size_; }
   void send(const OutgoingFrame& frame);
   void abandon(ByteView bytes);
-  /// Watches for stalls. Returns: whether it wants to be called again in a few ms; else the next send() tells.
+  /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
+  /// tells.
   bool check(Clock::time_point now);
+  /// Larger frames than fit any packet were sent, and nothing from the first of them on was acknowledged.
+  bool hasLostAllLarge() const;
   /// Gives the connection up: the rail is known to be cut.
-  void giveUp(const std::string& why) { close(LossCause::kStalled, why); }
+  void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double delaySeconds(size_t numBytes) const;
   /// While it always had bytes to carry; 0 when not known.
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
@@ -57,6 +64,8 @@ class Writer final : public Poller::Handler {
   void flush();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
+  void acknowledged(Clock::time_point now);
+  void doubt(Clock::time_point now);
   void measureRate(Clock::time_point now, size_t numUnacknowledged);
   void keepFilled();
   void limitUnsent();
@@ -85,11 +94,13 @@ class Writer final : public Poller::Handler {
   Clock::time_point startedAt_;   ///< connecting, then greeting
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
+  bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
   double unsentSeconds_;  ///< for how long that shall last
   Vitals vitals_;
   RateMeter rate_;
-  uint64_t numBytes_ = 0;  ///< given to the kernel since it is up
+  uint64_t numBytes_ = 0;                                       ///< given to the kernel since it is up
+  uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
 };
 
 }  // namespace agspeed::comm::tcp

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 BURST_BYTES = 128 * 1024  # what a shaped link lets through at once after a pause
+_ETHERNET_BYTES = 14
 _QUEUE_MS = 20
 _FAULT_SOURCE = Path(__file__).with_name("fault.c")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -112,6 +113,16 @@ class Rail:
         if not compiled.exists():
             _compile_fault(compiled, one_in)
         self._add_filter(direction, _corrupting(compiled))
+
+    def drop_larger_than(self, mtu: int) -> None:
+        """The switch drops what this host sends in packets of more than `mtu` bytes, and tells nobody.
+
+        From now on the host segments by itself: what leaves it are packets as they would be on a wire.
+        """
+        system.ip(self.host_namespace, [f"link set {self.name} gso_max_segs 1"])
+        self._add_filter(
+            "out", f"bpf da bytecode '4,128 0 0 0,37 0 1 {mtu + _ETHERNET_BYTES},6 0 0 2,6 0 0 4294967295,'"
+        )
 
     def heal(self) -> None:
         """Ends every `drop` and `corrupt` on this rail."""

@@ -124,6 +124,32 @@ TEST_F(StripedTest, WhatALostRailCarriedIsSentOnAnother) {
   EXPECT_EQ(striped_->counters().numResent, 1u);
 }
 
+TEST_F(StripedTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItIsBack) {
+  for (uint64_t token = 1; token <= 2; ++token) send(token);
+  rails_[1]->room = 0;
+  lose(0, LossCause::kStalled);
+  ASSERT_TRUE(rails_[1]->sent.size() == 1 && rails_[0]->sent.size() == 1);
+  rails_[0]->room = 8;
+  rails_[0]->sink->writable(kPeer);
+  EXPECT_EQ(rails_[0]->sent.size(), 1u);
+  EXPECT_EQ(striped_->counters().numResent, 0u);
+  lose(0, LossCause::kClosed);
+  rails_[1]->room = 8;
+  rails_[1]->sink->writable(kPeer);
+  EXPECT_EQ(rails_[1]->sent.size(), 2u);
+}
+
+TEST_F(StripedTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
+  for (uint64_t token = 1; token <= 2; ++token) send(token);
+  rails_[1]->room = 0;
+  lose(0, LossCause::kStalled);
+  lose(0, LossCause::kUnreachable);
+  rails_[0]->room = 8;
+  rails_[0]->sink->writable(kPeer);
+  EXPECT_EQ(rails_[0]->sent.size(), 2u);
+  EXPECT_EQ(striped_->counters().numResent, 1u);
+}
+
 TEST_F(StripedTest, AFrameArrivesOnce) {
   for (int rail = 0; rail < 2; ++rail) {
     rails_[rail]->sink->place(kPeer, incoming(1));

@@ -144,6 +144,11 @@ def test_groups_beside_a_default_group_of_gloo(ranks: Ranks, tmp_path: Path) -> 
         assert sums == [float(a + a + 1) for a in (rank - 1, rank) if 0 <= a < ranks.size - 1]
 
 
+def test_ranks_listen_on_the_chosen_interface_only(ranks: Ranks, tmp_path: Path) -> None:
+    for found in ranks.run(programs.listeners, tmp_path):
+        assert found and set(found) <= {"127.0.0.1", "::1"}, found
+
+
 def test_a_group_can_be_split(ranks: Ranks, tmp_path: Path) -> None:
     half = ranks.size // 2
     parts = [range(half), range(half, ranks.size)]
