@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a large group on one host takes to start: seconds, and what each rank holds of descriptors, threads and memory.
 
-Ranks are forked from a process that has loaded torch, meet at torch's store, and reduce a small buffer and then one
-that every rank sends a part of to every other. Seconds are those of the rank that took longest, from when all ranks
+Ranks are forked from a process that has loaded torch and agspeed, meet at torch's store, and reduce a small buffer and
+then one that every rank sends a part of to every other. Seconds are those of the rank that took longest, from when all
 were asked to begin; what a rank holds is what it holds beyond what it held then, of the rank that holds most.
 """
 
@@ -27,7 +27,7 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "agspeed.runtime.native"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "agspeed._native"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     size, watch = spec["case"]["ranks"], Watch(spec["cores"])
@@ -52,7 +52,8 @@ def _received(end: Connection) -> Any:
 
 
 def _run(rank: int, size: int, port: int, way: str, end: Connection) -> None:
-    os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "AGSPEED_SHARED_MEMORY": "1" if way == "shared memory" else "0"}
+    os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ["AGSPEED_SHARED_MEMORY"] = "1" if way == "shared memory" else "0"
     import torch
     from torch import distributed
 
@@ -62,7 +63,9 @@ def _run(rank: int, size: int, port: int, way: str, end: Connection) -> None:
     end.send(None)
     end.recv()
     before, started = _held(), time.monotonic()
-    distributed.init_process_group("agspeed", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    distributed.init_process_group(
+        "gloo" if way == "gloo" else "agspeed", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size
+    )
     seconds = {"init_seconds": time.monotonic() - started}
     for name, count in (("small_seconds", _SMALL), ("large_seconds", _LARGE)):
         tensor = torch.ones(count)
