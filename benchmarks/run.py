@@ -9,6 +9,7 @@ Importable as `benchmarks.run`: `run_cells` does the work, `main(argv)` is the c
 import argparse
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 from benchmarks import cases, cells, table  # noqa: E402 - the repository root must be importable first
 from benchmarks.comm import sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
+
+_CUT_SHORT = 128 + signal.SIGPIPE  # as a shell says it
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # the reader, like `head`, has seen enough; Python would complain again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _CUT_SHORT
 
 
 def _parser() -> argparse.ArgumentParser:

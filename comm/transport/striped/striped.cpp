@@ -333,16 +333,21 @@ void Striped::writable(int rail, int rank) {
   Peer& peer = peerOf(rank);
   if (peer.stage == Stage::kDead) return;
   peer.stage = Stage::kAlive;
-  peer.isUp[static_cast<size_t>(rail)] = true;
   peer.downSince = {};
   peer.isWarned = false;
+  if (!peer.isUp[static_cast<size_t>(rail)]) handBack(peer, rail);
+  peer.isUp[static_cast<size_t>(rail)] = true;
+  resend(rank, peer);
+  if (peer.numToResend == 0) sink_->writable(rank);
+}
+
+/// A rail is up again: what it carried when it stalled and nothing else has carried since is its own.
+void Striped::handBack(Peer& peer, int rail) {
   for (Outstanding& outstanding : peer.outstanding) {
     if (outstanding.stalled != rail) continue;
     outstanding.rail = std::exchange(outstanding.stalled, kNoRail);
     --peer.numToResend;
   }
-  resend(rank, peer);
-  if (peer.numToResend == 0) sink_->writable(rank);
 }
 
 void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {

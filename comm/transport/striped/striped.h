@@ -110,6 +110,7 @@ class Striped final : public Transport {
   int chooseRail(const Peer& peer, int rank, size_t size) const;
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
   void resend(int rank, Peer& peer);
+  static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
   void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);
   void giveUp(int rank, Peer& peer, LossCause cause, const Status& status);

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agspeed.errors import UserError
+from agspeed.errors import AgspeedError, UserError
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
 
@@ -111,8 +111,10 @@ def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float 
 
     try:
         distributed.init_process_group(arguments.backend)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise UserError(f"--backend {arguments.backend}: {error}") from None
+    except RuntimeError as error:
+        raise AgspeedError(f"the ranks did not form a group: {error}") from None
     try:
         is_first = distributed.get_rank() == 0
         printer = _Printer(link_bytes) if is_first and not arguments.json else None

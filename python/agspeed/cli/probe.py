@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from typing import Any
 __all__ = ["installed_version", "native_files", "probe", "run_child"]
 
 _TIMEOUT_S = 120
-_OURS = "agspeed: "
+_COMPLAINT = re.compile(r"^agspeed: ((?:AGSPEED|GLOO|NCCL)_\w+=.*)$", re.MULTILINE)
 _SCRIPT = """
 import json
 found = {}
@@ -57,14 +58,14 @@ print("PROBE" + json.dumps(found))
 @functools.cache
 def probe() -> Mapping[str, Any]:
     """What the child found: torch, threads, cuda, native, network, transport; in place of what is missing x_error with
-    why. Also settings_error, and complaints: what the child said on standard error about the environment."""
+    why. Also settings_error, and complaints: what the child said on standard error about variables."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:
         reason = f"a process that loads it ended with code {code}"
         return {"torch_error": reason, "native_error": reason}
     found: dict[str, Any] = json.loads(line.removeprefix("PROBE"))
-    found["complaints"] = [line.removeprefix(_OURS) for line in output.splitlines() if line.startswith(_OURS)]
+    found["complaints"] = _COMPLAINT.findall(output)
     return found
 
 

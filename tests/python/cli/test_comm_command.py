@@ -55,6 +55,15 @@ def test_ranks_of_torchrun() -> None:
     assert row.split()[:4] == ["all_reduce", "auto", "64.0", "KiB"] and row.endswith("%")
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--backend=carrier-pigeon", "this torch has no such backend"), ("--sizes=4096G", "2 ranks need")],
+)
+def test_what_cannot_be_timed_is_said_once(option: str, words: str) -> None:
+    found = run("agspeed", "comm", "bench", "--ranks=2", option)
+    assert found.returncode == 2 and found.stderr.count(words) == 1, found.stderr
+
+
 def test_other_backends_can_be_timed() -> None:
     found = run("agspeed", "comm", "bench", "--ranks=2", "--backend=gloo", "--sizes=4K", "--seconds=0.01")
     assert found.returncode == 0, found.stderr

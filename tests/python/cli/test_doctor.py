@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agspeed.cli import checks
+from agspeed.cli import probe as probing
 
 
 @pytest.fixture
@@ -122,6 +123,12 @@ def test_what_only_the_loaded_package_knows_about_settings_is_said(found):
     assert next((each.status, each.detail) for each in checks.settings()) == ("warn", found["complaints"][0])
     found["settings_error"] = "backend 'natvie' (AGSPEED_BACKENDS) is unknown"
     assert (only(checks.settings).status, only(checks.settings).detail) == ("fail", found["settings_error"])
+
+
+def test_only_complaints_about_variables_are_complaints(monkeypatch):
+    said = 'agspeed: rank 0: opportunistic over 1 rail\nagspeed: AGSPEED_DEBUG="loud" is none of warn\nPROBE{}\n'
+    monkeypatch.setattr(probing, "run_child", lambda script, timeout: (0, said))
+    assert probing.probe.__wrapped__()["complaints"] == ['AGSPEED_DEBUG="loud" is none of warn']
 
 
 def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):

@@ -339,3 +339,25 @@ def test_report_says_whether_the_choice_was_timed(mode: str, source: str, tmp_pa
         if agspeed.status(model) != "tuning":
             break
     assert agspeed.report(model).to_dict()["decision"]["source"] == source
+
+
+def test_report_says_that_a_plan_was_replayed(tmp_path: Path) -> None:
+    keywords: dict[str, Any] = {"mode": "deterministic", "cache_dir": tmp_path}
+    first = agspeed.optimize(Net(), backends=["graph-eager"], **keywords)
+    steps(first, 5)
+    plan = agspeed.report(first).save(tmp_path / "plan.json")
+    again = agspeed.optimize(Net(), plan=plan, **keywords)
+    steps(again, 5)
+    decision = agspeed.report(again).to_dict()["decision"]
+    assert (decision["source"], decision["chosen"]) == ("plan-file", "graph-eager")
+    assert decision["why"] == "the plan that is replayed asks for it"
+
+
+def test_strict_takes_other_bits_than_eagers_for_no_fault_under_exact_numerics(tmp_path: Path) -> None:
+    keywords: dict[str, Any] = {"mode": "deterministic", "cache_dir": tmp_path, "strict": True, "numerics": "exact"}
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+    agspeed.optimize(model, backends=["native", "graph-eager"], **keywords)
+    steps(model, 5)
+    found = agspeed.report(model).to_dict()
+    states = {candidate["name"]: candidate["state"] for candidate in found["regions"][0]["candidates"]}
+    assert states == {"native": "wrong", "graph-eager": "chosen"}
