@@ -95,12 +95,15 @@ void Group::compareHosts(const CollectiveCall& call) {
   enter(comparison, call);
 }
 
-double Group::measuredRate() const {
-  double bytesPerSecond = 0;
+double Group::farthestSeconds() const {
+  double farthest = 0;
   for (const int member : options_.members) {
-    if (member != engine_.messenger().rank()) bytesPerSecond += engine_.messenger().bytesPerSecond(member);
+    if (member == engine_.messenger().rank()) continue;
+    const double seconds = engine_.messenger().roundTripSeconds(member);
+    if (seconds == 0) return 0;
+    farthest = std::max(farthest, seconds);
   }
-  return bytesPerSecond;
+  return farthest;
 }
 
 void Group::learn() {
@@ -117,9 +120,19 @@ void Group::learn() {
     AG_LOG(kInfo, "group '" + options_.name + "': every " + std::to_string(blockRanks_) +
                       " ranks share a host; large collectives reduce and gather there first");
   }
+  fitToNetwork();
   for (const CollectiveHandle& operation : waiting_) {
     if (operation->sequence > sequence) fitToHosts(*operation);
   }
+}
+
+void Group::fitToNetwork() {
+  fitted_.rules.clear();
+  const std::optional<NetworkMeasurement> network = hosts_.network();
+  if (!network || blockRanks_ > 1 || !shares_.empty()) return;
+  const auto numRanks = static_cast<int>(options_.members.size());
+  if (!counted_) counted_ = countAllReduces(numRanks);
+  fitted_.rules = comm::fitToNetwork(*counted_, *network, numRanks);
 }
 
 void Group::fitToHosts(CollectiveOperation& operation) const {
@@ -128,6 +141,11 @@ void Group::fitToHosts(CollectiveOperation& operation) const {
   const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
   const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, isWidened, blockRanks_);
   operation.algorithm = isOnHosts ? choice.onHosts : choice.algorithm;
+  if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
+    const size_t bytes = agreedBytes(operation.call);
+    const Choice fitted = fitted_.choose(collective, bytes, static_cast<int>(options_.members.size()), false);
+    if (fitted.isByRule) operation.algorithm = fitted.algorithm;
+  }
   operation.blockRanks = operation.algorithm->name == "hierarchical" ? blockRanks_ : 1;
   const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);
   operation.shares = isOurs ? shares_ : choice.shares;
@@ -215,7 +233,10 @@ void Group::start(const CollectiveHandle& operation) {
   running_.push_back(operation);
   bytesInFlight_ += bytesInFlight(*operation);
   engine_.tickBy(operation->started + kPatience);
-  if (isComparison(operation)) hosts_.contribute(rank_, measuredRate(), engine_.messenger().host());
+  if (isComparison(operation)) {
+    const Messenger& messenger = engine_.messenger();
+    hosts_.contribute(rank_, messenger.bytesPerSecond(), farthestSeconds(), messenger.host());
+  }
   const size_t elementBytes = sizeInBytes(operation->call.dtype);
   operation->execution->start({.call = &operation->call,
                                .members = options_.members,

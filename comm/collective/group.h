@@ -30,6 +30,7 @@
 #include "comm/collective/host_comparison.h"
 #include "comm/collective/notices.h"
 #include "comm/collective/operation.h"
+#include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"
 
 namespace agspeed::comm {
@@ -97,8 +98,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Holds for operations submitted from now on. A plan with shares is left as it is; else the group fits operations to
-  /// the ranks' hosts.
+  /// Holds for operations submitted from now on. What a plan states, rules and shares, is left as it is; else the group
+  /// fits operations to the ranks' hosts and the network between them.
   void setPlan(Plan plan);
   /// Ends all operations and tells the other ranks.
   void fail(const Status& reason);
@@ -131,9 +132,11 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   bool isComparison(const CollectiveHandle& operation) const {
     return !comparisons_.empty() && comparisons_.front() == operation;
   }
-  double measuredRate() const;
+  /// The round trip to the farthest member; 0 where one is not known.
+  double farthestSeconds() const;
   /// The comparison has ended: what it says holds for the operations after it.
   void learn();
+  void fitToNetwork();
   /// Says how the operation runs on the hosts as far as they are known. Not part of its descriptor: other ranks may
   /// learn of their hosts before or after they give the operation its place.
   void fitToHosts(CollectiveOperation& operation) const;
@@ -175,6 +178,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   HostComparison hosts_;
   int blockRanks_ = 1;            ///< as in ScheduleRequest
   std::vector<uint32_t> shares_;  ///< of unequal hosts; empty where there are blocks
+  Plan fitted_;  ///< its rules fit the network as it was measured; none where there are blocks or shares
+  std::optional<std::vector<CountedAlgorithm>> counted_;  ///< once it was
   /// Of hosts, those that have not ended; operations after the first of them wait for it.
   std::deque<CollectiveHandle> comparisons_;
   std::vector<std::shared_ptr<MessageOperation>> messages_;

@@ -18,6 +18,9 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 /// Intervals double up to this many bytes: hosts change seldom.
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 
+/// Of the way of a message, what its sender and receiver take.
+constexpr double kSecondsInRanks = 15e-6;
+
 bool dependsOnHosts(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
          collective == Collective::kReduceScatter;
@@ -45,12 +48,13 @@ CollectiveCall HostComparison::gather(int rank) {
 }
 
 std::vector<uint32_t> HostComparison::shares() {
-  double highest = 0;
-  bool areKnown = true;
-  for (const Told& told : gathered_) {
-    highest = std::max(highest, told.bytesPerSecond);
-    areKnown = areKnown && told.bytesPerSecond > 0;
-  }
+  const auto [least, most] = std::minmax_element(gathered_.begin(), gathered_.end(), [](const Told& a, const Told& b) {
+    return a.bytesPerSecond < b.bytesPerSecond;
+  });
+  const double highest = most->bytesPerSecond;
+  const bool areKnown = least->bytesPerSecond > 0;
+  slowest_.push_back(least->bytesPerSecond);
+  if (slowest_.size() > kNumComparisons) slowest_.erase(slowest_.begin());
   std::vector<double>& latest = compared_.emplace_back();
   for (const Told& told : gathered_) latest.push_back(areKnown ? told.bytesPerSecond / highest : 1);
   if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
@@ -66,6 +70,19 @@ int HostComparison::blockRanks() const {
   std::vector<uint32_t> hosts;
   for (const Told& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
   return blockRanksOf(hosts);
+}
+
+std::optional<NetworkMeasurement> HostComparison::network() const {
+  if (slowest_.size() < kNumComparisons) return std::nullopt;
+  NetworkMeasurement network;
+  network.bytesPerSecond = *std::max_element(slowest_.begin(), slowest_.end());
+  double farthest = 0;
+  for (const Told& told : gathered_) {
+    if (told.roundTripSeconds <= 0) return std::nullopt;
+    farthest = std::max(farthest, told.roundTripSeconds);
+  }
+  network.latencySeconds = farthest / 2 + kSecondsInRanks;
+  return network.bytesPerSecond > 0 ? std::optional(network) : std::nullopt;
 }
 
 std::string HostComparison::describeRates() const {

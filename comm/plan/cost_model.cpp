@@ -2,55 +2,24 @@
 #include "comm/plan/cost_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <map>
+#include <string>
 
 namespace agspeed::comm {
 
 namespace {
 
-constexpr int kMostCountedRanks = 32;
+constexpr int kMostCountedRanks = 16;
 constexpr size_t kShortestBuffer = 256;
-constexpr size_t kLongestBuffer = size_t{1} << 30;
-/// A segment takes this many latencies, so that gaps between segments stay small.
-constexpr double kLatenciesPerSegment = 4;
-constexpr double kShortestSegment = 16 * 1024, kLongestSegment = 1024 * 1024;
+/// Longer ones depend on bandwidth alone, and the plan's choice sends the least bytes.
+constexpr size_t kLongestBuffer = 1 << 20;
+/// Predictions are coarse, and what they are compared with was measured.
+constexpr double kGain = 2.0 / 3;
 
-size_t segmentFor(const NetworkMeasurement& network) {
-  const double ideal = kLatenciesPerSegment * network.latencySeconds * network.bytesPerSecond;
-  return std::bit_ceil(static_cast<size_t>(std::clamp(ideal, kShortestSegment, kLongestSegment)));
-}
-
-/// What is known of an algorithm that may be chosen.
-struct Candidate {
-  const Algorithm* algorithm;
-  ScheduleCounts counts;
-  double numPieces;
-};
-
-std::vector<Candidate> candidatesFor(Collective collective, int numRanks) {
-  std::vector<Candidate> candidates;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != collective || algorithm.order != Order::kCanonical) continue;
-    if (algorithm.name == "hierarchical") continue;
-    const Schedule schedule = algorithm.make({collective, 0, numRanks, 0});
-    if (auto counts = verify(algorithm, numRanks)) {
-      candidates.push_back({&algorithm, *counts, static_cast<double>(schedule.numPieces)});
-    }
-  }
-  return candidates;
-}
-
-const Candidate& quickest(const std::vector<Candidate>& candidates, size_t bytes, size_t segmentBytes,
-                          const NetworkMeasurement& network) {
-  const auto seconds = [&](const Candidate& candidate) {
-    const double size = static_cast<double>(bytes);
-    const double numSegments = std::ceil(size / (candidate.numPieces * static_cast<double>(segmentBytes)));
-    return predictSeconds(candidate.counts, size, numSegments, network);
-  };
-  return *std::min_element(candidates.begin(), candidates.end(),
-                           [&](const Candidate& a, const Candidate& b) { return seconds(a) < seconds(b); });
+double secondsOf(const CountedAlgorithm& counted, size_t bytes, const NetworkMeasurement& network) {
+  const double size = static_cast<double>(bytes);
+  const double numSegments = std::ceil(size / (counted.numPieces * static_cast<double>(Plan{}.segmentBytes)));
+  return predictSeconds(counted.counts, size, numSegments, network);
 }
 
 }  // namespace
@@ -70,22 +39,39 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
   return latency + messages + overlapped;
 }
 
-Plan makePlan(const NetworkMeasurement& network, int numRanks, uint32_t version) {
-  Plan plan;
-  plan.version = version;
-  plan.segmentBytes = segmentFor(network);
-  if (numRanks > kMostCountedRanks) return plan;
-  for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
-    const auto candidates = candidatesFor(collective, numRanks);
-    for (size_t bytes = kShortestBuffer; bytes <= kLongestBuffer; bytes *= 2) {
-      const std::string name(quickest(candidates, bytes, plan.segmentBytes, network).algorithm->name);
-      const bool goesOn =
-          !plan.rules.empty() && plan.rules.back().collective == collective && plan.rules.back().algorithm == name;
-      if (!goesOn) plan.rules.push_back({collective, bytes, name, 0});
-      plan.rules.back().maxBytes = bytes == kLongestBuffer ? SIZE_MAX : bytes;
+std::vector<CountedAlgorithm> countAllReduces(int numRanks) {
+  std::vector<CountedAlgorithm> counted;
+  if (numRanks > kMostCountedRanks) return counted;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != Collective::kAllReduce || algorithm.order != Order::kCanonical) continue;
+    if (algorithm.name == "hierarchical") continue;
+    const Schedule schedule = algorithm.make({Collective::kAllReduce, 0, numRanks, 0});
+    if (const auto counts = verify(algorithm, numRanks)) {
+      counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numPieces)});
     }
   }
-  return plan;
+  return counted;
+}
+
+std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
+                                   int numRanks) {
+  std::vector<PlanRule> rules;
+  if (counted.empty()) return rules;
+  for (size_t bytes = kShortestBuffer; bytes <= kLongestBuffer; bytes *= 2) {
+    const auto isQuicker = [&](const CountedAlgorithm& a, const CountedAlgorithm& b) {
+      return secondsOf(a, bytes, network) < secondsOf(b, bytes, network);
+    };
+    const Algorithm* usual = Plan{}.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+    const auto quickest = std::min_element(counted.begin(), counted.end(), isQuicker);
+    const auto own = std::find_if(counted.begin(), counted.end(),
+                                  [&](const CountedAlgorithm& each) { return each.algorithm == usual; });
+    const bool gains =
+        own == counted.end() || secondsOf(*quickest, bytes, network) < kGain * secondsOf(*own, bytes, network);
+    const std::string name((gains ? quickest->algorithm : usual)->name);
+    if (rules.empty() || rules.back().algorithm != name) rules.push_back({Collective::kAllReduce, bytes, name, 0});
+    rules.back().maxBytes = bytes;
+  }
+  return rules;
 }
 
 }  // namespace agspeed::comm

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts how long an algorithm takes on a measured network, and makes the plan that is quickest by prediction.
+// Predicts how long an algorithm takes on a measured network, and which is quicker there than the plan's own choice.
 //
-// The model is coarse on purpose: it only has to put algorithms of different shape in the right order. Pure functions,
-// equal on all ranks for equal measurements; rank 0 measures, everybody takes its figures.
+// The model is coarse on purpose: it only has to put algorithms of different shape in the right order, and is heard
+// only where they differ much. It knows nothing of partial results that travel wider than their type. Pure functions,
+// equal on all ranks for equal figures.
 #pragma once
+
+#include <span>
+#include <vector>
 
 #include "comm/plan/plan.h"
 #include "comm/schedule/verifier.h"
 
 namespace agspeed::comm {
 
-/// What a message and a byte cost between two ranks of the group.
+/// What a message and a byte cost between two ranks of the group. Figures are positive.
 struct NetworkMeasurement {
   double latencySeconds = 30e-6;        ///< from a send to its receive, empty message
   double messageSeconds = 5e-6;         ///< of a processor, per message sent
@@ -22,9 +26,20 @@ struct NetworkMeasurement {
 double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegments,
                       const NetworkMeasurement& network);
 
-/// The plan for a group: for every size the quickest algorithm, and segments long enough to hide a latency. Groups of
-/// more than 32 ranks get the default algorithms. Knows nothing of ranks that share a host. Requires: figures are
-/// positive, version is higher than any before.
-Plan makePlan(const NetworkMeasurement& network, int numRanks, uint32_t version);
+/// An algorithm and what it costs in a group of some size.
+struct CountedAlgorithm {
+  const Algorithm* algorithm = nullptr;
+  ScheduleCounts counts;
+  double numPieces = 1;
+};
+
+/// All-reduces of canonical order among ranks of hosts of their own. Nothing for groups so large that counting takes
+/// long. Proves them on the way: some milliseconds.
+std::vector<CountedAlgorithm> countAllReduces(int numRanks);
+
+/// Rules for short all-reduces: by size the plan's own algorithm, or the quickest where that is predicted to take less
+/// than two thirds of its time. Nothing where nothing was counted.
+std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
+                                   int numRanks);
 
 }  // namespace agspeed::comm

@@ -49,11 +49,12 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   for (const PlanRule& rule : rules) {
     if (rule.collective != collective || bytes > rule.maxBytes) continue;
     choice.algorithm = findAlgorithm(collective, rule.algorithm);
-    if (!canRun(choice.algorithm)) continue;
+    choice.isByRule = canRun(choice.algorithm);
+    if (!choice.isByRule) continue;
     if (rule.segmentBytes > 0) choice.segmentBytes = rule.segmentBytes;
     break;
   }
-  if (!canRun(choice.algorithm)) {
+  if (!choice.isByRule) {
     choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks));
     if (shares.empty()) choice.onHosts = onHosts(collective, bytes, *choice.algorithm);
   }

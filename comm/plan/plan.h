@@ -21,6 +21,7 @@ struct Choice {
   uint32_t window = 1;                 ///< segments of each piece in flight
   std::vector<uint32_t> shares;        ///< relative sizes of the ranks' pieces; empty: not stated
   const Algorithm* onHosts = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
+  bool isByRule = false;               ///< else others may do better on the network at hand
 };
 
 /// A row that overrides what the plan would choose.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/directory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/rendezvous/byte_io.h"
@@ -33,6 +34,7 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   Entry& entry = entries_[rank];
   if (entry.peer) return &*entry.peer;
   if (!entry.failure) return entry.failure;
+  if (!entry.wantedSince) entry.wantedSince = now;
   if (!entry.askedAt) {
     if (now < entry.nextTry) return nullptr;
     entry.askedAt = now;
@@ -44,7 +46,8 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   entry.askedAt.reset();
   entry.isWarned = false;
-  entry.nextTry = now + kRetryInterval;
+  entry.nextTry =
+      now + std::clamp<TimePoint::duration>((now - *entry.wantedSince) / kPausesPerWait, kShortestPause, kLongestPause);
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *answer);
   if (!text) return nullptr;
   StatusOr<Peer> peer = check(rank, *text);

@@ -46,17 +46,20 @@ class Directory {
   Status publish(std::vector<RailAddress> rails);
 
   /// The peer, nullptr while it has not published itself or the store has not answered, or why no connection with it is
-  /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store at most once per
-  /// kRetryInterval and peer, and does not wait for it. The pointer stays valid.
+  /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store for a peer every
+  /// 5 ms at first, ever more seldom the longer it is not there, and does not wait for it. The pointer stays valid.
   StatusOr<const Peer*> find(int rank, TimePoint now);
 
  private:
-  static constexpr std::chrono::milliseconds kRetryInterval{5};
+  /// One store serves all ranks, and those that come late may come minutes late.
+  static constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};
+  static constexpr int kPausesPerWait = 16;
   static constexpr std::chrono::milliseconds kWarnAfter{500};
 
   struct Entry {
     std::optional<Peer> peer;
     Status failure;
+    std::optional<TimePoint> wantedSince;
     TimePoint nextTry{};
     std::optional<TimePoint> askedAt;  ///< while the store has not answered
     bool isWarned = false;

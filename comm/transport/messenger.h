@@ -75,9 +75,10 @@ class Messenger {
   /// Whether bytes of finished sends, or of what keeps transfers going, have not left this process: progress() is then
   /// still needed though no transfer may be under way.
   virtual bool hasUnsent() const { return false; }
-  /// What is carried to `peer` while there is always something to carry, other peers being served too; 0 when not
-  /// known.
-  virtual double bytesPerSecond(int /*peer*/) const { return 0; }
+  /// What this rank sends over the network to all others together while it has something for several; 0: not known.
+  virtual double bytesPerSecond() const { return 0; }
+  /// The least that a round trip to the peer over the network has taken; 0: not known.
+  virtual double roundTripSeconds(int /*peer*/) const { return 0; }
   /// Equal for ranks of one host, which are quicker to reach; 0: not known.
   virtual uint32_t host() const { return 0; }
   /// From any thread: a progress() that waits returns.

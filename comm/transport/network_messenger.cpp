@@ -148,10 +148,19 @@ uint64_t NetworkMessenger::numRefused() const {
   return sum;
 }
 
-double NetworkMessenger::bytesPerSecond(int peer) const {
+double NetworkMessenger::bytesPerSecond() const {
   double sum = 0;
-  for (const tcp::TcpRail* rail : rails_) sum += rail->bytesPerSecond(peer);
+  for (const tcp::TcpRail* rail : rails_) sum += rail->bytesPerSecond();
   return sum;
+}
+
+double NetworkMessenger::roundTripSeconds(int peer) const {
+  double least = 0;
+  for (const tcp::TcpRail* rail : rails_) {
+    const double seconds = rail->leastRoundTripSeconds(peer);
+    if (seconds > 0 && (least == 0 || seconds < least)) least = seconds;
+  }
+  return least;
 }
 
 uint32_t NetworkMessenger::host() const {

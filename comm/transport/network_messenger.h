@@ -55,7 +55,8 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   bool isOffered(int peer, const MessageId& id) const override { return messenger_->isOffered(peer, id); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
-  double bytesPerSecond(int peer) const override;
+  double bytesPerSecond() const override;
+  double roundTripSeconds(int peer) const override;
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
 

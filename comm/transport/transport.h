@@ -35,7 +35,7 @@ enum class LossCause {
   kRefused,       ///< nobody listens there any more
   kCorrupted,     ///< bytes that no intact peer sends
   kStalled,       ///< no sign of the peer's kernel; what was sent may still arrive, and writable() says so
-  kSilent,        ///< its kernel answers, its process does not
+  kSilent,        ///< its kernel answers, its process does not yet
   kUnreachable,   ///< no way to the peer
   kIncompatible,  ///< the peer cannot be used at all; final
 };

@@ -105,10 +105,12 @@ class LoopbackMessenger final : public Messenger {
     return tellEndings();
   }
 
-  double bytesPerSecond(int) const override {
+  double bytesPerSecond() const override {
     const auto& rates = group_.options_.bytesPerSecond;
-    return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)] / (size() - 1);
+    return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)];
   }
+
+  double roundTripSeconds(int) const override { return group_.options_.roundTripSeconds; }
 
   uint32_t host() const override {
     const auto& hosts = group_.options_.hosts;

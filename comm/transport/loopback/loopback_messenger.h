@@ -24,6 +24,8 @@ struct LoopbackOptions {
   uint64_t shuffleSeed = 0;
   /// What each rank is believed to send to all others together; empty: not known.
   std::vector<double> bytesPerSecond = {};
+  /// As Messenger::roundTripSeconds().
+  double roundTripSeconds = 0;
   /// Of each rank, as Messenger::host(); empty: not known.
   std::vector<uint32_t> hosts = {};
 };

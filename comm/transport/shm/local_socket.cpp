@@ -15,7 +15,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;  ///< all ranks of a large job may come at once; the kernel may allow less
 constexpr size_t kMaxDescriptors = 4;
 constexpr int kKind = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
 

@@ -84,7 +84,7 @@ Striped::Peer& Striped::peerOf(int rank) {
   Peer& peer = entry->second;
   if (isNew) {
     peer.placements.resize(rails_.size());
-    peer.causes.resize(rails_.size(), LossCause::kUnreachable);
+    peer.causes.resize(rails_.size(), LossCause::kSilent);
     peer.isUp.resize(rails_.size());
     peer.resendAfter = kFirstResend;
     for (const auto& rail : rails_) rail->connect(rank);
@@ -227,8 +227,10 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }
   const Clock::duration gone = now - peer.downSince;
-  // Somebody who does not greet may be busy; an address where nobody is at all is known to be wrong sooner.
-  const bool isNobodyThere = peer.stage == Stage::kNew && count(LossCause::kSilent) == 0;
+  // Somebody who does not greet or closes greetings may be busy; an address where nobody is at all is known to be
+  // wrong sooner.
+  const bool isNobodyThere = peer.stage == Stage::kNew && !peer.wasFound &&
+                             count(LossCause::kUnreachable) + count(LossCause::kRefused) == std::ssize(peer.causes);
   const Clock::duration limit = isNobodyThere ? options_.connectTimeout : options_.peerTimeout;
   const std::string seconds = std::to_string(std::chrono::duration_cast<milliseconds>(gone).count()) + " ms";
   if (gone > limit) {
@@ -360,6 +362,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   }
   peer.isUp[index] = false;
   peer.causes[index] = cause;
+  if (cause != LossCause::kUnreachable && cause != LossCause::kRefused) peer.wasFound = true;
   peer.lastFailure = status.message();
   if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status);
   AG_LOG(kInfo, status.message() + " (" + std::string(toString(cause)) + ")");

@@ -5,7 +5,7 @@
 //
 // A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
 // receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
-// ended), or when no rail has led to it for peerTimeout.
+// ended), when no rail has led to it for peerTimeout, or for connectTimeout where nobody was ever found.
 //
 // Acknowledgements travel in every header; of their own they are sent when a large message is complete, when many bytes
 // are waiting for one, and after a while. One thread at a time; owns its rails.
@@ -28,7 +28,7 @@ struct StripedOptions {
   int rank = 0;
   uint32_t epoch = 0;
   std::chrono::milliseconds peerTimeout{10000};    ///< without any rail that leads to the peer
-  std::chrono::milliseconds connectTimeout{1000};  ///< the same, for a peer that was never reached
+  std::chrono::milliseconds connectTimeout{1000};  ///< the same, where nobody was ever found
 };
 
 /// What has happened so far, for reports.
@@ -100,6 +100,7 @@ class Striped final : public Transport {
     uint64_t bytesDue = 0;
     // Rails.
     std::vector<LossCause> causes;  ///< of the rails' last failures; meaningful while none is up
+    bool wasFound = false;          ///< somebody was there, if only to close the connection
     std::vector<bool> isUp;
     Clock::time_point downSince{};  ///< when the last rail was lost, or the peer first wanted
     bool isWarned = false;

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -11,9 +12,12 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-constexpr size_t kMaxPending = 64;
+/// Places for greetings, at least; every rank of the job has one, since all may come at once.
+constexpr size_t kMinPlaces = 64;
 constexpr int kMaxAcceptsAtOnce = 16;
-constexpr std::chrono::milliseconds kGreetingTimeout{1000};
+constexpr std::chrono::milliseconds kGreetingTimeout{3000};
+/// Of the time between two looks so much counts: this process may have been busy itself.
+constexpr std::chrono::milliseconds kLongestLook{50};
 /// Enough to recognise a stranger by.
 constexpr size_t kMagicBytes = 6;
 
@@ -24,15 +28,13 @@ Acceptor::Acceptor(Poller& poller, Socket listener, Directory& directory, Owner&
       listener_(std::move(listener)),
       directory_(directory),
       owner_(owner),
+      numPlaces_(std::max(kMinPlaces, static_cast<size_t>(directory.options().size))),
       pollId_(poller.add(listener_.descriptor(), EPOLLIN, *this)) {}
 
 Acceptor::~Acceptor() { poller_.remove(pollId_, listener_.descriptor()); }
 
 Acceptor::Pending::Pending(Acceptor& owner, Socket connection)
-    : acceptor(owner),
-      socket(std::move(connection)),
-      pollId(owner.poller_.add(socket.descriptor(), EPOLLIN, *this)),
-      deadline(Clock::now() + kGreetingTimeout) {}
+    : acceptor(owner), socket(std::move(connection)), pollId(owner.poller_.add(socket.descriptor(), EPOLLIN, *this)) {}
 
 Acceptor::Pending::~Pending() {
   if (socket.isOpen()) acceptor.poller_.remove(pollId, socket.descriptor());
@@ -42,14 +44,16 @@ void Acceptor::ready(uint32_t) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     std::optional<Socket> socket = listener_.accept();
     if (!socket) return;
-    if (pending_.size() >= kMaxPending) refuse(pending_.begin());
+    if (pending_.size() >= numPlaces_) refuse(pending_.begin());
     pending_.emplace_back(*this, std::move(*socket));
     pending_.back().self = std::prev(pending_.end());
   }
 }
 
 void Acceptor::expire(Clock::time_point now) {
-  while (!pending_.empty() && pending_.front().deadline < now) refuse(pending_.begin());
+  const auto looked = std::min<Clock::duration>(now - std::exchange(expiredAt_, now), kLongestLook);
+  for (Pending& pending : pending_) pending.waited += looked;
+  while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) refuse(pending_.begin());
   for (auto next = pending_.begin(); next != pending_.end();) {
     Pending& pending = *next++;
     if (!pending.responder && pending.size == kRequestBytes) finish(pending, answer(pending));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acceptor: the listener of a rail. Anybody can connect to it, so a connection gets a fixed-size buffer, a deadline and
-// one of a few places, and is closed at the first byte that no peer would send. Only one that proves the secret of a
-// pair is handed on. Owned by the rail; one thread.
+// one of as many places as there are ranks (64 at least), and is closed at the first byte that no peer would send. Only
+// one that proves the secret of a pair is handed on. Owned by the rail; one thread.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ class Acceptor final : public Poller::Handler {
     Acceptor& acceptor;
     Socket socket;
     Poller::Id pollId;
-    Clock::time_point deadline;
+    Clock::duration waited{};
     std::array<std::byte, kRequestBytes> bytes{};  ///< of the request, then of the confirmation
     size_t size = 0;
     int peer = -1;
@@ -63,8 +63,10 @@ class Acceptor final : public Poller::Handler {
   Socket listener_;
   Directory& directory_;
   Owner& owner_;
+  const size_t numPlaces_;
   Poller::Id pollId_;
   std::list<Pending> pending_;  ///< oldest first
+  Clock::time_point expiredAt_{};
   uint64_t numRefused_ = 0;
 };
 

@@ -9,6 +9,9 @@ namespace {
 constexpr double kLeastSeconds = 5e-3;
 constexpr double kLeastRoundTrips = 4;  ///< so that the first one, without acknowledgements, weighs little
 constexpr uint64_t kLeastBytes = 32 * 1024;
+/// From then on fewer will do, lest a path that became slow stays unknown.
+constexpr double kLongSeconds = 30e-3;
+constexpr uint64_t kLeastBytesOfLong = 8 * 1024;
 constexpr double kWeight = 0.25;
 
 }  // namespace
@@ -17,7 +20,8 @@ void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, doub
   const double seconds = std::chrono::duration<double>(now - since_).count();
   const uint64_t numBytes = numAcked - ackedBefore_;
   if (!isIdle) {
-    if (seconds < std::max(kLeastSeconds, kLeastRoundTrips * roundTripSeconds) || numBytes < kLeastBytes) return;
+    if (seconds < std::max(kLeastSeconds, kLeastRoundTrips * roundTripSeconds)) return;
+    if (numBytes < (seconds < kLongSeconds ? kLeastBytes : kLeastBytesOfLong)) return;
     const double rate = static_cast<double>(numBytes) / seconds;
     bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kWeight * (rate - bytesPerSecond_) : rate;
   }

@@ -16,7 +16,7 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;  ///< all ranks of a large job may come at once; the kernel may allow less
 
 struct SocketAddress {
   sockaddr_storage storage = {};

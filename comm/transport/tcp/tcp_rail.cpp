@@ -13,10 +13,19 @@ using std::chrono::milliseconds;
 
 constexpr Clock::duration kFirstPause = milliseconds(5);
 constexpr Clock::duration kLongestPause = milliseconds(500);
+/// Who waits long for a peer to start looks for it ever more seldom: hundreds may wait on one host.
+constexpr int kPausesPerSearch = 16;
 /// A connection that lasted this long was not part of a flap.
 constexpr Clock::duration kLastingTime = milliseconds(1000);
 constexpr Clock::duration kBusyTick = milliseconds(10);
+constexpr Clock::duration kConnectingTick = milliseconds(40);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
+/// Between two looks at all connections.
+constexpr Clock::duration kLookInterval = milliseconds(1);
+/// A connection whose peer takes nothing for so long holds up nobody else.
+constexpr Clock::duration kStuckAfter = milliseconds(100);
+/// Fewer wait for an acknowledgement that is late, not for the path.
+constexpr uint64_t kLeastBusyBytes = 8 * 1024;
 
 }  // namespace
 
@@ -44,7 +53,37 @@ bool TcpRail::canSend(int peer) const {
   return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->canSend();
 }
 
-void TcpRail::send(int peer, const OutgoingFrame& frame) { lanes_.at(peer).writer->send(frame); }
+void TcpRail::send(int peer, const OutgoingFrame& frame) {
+  Lane& lane = lanes_.at(peer);
+  const Clock::time_point now = Clock::now();
+  if (now - load_.lookedAt >= kLookInterval) weigh(now);
+  lane.isBusy = true;
+  load_.numUnderWay += static_cast<double>(frame.payload.size());
+  lane.writer->send(frame);
+}
+
+void TcpRail::weigh(Clock::time_point now) {
+  load_.lookedAt = now;
+  uint64_t sum = 0;
+  size_t numUp = 0, numBusy = 0;
+  double roundTripSeconds = 0;
+  for (auto& [peer, lane] : lanes_) {
+    if (lane.writer == nullptr || !lane.writer->isUp()) continue;
+    ++numUp;
+    if (!lane.isBusy) continue;
+    const uint64_t numUnderWay = lane.writer->numUnderWay();
+    const uint64_t numAcked = lane.writer->numBytes() - numUnderWay;
+    if (numAcked > lane.numAcked || numUnderWay == 0) lane.ackedAt = now;
+    load_.numAcked += numAcked - std::exchange(lane.numAcked, numAcked);
+    lane.isBusy = numUnderWay > 0 || !lane.writer->isFlushed();
+    if (numUnderWay == 0 || now - lane.ackedAt > kStuckAfter) continue;
+    ++numBusy;
+    sum += numUnderWay;
+    roundTripSeconds = std::max(roundTripSeconds, lane.writer->leastRoundTripSeconds());
+  }
+  load_.numUnderWay = static_cast<double>(sum);
+  load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kLeastBusyBytes, roundTripSeconds);
+}
 
 void TcpRail::abandon(int peer, ByteView bytes) {
   const auto lane = lanes_.find(peer);
@@ -66,24 +105,34 @@ std::string TcpRail::route(int peer) const {
 
 double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
-  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->delaySeconds(numBytes) : 0;
+  if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
+  const Writer& writer = *lane->second.writer;
+  const double alone = writer.delaySeconds(numBytes);
+  const double rate = load_.rate.bytesPerSecond();
+  if (rate == 0) return alone;
+  const double sinceLook = std::chrono::duration<double>(Clock::now() - load_.lookedAt).count();
+  const double underWay = std::max(0.0, load_.numUnderWay - rate * sinceLook);
+  return std::max(alone, writer.leastRoundTripSeconds() / 2 + (underWay + static_cast<double>(numBytes)) / rate);
 }
 
-double TcpRail::bytesPerSecond(int peer) const {
+double TcpRail::leastRoundTripSeconds(int peer) const {
   const auto lane = lanes_.find(peer);
-  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->bytesPerSecond() : 0;
+  return lane != lanes_.end() && lane->second.writer != nullptr ? lane->second.writer->leastRoundTripSeconds() : 0;
 }
 
 Clock::time_point TcpRail::tick(Clock::time_point now) {
   closedWriters_.clear();
   closedReaders_.clear();
   acceptor_.expire(now);
+  weigh(now);
   Clock::time_point next = now + (acceptor_.numPending() > 0 ? kBusyTick : kIdleTick);
   for (auto& [peer, lane] : lanes_) {
     const bool isBusy = lane.writer != nullptr && lane.writer->check(now);
     if (lane.writer != nullptr) warnOfSmallPackets(peer, lane, now);
     if (lane.isWanted && lane.writer == nullptr && now >= lane.nextAttempt) attempt(peer, lane, now);
-    if (isBusy || (lane.writer != nullptr && !lane.writer->isUp())) next = std::min(next, now + kBusyTick);
+    const bool isConnecting = lane.writer != nullptr && !lane.writer->isEstablished();
+    if (isConnecting) next = std::min(next, now + kConnectingTick);
+    if (isBusy && !isConnecting) next = std::min(next, now + kBusyTick);
     if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
   }
   return next;
@@ -96,7 +145,9 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
     return sink_->lost(peer, LossCause::kIncompatible, found.status());
   }
   if (*found == nullptr) {  // it has not started yet
-    lane.nextAttempt = now + kFirstPause;
+    if (lane.soughtSince == Clock::time_point()) lane.soughtSince = now;
+    const Clock::duration pause = (now - lane.soughtSince) / kPausesPerSearch;
+    lane.nextAttempt = now + std::clamp<Clock::duration>(pause, kFirstPause, kLongestPause);
     return;
   }
   const PeerRecord& record = (*found)->record;
@@ -116,6 +167,7 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
   const DirectoryOptions& self = directory_.options();
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
   lane.upSince = {};
+  lane.numAcked = 0;
   lane.writer = std::make_unique<Writer>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
                                          self.protection, peer, *this);
 }
@@ -146,7 +198,7 @@ void TcpRail::writerWritable(int peer) {
   sink_->writable(peer);
 }
 
-void TcpRail::writerStalled(int peer, const std::string& why) {
+void TcpRail::writerStalled(int peer, LossCause cause, const std::string& why) {
   Lane& lane = lanes_.at(peer);
   // Greetings are small and frames are not. Where small packets do not help either, large ones have another try.
   if (lane.writer->hasLostAllLarge()) {
@@ -154,7 +206,7 @@ void TcpRail::writerStalled(int peer, const std::string& why) {
     lane.upSince = {};
     return lane.writer->giveUp(why + ", and no large frame has ever arrived");
   }
-  sink_->lost(peer, LossCause::kStalled, describe(peer, why));
+  sink_->lost(peer, cause, describe(peer, why));
 }
 
 void TcpRail::writerLost(int peer, LossCause cause, const std::string& why) {

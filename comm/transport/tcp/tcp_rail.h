@@ -36,8 +36,10 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   const std::string& device() const { return options_.device; }
   /// Connections refused because they did not prove to be peers.
   uint64_t numRefused() const { return acceptor_.numRefused(); }
-  /// What the connection to the peer carries while it always has something to carry; 0 when not known.
-  double bytesPerSecond(int peer) const;
+  /// What its connections carry together while several have something to carry; 0 when not known.
+  double bytesPerSecond() const { return load_.rate.bytesPerSecond(); }
+  /// The least seen so far; 0 when not known.
+  double leastRoundTripSeconds(int peer) const;
   /// The kernel says that the interface lost or regained its carrier.
   void carrierChanged(bool isUp);
 
@@ -53,7 +55,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   double delaySeconds(int peer, size_t numBytes) const override;
 
   void writerWritable(int peer) override;
-  void writerStalled(int peer, const std::string& why) override;
+  void writerStalled(int peer, LossCause cause, const std::string& why) override;
   void writerLost(int peer, LossCause cause, const std::string& why) override;
   void readerLost(int peer, LossCause cause) override;
   void accepted(int peer, Socket socket, Opener opener) override;
@@ -67,11 +69,26 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     Clock::time_point upSince{};
     bool hasSmallPackets = false;  ///< of the next attempt: perhaps the path drops large ones
     bool isWarned = false;         ///< that it does
+    bool isBusy = false;           ///< the writer may have bytes under way
+    uint64_t numAcked = 0;         ///< of the writer's bytes, at the last look at the load
+    Clock::time_point ackedAt{};   ///< the last look that saw progress
     Clock::time_point nextAttempt{};
+    Clock::time_point soughtSince{};  ///< a peer that has not started
     Clock::duration pause{};
   };
 
+  /// What all connections of the rail carry together. Each of them sees only its share, more of it while others rest,
+  /// and nothing of what they hold.
+  struct Load {
+    Clock::time_point lookedAt{};
+    double numUnderWay = 0;  ///< bytes then, and given to connections since
+    uint64_t numAcked = 0;   ///< bytes ever
+    RateMeter rate;          ///< while several had something to carry
+  };
+
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
+  /// Looks at all connections that may be busy.
+  void weigh(Clock::time_point now);
   void attempt(int peer, Lane& lane, Clock::time_point now);
   void warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now);
   void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
@@ -86,6 +103,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   Sink* sink_ = nullptr;
   bool hasCarrier_ = true;
   std::map<int, Lane> lanes_;
+  Load load_;
   // Closed connections whose functions may still be on the stack.
   std::vector<std::unique_ptr<Writer>> closedWriters_;
   std::vector<std::unique_ptr<Reader>> closedReaders_;

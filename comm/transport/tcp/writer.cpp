@@ -6,13 +6,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace agspeed::comm::tcp {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
+/// A peer that has not greeted by then is said to be silent; it may be busy.
+constexpr std::chrono::milliseconds kGreetingPatience{300};
 /// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
-constexpr std::chrono::milliseconds kGreetingTimeout{900};
+constexpr std::chrono::milliseconds kGreetingTimeout{2700};
+/// Of the time between two looks at a connection that is being made so much counts: this process may have been busy
+/// itself, and what it waits for be there.
+constexpr std::chrono::milliseconds kLongestLook{50};
 /// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
 /// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
@@ -51,7 +57,7 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that a full socket costs no system call to wait for.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      startedAt_(Clock::now()),
+      checkedAt_(Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
 
 Writer::~Writer() {
@@ -91,7 +97,7 @@ void Writer::finishConnecting() {
   socket_.prepare();
   if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the greeting");
   state_ = State::kGreeting;
-  startedAt_ = Clock::now();
+  waited_ = {};
 }
 
 void Writer::finishGreeting() {
@@ -167,17 +173,16 @@ void Writer::abandon(ByteView bytes) {
 }
 
 bool Writer::check(Clock::time_point now) {
-  if (state_ == State::kConnecting && now - startedAt_ > kConnectTimeout) {
+  if (state_ != State::kUp) waited_ += std::min<Clock::duration>(now - checkedAt_, kLongestLook);
+  checkedAt_ = now;
+  if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }
   if (state_ == State::kClosed) return false;
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
   if (numUnacknowledged == 0) {
     acknowledged({});
-    // The peer's kernel has taken the greeting; its process may be stopped.
-    if (state_ == State::kGreeting && now - startedAt_ > kGreetingTimeout) {
-      close(LossCause::kSilent, "connected, but its process does not greet");
-    }
+    if (state_ == State::kGreeting) awaitGreeting();
     return state_ != State::kUp;
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
@@ -190,6 +195,15 @@ bool Writer::check(Clock::time_point now) {
   bytesAcked_ = vitals_.bytesAcked;
   doubt(now);
   return true;
+}
+
+/// The peer's kernel has taken the greeting; its process may be stopped.
+void Writer::awaitGreeting() {
+  const char* why = "connected, but its process does not greet";
+  if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
+  if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
+    owner_.writerStalled(peer_, LossCause::kSilent, why);
+  }
 }
 
 /// The peer's kernel gave a sign; at `now`, while more is in flight.
@@ -210,7 +224,7 @@ void Writer::doubt(Clock::time_point now) {
   if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
-  owner_.writerStalled(peer_, why);
+  owner_.writerStalled(peer_, LossCause::kStalled, why);
 }
 
 void Writer::measureRate(Clock::time_point now, size_t numUnacknowledged) {
@@ -233,10 +247,12 @@ void Writer::limitUnsent() {
   socket_.limitUnsent(unsentBytes_ = wanted);
 }
 
-bool Writer::hasLostAllLarge() const {
-  const uint64_t numUnderWay = std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
-  return firstLarge_ < numBytes_ && numBytes_ - numUnderWay <= firstLarge_;
+uint64_t Writer::numUnderWay() const {
+  // The greeting's bytes are no part of the count.
+  return numBytes_ == 0 ? 0 : std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
 }
+
+bool Writer::hasLostAllLarge() const { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
 
 double Writer::delaySeconds(size_t numBytes) const {
   const double bytes = static_cast<double>(socket_.unacknowledgedBytes() + numBytes);

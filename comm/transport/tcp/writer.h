@@ -23,8 +23,9 @@ class Writer final : public Poller::Handler {
   class Owner {
    public:
     virtual void writerWritable(int peer) = 0;
-    /// Nothing is acknowledged any more. writerWritable or writerLost follows.
-    virtual void writerStalled(int peer, const std::string& why) = 0;
+    /// Nothing is acknowledged any more (kStalled), or the peer has not greeted yet (kSilent). writerWritable or
+    /// writerLost follows.
+    virtual void writerStalled(int peer, LossCause cause, const std::string& why) = 0;
     /// The writer is closed; it is deleted after it has returned.
     virtual void writerLost(int peer, LossCause cause, const std::string& why) = 0;
 
@@ -36,6 +37,7 @@ class Writer final : public Poller::Handler {
   Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
   ~Writer();
 
+  bool isEstablished() const { return state_ == State::kUp; }
   bool isUp() const { return state_ == State::kUp && !isStalled_; }
   bool canSend() const { return isUp() && written_ == size_; }
   /// What a stalled connection still holds goes other ways.
@@ -50,8 +52,11 @@ class Writer final : public Poller::Handler {
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double delaySeconds(size_t numBytes) const;
-  /// While it always had bytes to carry; 0 when not known.
-  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
+  /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
+  uint64_t numBytes() const { return numBytes_; }
+  uint64_t numUnderWay() const;
+  /// Seen so far; 0 before the first look.
+  double leastRoundTripSeconds() const { return vitals_.leastRoundTripSeconds; }
 
   void ready(uint32_t events) override;
 
@@ -64,6 +69,7 @@ class Writer final : public Poller::Handler {
   void flush();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
+  void awaitGreeting();
   void acknowledged(Clock::time_point now);
   void doubt(Clock::time_point now);
   void measureRate(Clock::time_point now, size_t numUnacknowledged);
@@ -91,7 +97,9 @@ class Writer final : public Poller::Handler {
   size_t written_ = 0;
 
   // Watching.
-  Clock::time_point startedAt_;   ///< connecting, then greeting
+  Clock::time_point checkedAt_;
+  Clock::duration waited_{};      ///< connecting, then greeting
+  bool isSilent_ = false;         ///< in the greeting, for long
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
@@ -99,7 +107,7 @@ class Writer final : public Poller::Handler {
   double unsentSeconds_;  ///< for how long that shall last
   Vitals vitals_;
   RateMeter rate_;
-  uint64_t numBytes_ = 0;                                       ///< given to the kernel since it is up
+  uint64_t numBytes_ = 0;
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
 };
 

@@ -287,9 +287,9 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 }
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
-  // Ranks compare before the first call and after 64 and 128 MiB. They run ahead of each other by up to 96 MiB, so that
+  // Ranks compare before the first call and after 16 and 32 MiB. They run ahead of each other by up to 96 MiB, so that
   // some start operations, and even the next comparison, while one is under way, and others after it.
-  constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kFirstUnequal = 70;
+  constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
   Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}});
   std::array<std::atomic<uint64_t>, kSize> equal{}, unequal{};
@@ -314,9 +314,9 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
     };
     for (size_t call = 0; call < kNumCalls; ++call) {
       while (under.size() > (7 * at + call) % kNumBuffers) finishOldest();
-      if (call == 10 || call == kFirstUnequal) {
+      if (call == kNumEqual || call == kFirstUnequal) {
         while (!under.empty()) finishOldest();
-        (call == 10 ? equal : unequal)[at] = ranks.network.numBytesSent(rank);
+        (call == kNumEqual ? equal : unequal)[at] = ranks.network.numBytesSent(rank);
       }
       auto& buffer = buffers[call % kNumBuffers];
       for (size_t i = 0; i < kNumElements; ++i) buffer[i] = valueAt(i, call, at);
@@ -370,6 +370,32 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualPiecesAtAllRanks) {
   for (const int rank : {1, 2, 3}) {
     EXPECT_NEAR(static_cast<double>(ranks.network.numBytesSent(rank)),
                 static_cast<double>(ranks.network.numBytesSent(0)), 0.01 * kNumCalls * kNumElements);
+  }
+}
+
+TEST(Collectives, RanksFarFromEachOtherSendMoreInFewerRounds) {
+  constexpr size_t kShort = 32 * 1024, kLong = size_t{4} << 20;
+  for (const double roundTripSeconds : {20e-6, 4e-3}) {
+    Ranks ranks(4, {}, {.bytesPerSecond = {1e9, 1e9, 1e9, 1e9}, .roundTripSeconds = roundTripSeconds});
+    std::array<std::atomic<uint64_t>, 4> before{};
+    ranks.run([&](int rank, Communicator& group) {
+      const auto reduce = [&](size_t bytes) {
+        std::vector<float> buffer(bytes / sizeof(float), static_cast<float>(rank));
+        const Status status = group
+                                  .start({.collective = Collective::kAllReduce,
+                                          .dtype = DType::kF32,
+                                          .input = {bytesOf(buffer)},
+                                          .output = {bytesOf(buffer)}})
+                                  ->wait();
+        EXPECT_TRUE(status) << status.toString();
+        EXPECT_TRUE(std::all_of(buffer.begin(), buffer.end(), [](float value) { return value == 6; }));
+      };
+      for (int i = 0; i < 9; ++i) reduce(kLong);  // the ranks compare before the first and after 16 and 32 MiB
+      before[static_cast<size_t>(rank)] = ranks.network.numBytesSent(rank);
+      reduce(kShort);
+    });
+    const double sent = static_cast<double>(ranks.network.numBytesSent(2) - before[2]) / kShort;
+    EXPECT_NEAR(sent, roundTripSeconds > 1e-3 ? 3 : 1.5, 0.01) << "round trips of " << roundTripSeconds << " s";
   }
 }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/plan/cost_model.h"
 
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace agspeed::comm {
@@ -18,37 +23,67 @@ TEST(CostModel, MoreOfAnythingTakesLonger) {
   EXPECT_GT(predictSeconds(counts, 2e6, 4, network), base);
 }
 
-TEST(CostModel, PlansTakeFewRoundsForShortBuffersAndFewBytesForLongOnes) {
-  for (const int numRanks : {2, 4, 8, 16, 32}) {
-    const Plan plan = makePlan({}, numRanks, 1);
-    const auto costs = [&](size_t bytes) {
-      return verify(*plan.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm, numRanks).value();
-    };
-    EXPECT_LE(costs(256).numRounds, costs(size_t{256} << 20).numRounds) << numRanks << " ranks";
-    EXPECT_GE(costs(256).sent, costs(size_t{256} << 20).sent) << numRanks << " ranks";
-    EXPECT_NEAR(costs(size_t{256} << 20).sent, 2.0 * (numRanks - 1) / numRanks, 1e-9) << numRanks << " ranks";
+/// What a group on that network runs for an all-reduce of `bytes`.
+const Algorithm& fittedFor(const NetworkMeasurement& network, int numRanks, size_t bytes) {
+  Plan plan;
+  plan.rules = fitToNetwork(countAllReduces(numRanks), network, numRanks);
+  return *plan.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+}
+
+const Algorithm& usualFor(int numRanks, size_t bytes) {
+  return *Plan{}.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+}
+
+TEST(CostModel, WhereMessagesTakeLongFewRoundsWin) {
+  const NetworkMeasurement far{.latencySeconds = 1e-3};
+  for (const int numRanks : {4, 8, 16}) {
+    const auto costs = verify(fittedFor(far, numRanks, 32 * 1024), numRanks).value();
+    EXPECT_LT(costs.numRounds, verify(usualFor(numRanks, 32 * 1024), numRanks)->numRounds) << numRanks << " ranks";
   }
 }
 
-TEST(CostModel, ASlowNetworkTurnsToFewerBytesEarlier) {
-  const auto sentOf = [](double bytesPerSecond) {
-    NetworkMeasurement network;
-    network.bytesPerSecond = bytesPerSecond;
-    const Choice choice = makePlan(network, 8, 1).choose(Collective::kAllReduce, 4096, 8, false);
-    return verify(*choice.algorithm, 8).value().sent;
-  };
-  EXPECT_LT(sentOf(1e7), sentOf(1e10));
+TEST(CostModel, WhereBytesTakeLongFewBytesWin) {
+  const NetworkMeasurement slow{.bytesPerSecond = 1e7};
+  for (const int numRanks : {4, 8}) {
+    const auto costs = verify(fittedFor(slow, numRanks, 8 * 1024), numRanks).value();
+    EXPECT_LT(costs.sent, verify(usualFor(numRanks, 8 * 1024), numRanks)->sent) << numRanks << " ranks";
+  }
 }
 
-TEST(CostModel, EqualMeasurementsMakeEqualPlans) {
-  const Plan a = makePlan({}, 6, 3), b = makePlan({}, 6, 3);
-  ASSERT_EQ(a.rules.size(), b.rules.size());
-  for (size_t i = 0; i < a.rules.size(); ++i) {
-    EXPECT_EQ(a.rules[i].algorithm, b.rules[i].algorithm);
-    EXPECT_EQ(a.rules[i].maxBytes, b.rules[i].maxBytes);
+TEST(CostModel, LongBuffersAreLeftToThePlan) {
+  const NetworkMeasurement far{.latencySeconds = 1e-3};
+  EXPECT_EQ(&fittedFor(far, 4, size_t{64} << 20), &usualFor(4, size_t{64} << 20));
+}
+
+TEST(CostModel, NoChoiceIsPredictedToTakeLongerThanThePlansOwn) {
+  const int seed = 5;
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> exponent(-1, 1);
+  for (const int numRanks : {3, 4, 6, 8, 13, 16}) {
+    const std::vector<CountedAlgorithm> counted = countAllReduces(numRanks);
+    for (int round = 0; round < 50; ++round) {
+      const NetworkMeasurement network{.latencySeconds = 1e-4 * std::pow(20, exponent(random)),
+                                       .bytesPerSecond = 1e8 * std::pow(100, exponent(random))};
+      Plan plan;
+      plan.rules = fitToNetwork(counted, network, numRanks);
+      // Up to one segment, for which predictions are the simplest.
+      for (size_t bytes = 256; bytes <= plan.segmentBytes; bytes *= 2) {
+        const auto seconds = [&](const Plan& by) {
+          const Algorithm* chosen = by.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+          const auto at = std::find_if(counted.begin(), counted.end(),
+                                       [&](const CountedAlgorithm& each) { return each.algorithm == chosen; });
+          return predictSeconds(at->counts, static_cast<double>(bytes), 1, network);
+        };
+        EXPECT_LE(seconds(plan), seconds({}))
+            << "seed " << seed << ", round " << round << ": " << numRanks << " ranks, " << bytes << " bytes";
+      }
+    }
   }
-  EXPECT_EQ(a.version, 3u);
-  EXPECT_TRUE(makePlan({}, 1000, 3).rules.empty());
+}
+
+TEST(CostModel, LargeGroupsAreNotCounted) {
+  EXPECT_TRUE(countAllReduces(1000).empty());
+  EXPECT_TRUE(fitToNetwork({}, {}, 1000).empty());
 }
 
 }  // namespace

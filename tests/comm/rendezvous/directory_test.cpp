@@ -80,6 +80,19 @@ TEST(Directory, AnAbsentPeerIsLookedForAgainAfterAWhile) {
   EXPECT_EQ((*peer)->record.rails.front().port, 4711);
 }
 
+TEST(Directory, APeerThatIsLongAbsentIsLookedForSeldom) {
+  CountingStore store;
+  DirectoryOptions options = optionsOf(0);
+  options.storeTimeout = std::chrono::hours(1);
+  Directory directory(store, options);
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_EQ(*directory.find(1, Directory::TimePoint(std::chrono::milliseconds(i))), nullptr);
+    if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));  // the store answers meanwhile
+  }
+  EXPECT_GT(store.numReads, 20);
+  EXPECT_LT(store.numReads, 200);  // every 5 ms would be 4000
+}
+
 TEST(Directory, ARankStartedTwiceIsRefused) {
   MemoryStore store;
   Directory first(store, optionsOf(1));

@@ -56,6 +56,16 @@ TEST_F(RateMeterTest, FollowsAPathThatChanges) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 2e6);
 }
 
+TEST_F(RateMeterTest, FollowsAPathThatBecameTooSlowToCarryMuchBetweenPauses) {
+  rest(1);
+  carry(100, 25'000);
+  for (int i = 0; i < 20; ++i) {
+    rest(20);
+    carry(40, 500);
+  }
+  EXPECT_NEAR(meter_.bytesPerSecond(), 5e5, 2e5);
+}
+
 TEST_F(RateMeterTest, TheBurstAfterAPauseIsForgotten) {
   rest(1);
   carry(1, 128 * 1024);

@@ -59,7 +59,7 @@ class Strangers : public testing::Test {
 
   const RailAddress& target() { return group_[0].rails().front(); }
   bool isRefused(const Stranger& stranger) {
-    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(5000));
+    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(20000));
   }
 
   NetworkGroup group_{2, 1};
@@ -110,6 +110,27 @@ TEST_F(Strangers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
     ASSERT_LE(countDescriptors(), before + 80) << "round " << round;
   }
   EXPECT_GT(group_[0].numRefused(), refusedBefore + 500);
+}
+
+TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
+  NetworkGroup group(100, 1);
+  std::vector<std::unique_ptr<Parcel>> sends;
+  std::vector<std::unique_ptr<Parcel>> receives;
+  const auto progressAllBut0 = [&] {
+    for (int rank = 1; rank < group.size(); ++rank) group[rank].progress({});
+  };
+  for (int rank = 1; rank < group.size(); ++rank) {
+    sends.push_back(std::make_unique<Parcel>(0, MessageId{1, 2, 3}, 100));
+    receives.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    group[rank].send(*sends.back());
+    group[0].receive(*receives.back());
+  }
+  // They have all connected before rank 0 looks, and rank 0 has looked at all of them before they go on.
+  for (int turn = 0; turn < 20; ++turn) progressAllBut0();
+  for (int turn = 0; turn < 20; ++turn) group[0].progress({});
+  const auto hasArrived = [](const auto& parcel) { return parcel->numFinished == 1 && parcel->status.isOk(); };
+  EXPECT_TRUE(group.drive([&] { return std::all_of(receives.begin(), receives.end(), hasArrived); }));
+  EXPECT_EQ(group[0].numRefused(), 0u);
 }
 
 }  // namespace

@@ -197,6 +197,29 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   EXPECT_FALSE(striped_->canSend(kPeer));
 }
 
+TEST_F(StripedTest, AnAddressWhereNobodyIsIsKnownSoon) {
+  constexpr int kNew = 2;
+  striped_->connect(kNew);
+  for (FakeRail* rail : rails_) rail->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
+  EXPECT_EQ(sink_.failure, "");
+  striped_->tick(Clock::now() + std::chrono::milliseconds(1100));
+  EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
+}
+
+TEST_F(StripedTest, APeerTooBusyToGreetIsWaitedFor) {
+  for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
+    const int peer = 2 + static_cast<int>(cause);
+    striped_->connect(peer);
+    rails_[0]->sink->lost(peer, cause, unavailable("it does not greet"));
+    for (FakeRail* rail : rails_) rail->sink->lost(peer, LossCause::kUnreachable, unavailable("no answer"));
+    striped_->tick(Clock::now() + std::chrono::seconds(9));
+    EXPECT_EQ(sink_.failure, "") << toString(cause);
+    striped_->tick(Clock::now() + std::chrono::seconds(11));
+    EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it")) << toString(cause);
+    sink_.failure.clear();
+  }
+}
+
 TEST_F(StripedTest, AnUnreachablePeerIsGivenUpInTime) {
   lose(0, LossCause::kStalled);
   lose(1, LossCause::kUnreachable);
