@@ -57,7 +57,7 @@ void TcpRail::send(int peer, const OutgoingFrame& frame) {
   Lane& lane = lanes_.at(peer);
   const Clock::time_point now = Clock::now();
   if (now - load_.lookedAt >= kLookInterval) weigh(now);
-  lane.isBusy = true;
+  if (!std::exchange(lane.isBusy, true)) lane.ackedAt = now;
   load_.numUnderWay += static_cast<double>(frame.payload.size());
   lane.writer->send(frame);
 }

@@ -71,7 +71,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     bool isWarned = false;         ///< that it does
     bool isBusy = false;           ///< the writer may have bytes under way
     uint64_t numAcked = 0;         ///< of the writer's bytes, at the last look at the load
-    Clock::time_point ackedAt{};   ///< the last look that saw progress
+    Clock::time_point ackedAt{};   ///< the last look that saw progress, or when it became busy
     Clock::time_point nextAttempt{};
     Clock::time_point soughtSince{};  ///< a peer that has not started
     Clock::duration pause{};
