@@ -48,20 +48,16 @@ CollectiveCall HostComparison::gather(int rank) {
 }
 
 std::vector<uint32_t> HostComparison::shares() {
-  const auto [least, most] = std::minmax_element(gathered_.begin(), gathered_.end(), [](const Told& a, const Told& b) {
-    return a.bytesPerSecond < b.bytesPerSecond;
-  });
-  const double highest = most->bytesPerSecond;
-  const bool areKnown = least->bytesPerSecond > 0;
-  slowest_.push_back(least->bytesPerSecond);
-  if (slowest_.size() > kNumComparisons) slowest_.erase(slowest_.begin());
   std::vector<double>& latest = compared_.emplace_back();
-  for (const Told& told : gathered_) latest.push_back(areKnown ? told.bytesPerSecond / highest : 1);
+  for (const Told& told : gathered_) latest.push_back(told.bytesPerSecond);
   if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
   if (compared_.size() < kNumComparisons) return {};
-  std::vector<double> rates = compared_[0];
-  for (const auto& comparison : compared_) {
-    for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], comparison[rank]);
+  std::vector<double> rates(gathered_.size(), 0);  // as shares of the highest, by the comparison that says most
+  for (const std::vector<double>& told : compared_) {
+    const auto [least, most] = std::minmax_element(told.begin(), told.end());
+    for (size_t rank = 0; rank < rates.size(); ++rank) {
+      rates[rank] = std::max(rates[rank], *least > 0 ? told[rank] / *most : 1);
+    }
   }
   return sharesFor(rates);
 }
@@ -73,9 +69,12 @@ int HostComparison::blockRanks() const {
 }
 
 std::optional<NetworkMeasurement> HostComparison::network() const {
-  if (slowest_.size() < kNumComparisons) return std::nullopt;
+  if (compared_.size() < kNumComparisons) return std::nullopt;
   NetworkMeasurement network;
-  network.bytesPerSecond = *std::max_element(slowest_.begin(), slowest_.end());
+  network.bytesPerSecond = 0;
+  for (const std::vector<double>& told : compared_) {
+    network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(told.begin(), told.end()));
+  }
   double farthest = 0;
   for (const Told& told : gathered_) {
     if (told.roundTripSeconds <= 0) return std::nullopt;

@@ -60,8 +60,7 @@ class HostComparison {
   };
 
   std::vector<Told> gathered_;                 ///< by rank
-  std::vector<std::vector<double>> compared_;  ///< by comparison, the latest last: rates as shares of the highest
-  std::vector<double> slowest_;                ///< the same: the lowest rate, 0 where one is not known
+  std::vector<std::vector<double>> compared_;  ///< by comparison, the latest last: the rates; 0: not known
   bool isFirst_ = true;
   uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
 };

@@ -60,6 +60,11 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   return &*entry.peer;
 }
 
+Directory::TimePoint Directory::askAgainAt(int rank) const {
+  const auto entry = entries_.find(rank);
+  return entry == entries_.end() ? TimePoint() : entry->second.nextTry;
+}
+
 Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
   const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.askedAt);
   if (late < kWarnAfter) return {};

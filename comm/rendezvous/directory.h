@@ -49,6 +49,8 @@ class Directory {
   /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store for a peer every
   /// 5 ms at first, ever more seldom the longer it is not there, and does not wait for it. The pointer stays valid.
   StatusOr<const Peer*> find(int rank, TimePoint now);
+  /// From when on the store is asked again for a peer that was not there.
+  TimePoint askAgainAt(int rank) const;
 
  private:
   /// One store serves all ranks, and those that come late may come minutes late.

@@ -16,8 +16,6 @@ namespace {
 constexpr size_t kMinPlaces = 64;
 constexpr int kMaxAcceptsAtOnce = 16;
 constexpr std::chrono::milliseconds kGreetingTimeout{3000};
-/// Of the time between two looks so much counts: this process may have been busy itself.
-constexpr std::chrono::milliseconds kLongestLook{50};
 /// Enough to recognise a stranger by.
 constexpr size_t kMagicBytes = 6;
 
@@ -51,7 +49,7 @@ void Acceptor::ready(uint32_t) {
 }
 
 void Acceptor::expire(Clock::time_point now) {
-  const auto looked = std::min<Clock::duration>(now - std::exchange(expiredAt_, now), kLongestLook);
+  const Clock::duration looked = attended_.look(now);
   for (Pending& pending : pending_) pending.waited += looked;
   while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) refuse(pending_.begin());
   for (auto next = pending_.begin(); next != pending_.end();) {

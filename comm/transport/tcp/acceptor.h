@@ -12,6 +12,7 @@
 #include "comm/security/sealing.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/admission.h"
+#include "comm/transport/tcp/attended_time.h"
 #include "comm/transport/tcp/socket.h"
 
 namespace agspeed::comm::tcp {
@@ -66,7 +67,7 @@ class Acceptor final : public Poller::Handler {
   const size_t numPlaces_;
   Poller::Id pollId_;
   std::list<Pending> pending_;  ///< oldest first
-  Clock::time_point expiredAt_{};
+  AttendedTime attended_{Clock::now()};
   uint64_t numRefused_ = 0;
 };
 

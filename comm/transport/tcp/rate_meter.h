@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateMeter: how fast a connection carries what it is given, from looks at how much the peer's kernel has acknowledged.
+// RateMeter: how fast a connection, or several of a rail together, carries what it is given, from looks at how much the
+// peers' kernels have acknowledged.
 //
 // Only spans count in which bytes were under way all the time: one that waited for its sender says nothing of the path.
 // The kernel's own estimate (tcpi_delivery_rate) keeps the burst that a shaper lets through after a pause, and counts
@@ -14,7 +15,7 @@ namespace agspeed::comm::tcp {
 
 class RateMeter {
  public:
-  /// At `now` the peer's kernel had acknowledged `numAcked` bytes in all. `isIdle`: those were all there were.
+  /// At `now` `numAcked` bytes were acknowledged in all. `isIdle`: too few others were under way to tell a rate by.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
   /// Lately; 0 when not known yet.

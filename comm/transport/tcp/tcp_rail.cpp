@@ -13,8 +13,6 @@ using std::chrono::milliseconds;
 
 constexpr Clock::duration kFirstPause = milliseconds(5);
 constexpr Clock::duration kLongestPause = milliseconds(500);
-/// Who waits long for a peer to start looks for it ever more seldom: hundreds may wait on one host.
-constexpr int kPausesPerSearch = 16;
 /// A connection that lasted this long was not part of a flap.
 constexpr Clock::duration kLastingTime = milliseconds(1000);
 constexpr Clock::duration kBusyTick = milliseconds(10);
@@ -145,9 +143,7 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
     return sink_->lost(peer, LossCause::kIncompatible, found.status());
   }
   if (*found == nullptr) {  // it has not started yet
-    if (lane.soughtSince == Clock::time_point()) lane.soughtSince = now;
-    const Clock::duration pause = (now - lane.soughtSince) / kPausesPerSearch;
-    lane.nextAttempt = now + std::clamp<Clock::duration>(pause, kFirstPause, kLongestPause);
+    lane.nextAttempt = std::max<Clock::time_point>(now + kFirstPause, directory_.askAgainAt(peer));
     return;
   }
   const PeerRecord& record = (*found)->record;

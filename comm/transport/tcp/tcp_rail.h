@@ -73,7 +73,6 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     uint64_t numAcked = 0;         ///< of the writer's bytes, at the last look at the load
     Clock::time_point ackedAt{};   ///< the last look that saw progress, or when it became busy
     Clock::time_point nextAttempt{};
-    Clock::time_point soughtSince{};  ///< a peer that has not started
     Clock::duration pause{};
   };
 

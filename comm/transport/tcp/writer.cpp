@@ -16,9 +16,6 @@ constexpr std::chrono::milliseconds kConnectTimeout{1000};
 constexpr std::chrono::milliseconds kGreetingPatience{300};
 /// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
 constexpr std::chrono::milliseconds kGreetingTimeout{2700};
-/// Of the time between two looks at a connection that is being made so much counts: this process may have been busy
-/// itself, and what it waits for be there.
-constexpr std::chrono::milliseconds kLongestLook{50};
 /// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
 /// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
@@ -57,7 +54,7 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that a full socket costs no system call to wait for.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      checkedAt_(Clock::now()),
+      attended_(Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
 
 Writer::~Writer() {
@@ -173,8 +170,7 @@ void Writer::abandon(ByteView bytes) {
 }
 
 bool Writer::check(Clock::time_point now) {
-  if (state_ != State::kUp) waited_ += std::min<Clock::duration>(now - checkedAt_, kLongestLook);
-  checkedAt_ = now;
+  if (state_ != State::kUp) waited_ += attended_.look(now);
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }

@@ -12,6 +12,7 @@
 #include "comm/security/sealing.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/handshake.h"
+#include "comm/transport/tcp/attended_time.h"
 #include "comm/transport/tcp/rate_meter.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/transport.h"
@@ -97,7 +98,7 @@ class Writer final : public Poller::Handler {
   size_t written_ = 0;
 
   // Watching.
-  Clock::time_point checkedAt_;
+  AttendedTime attended_;
   Clock::duration waited_{};      ///< connecting, then greeting
   bool isSilent_ = false;         ///< in the greeting, for long
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight

@@ -373,6 +373,16 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualPiecesAtAllRanks) {
   }
 }
 
+void allReduceInPlace(Communicator& group, std::vector<float>& buffer) {
+  const Status status = group
+                            .start({.collective = Collective::kAllReduce,
+                                    .dtype = DType::kF32,
+                                    .input = {bytesOf(buffer)},
+                                    .output = {bytesOf(buffer)}})
+                            ->wait();
+  EXPECT_TRUE(status) << status.toString();
+}
+
 TEST(Collectives, RanksFarFromEachOtherSendMoreInFewerRounds) {
   constexpr size_t kShort = 32 * 1024, kLong = size_t{4} << 20;
   for (const double roundTripSeconds : {20e-6, 4e-3}) {
@@ -381,13 +391,7 @@ TEST(Collectives, RanksFarFromEachOtherSendMoreInFewerRounds) {
     ranks.run([&](int rank, Communicator& group) {
       const auto reduce = [&](size_t bytes) {
         std::vector<float> buffer(bytes / sizeof(float), static_cast<float>(rank));
-        const Status status = group
-                                  .start({.collective = Collective::kAllReduce,
-                                          .dtype = DType::kF32,
-                                          .input = {bytesOf(buffer)},
-                                          .output = {bytesOf(buffer)}})
-                                  ->wait();
-        EXPECT_TRUE(status) << status.toString();
+        allReduceInPlace(group, buffer);
         EXPECT_TRUE(std::all_of(buffer.begin(), buffer.end(), [](float value) { return value == 6; }));
       };
       for (int i = 0; i < 9; ++i) reduce(kLong);  // the ranks compare before the first and after 16 and 32 MiB
@@ -405,21 +409,12 @@ TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
   constexpr size_t kNumElements = size_t{1} << 20;
   ranks.run([&](int, Communicator& group) {
     std::vector<float> buffer(kNumElements);
-    const auto reduce = [&] {
-      const Status status = group
-                                .start({.collective = Collective::kAllReduce,
-                                        .dtype = DType::kF32,
-                                        .input = {bytesOf(buffer)},
-                                        .output = {bytesOf(buffer)}})
-                                ->wait();
-      EXPECT_TRUE(status) << status.toString();
-    };
-    reduce();  // the group learns of its hosts
+    allReduceInPlace(group, buffer);  // the group learns of its hosts
     Plan plan;
     plan.version = 1;
     plan.shares = {1, 3, 3, 3};
     group.setPlan(plan);
-    reduce();
+    allReduceInPlace(group, buffer);
   });
   // 1.5 buffers at first, then 1 + 2 shares of 10.
   const auto sent = [&](int rank) {

@@ -89,6 +89,7 @@ TEST(Directory, APeerThatIsLongAbsentIsLookedForSeldom) {
     ASSERT_EQ(*directory.find(1, Directory::TimePoint(std::chrono::milliseconds(i))), nullptr);
     if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));  // the store answers meanwhile
   }
+  EXPECT_GT(directory.askAgainAt(1), Directory::TimePoint(std::chrono::milliseconds(19'900)));
   EXPECT_GT(store.numReads, 20);
   EXPECT_LT(store.numReads, 200);  // every 5 ms would be 4000
 }

@@ -59,7 +59,7 @@ class Strangers : public testing::Test {
 
   const RailAddress& target() { return group_[0].rails().front(); }
   bool isRefused(const Stranger& stranger) {
-    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(20000));
+    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(5000));
   }
 
   NetworkGroup group_{2, 1};
