@@ -33,11 +33,6 @@ void checkUsable(const at::Tensor& tensor) {
                     ": only strided tensors can be communicated; call to_dense() first");
 }
 
-at::Tensor hostCopy(const at::Tensor& tensor) {
-  return tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true,
-                            at::MemoryFormat::Contiguous);
-}
-
 }  // namespace
 
 DType reducibleTypeOf(const at::Tensor& tensor) {
@@ -51,14 +46,15 @@ DType movableTypeOf(const at::Tensor& tensor) { return typeOf(tensor.scalar_type
 
 std::span<std::byte> Buffers::read(const at::Tensor& tensor) {
   checkUsable(tensor);
-  return keep(isDenseOnHost(tensor) ? tensor : hostCopy(tensor));
+  return keep(isDenseOnHost(tensor) ? tensor : denseCopy(tensor));
 }
 
 std::span<std::byte> Buffers::write(const at::Tensor& tensor) {
   checkUsable(tensor);
   if (isDenseOnHost(tensor)) return keep(tensor);
-  const at::Tensor copy =
-      at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+  const at::Tensor copy = tensor.is_cpu()
+                              ? at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous))
+                              : stagingOf(tensor).reserve(tensor);
   results_.emplace_back(copy, tensor.detach());
   return keep(copy);
 }
@@ -66,15 +62,38 @@ std::span<std::byte> Buffers::write(const at::Tensor& tensor) {
 std::span<std::byte> Buffers::update(const at::Tensor& tensor) {
   checkUsable(tensor);
   if (isDenseOnHost(tensor)) return keep(tensor);
-  const at::Tensor copy = hostCopy(tensor);
+  const at::Tensor copy = denseCopy(tensor);
   results_.emplace_back(copy, tensor.detach());
   return keep(copy);
 }
 
+Readiness Buffers::readiness() const {
+  if (staging_ == nullptr) return nullptr;
+  return [staging = staging_] { return staging->isFetched(); };
+}
+
 void Buffers::finish() {
   const at::NoGradGuard noGrad;
-  for (auto& [from, to] : results_) to.copy_(from);
+  for (auto& [from, to] : results_) {
+    if (to.is_cpu()) {
+      to.copy_(from);
+    } else {
+      staging_->deliver(from, to);
+    }
+  }
   results_.clear();
+}
+
+Staging& Buffers::stagingOf(const at::Tensor& tensor) {
+  if (staging_ == nullptr) staging_ = std::make_shared<Staging>(tensor.device());
+  const at::Device device = staging_->stream().device();
+  TORCH_CHECK_VALUE(tensor.device() == device, "agspeed: tensors of one call are on ", device, " and on ",
+                    tensor.device(), ": move them to one device");
+  return *staging_;
+}
+
+at::Tensor Buffers::denseCopy(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor.detach().clone(at::MemoryFormat::Contiguous) : stagingOf(tensor).fetch(tensor);
 }
 
 std::span<std::byte> Buffers::keep(const at::Tensor& dense) {

@@ -192,8 +192,8 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
   const at::Tensor& tensor = single(tensors, name);
   TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
   Buffers buffers;
-  const OperationOptions options = timed(::c10d::kUnsetTimeout);
   const Pieces bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};
+  const OperationOptions options = optionsOf(buffers, ::c10d::kUnsetTimeout);
   const FlightFacts flight{.name = isSend ? "send" : "receive",
                            .sequence = ++sequence_,
                            .dtype = movableTypeOf(tensor),
@@ -313,12 +313,13 @@ Communicator& ProcessGroup::communicator() const {
   return *communicator_;
 }
 
-OperationOptions ProcessGroup::timed(std::chrono::milliseconds timeout) const {
-  return {.timeout = timeout == ::c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout};
+OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const {
+  return {.timeout = timeout == ::c10d::kUnsetTimeout || timeout == kNoTimeout ? options_->timeout : timeout,
+          .readiness = buffers.readiness()};
 }
 
 ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::milliseconds timeout) {
-  const OperationOptions own = timed(timeout);
+  OperationOptions own = optionsOf(prepared.buffers, timeout);
   CollectiveCall& call = prepared.call;
   const FlightFacts flight{.name = toString(call.collective),
                            .sequence = ++sequence_,
@@ -328,7 +329,7 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::
                            .timeout = own.timeout};
   const Pieces input = call.input, output = call.output;
   WorkFacts facts{getRank(), prepared.type, sequence_, flight.name, std::move(prepared.results), ring_};
-  OperationHandle operation = communicator().start(std::move(call), own);
+  OperationHandle operation = communicator().start(std::move(call), std::move(own));
   ring_->add(flight, input, output, operation);
   // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
   if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&

@@ -94,7 +94,7 @@ class ProcessGroup final : public ::c10d::Backend {
                                                const std::string& name, c10::intrusive_ptr<Options> options);
 
   Communicator& communicator() const;
-  OperationOptions timed(std::chrono::milliseconds timeout) const;
+  OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
   TorchWork start(PreparedCall prepared, std::chrono::milliseconds timeout);
   TorchWork startMessage(bool isSend, Tensors& tensors, int rank, int tag);
   TorchWork handOut(c10::intrusive_ptr<Work> work);

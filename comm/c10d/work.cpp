@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/work.h"
 
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <utility>
 
 namespace agspeed::comm {
@@ -11,7 +14,7 @@ namespace agspeed::comm {
 Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers)
     : ::c10d::Work(facts.rank, facts.type), facts_(std::move(facts)), state_(std::make_shared<State>(facts_.ring)) {
   state_->operations = std::move(operations);
-  state_->buffers.push_back(std::move(buffers));
+  state_->add(std::move(buffers));
 }
 
 Work::~Work() {
@@ -20,7 +23,7 @@ Work::~Work() {
 
 void Work::absorb(Work& other) {
   std::move(other.state_->operations.begin(), other.state_->operations.end(), std::back_inserter(state_->operations));
-  std::move(other.state_->buffers.begin(), other.state_->buffers.end(), std::back_inserter(state_->buffers));
+  for (Buffers& buffers : other.state_->buffers) state_->add(std::move(buffers));
   other.state_->operations.clear();
   other.state_->buffers.clear();
   facts_.results.insert(facts_.results.end(), other.facts_.results.begin(), other.facts_.results.end());
@@ -56,6 +59,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   }
   const Status& status = state_->finish();
   TORCH_CHECK_WITH(DistBackendError, status.isOk(), status.message());
+  state_->join();
   return true;
 }
 
@@ -66,10 +70,16 @@ void Work::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   const std::lock_guard lock(futureMutex_);
   if (future_ == nullptr) {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    std::vector<c10::Device> devices;
+    for (const auto& staging : state_->stagings) devices.push_back(staging->stream().device());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::move(devices));
     whenDone(state_, 0, [state = state_, future = future_, results = facts_.results] {
       const Status& status = state->finish();
       if (status.isOk()) {
+        // The future takes what the current stream does for what makes its value.
+        std::optional<c10::StreamGuard> guard;
+        if (!state->stagings.empty()) guard.emplace(state->stagings.front()->stream());
+        state->join();
         future->markCompleted(c10::IValue(results));
       } else {
         future->setError(
@@ -91,6 +101,15 @@ bool Work::State::areDone() const {
   return std::all_of(operations.begin(), operations.end(), [](const auto& operation) { return operation->isDone(); });
 }
 
+void Work::State::add(Buffers added) {
+  if (added.staging() != nullptr) stagings.push_back(added.staging());
+  buffers.push_back(std::move(added));
+}
+
+void Work::State::join() const {
+  for (const auto& staging : stagings) staging->join();
+}
+
 const Status& Work::State::finish() {
   const std::lock_guard lock(mutex);
   if (isFinished) return status;
@@ -101,7 +120,12 @@ const Status& Work::State::finish() {
     status = (*failed)->status();
     ring->failed(status.message());
   } else {
-    for (Buffers& each : buffers) each.finish();
+    try {
+      for (Buffers& each : buffers) each.finish();
+    } catch (const std::exception& error) {
+      status = unavailable("copying the results back failed: " + std::string(error.what()));
+      ring->failed(status.message());
+    }
   }
   buffers.clear();
   return status;

@@ -3,8 +3,9 @@
 // results may have to be copied back when they are done.
 //
 // wait() drives the engine on the calling thread, so that a short operation involves no other thread; a future is
-// completed on the engine's thread for callbacks. Results are copied back once, by whoever comes first. Thread-safety:
-// all functions, from any thread. A work that is dropped before it is done keeps its tensors until then.
+// completed on the engine's thread for callbacks. Results are copied back once, by whoever comes first; where they are
+// on a device, wait() lets the current stream wait for that, and a future its users' streams. Thread-safety: all
+// functions, from any thread. A work that is dropped before it is done keeps its tensors until then.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -60,13 +61,17 @@ class Work final : public ::c10d::Work {
     const std::shared_ptr<FlightRing> ring;
     std::vector<OperationHandle> operations;
     std::vector<Buffers> buffers;
+    std::vector<std::shared_ptr<Staging>> stagings;  ///< of buffers
     std::mutex mutex;
     bool isFinished = false;
     Status status;
 
     bool areDone() const;
+    void add(Buffers added);
     /// Requires: areDone(). Copies results back at the first call.
     const Status& finish();
+    /// Requires: finish(). The current streams go on when the results are on their devices.
+    void join() const;
   };
 
   /// Calls `action` on the thread for callbacks when the last operation is done.

@@ -5,30 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/reduce/reduce.h"
-
 namespace agspeed::comm {
-
-namespace {
-
-/// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
-void premultiply(CollectiveOperation& operation) {
-  CollectiveCall& call = operation.call;
-  if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
-  const size_t elementBytes = sizeInBytes(call.dtype);
-  const bool fitsOutput = call.collective == Collective::kAllReduce;
-  size_t size = 0;
-  for (const auto piece : call.input) size += piece.size();
-  if (!fitsOutput) operation.scaledInput.resize(size);
-  std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.data();
-  for (auto& piece : call.input) {
-    multiply(next, piece.data(), piece.size() / elementBytes, call.dtype, call.factor);
-    piece = {next, piece.size()};
-    next += piece.size();
-  }
-}
-
-}  // namespace
 
 StatusOr<std::unique_ptr<Communicator>> Communicator::create(Engine& engine, GroupOptions options) {
   const int size = engine.messenger().size(), own = engine.messenger().rank();
@@ -74,7 +51,7 @@ OperationHandle Communicator::start(CollectiveCall call, OperationOptions option
   operation->priority = options.priority;
   operation->started = Clock::now();
   operation->deadline = deadlineOf(operation->started, options);
-  premultiply(*operation);
+  operation->readiness = std::move(options.readiness);
   engine_.operationStarted();
   engine_.enqueue([this, operation] { group_->submit(operation); });
   engine_.kick();
@@ -83,15 +60,15 @@ OperationHandle Communicator::start(CollectiveCall call, OperationOptions option
 
 OperationHandle Communicator::send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options) {
   // A transfer only reads what it sends.
-  return startMessage(true, rank, tag, {const_cast<std::byte*>(bytes.data()), bytes.size()}, options);
+  return startMessage(true, rank, tag, {const_cast<std::byte*>(bytes.data()), bytes.size()}, std::move(options));
 }
 
 OperationHandle Communicator::receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
-  return startMessage(false, rank, tag, bytes, options);
+  return startMessage(false, rank, tag, bytes, std::move(options));
 }
 
 OperationHandle Communicator::receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
-  return startMessage(false, kAnyRank, tag, bytes, options);
+  return startMessage(false, kAnyRank, tag, bytes, std::move(options));
 }
 
 OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
@@ -110,6 +87,7 @@ OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, 
   operation->bytes = bytes;
   operation->started = Clock::now();
   operation->deadline = deadlineOf(operation->started, options);
+  operation->readiness = std::move(options.readiness);
   engine_.operationStarted();
   engine_.enqueue([this, operation] { group_->submit(operation); });
   engine_.kick();

@@ -25,6 +25,8 @@ struct OperationOptions {
   Clock::duration timeout = Clock::duration::zero();
   /// Operations of a lower number go first where several could.
   int priority = 0;
+  /// Where the bytes to be read come after the call: says when they are there. The operation keeps its place meanwhile.
+  Readiness readiness = nullptr;
 };
 
 class Communicator {

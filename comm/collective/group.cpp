@@ -17,6 +17,8 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{250};
 /// How often a receive from any rank looks for a message: none announces itself to a waiting thread.
 constexpr std::chrono::milliseconds kLookInterval{1};
+/// How often operations ask whether their input is there: copies from a device take some 10 us to some ms.
+constexpr std::chrono::microseconds kReadyInterval{50};
 constexpr int kAtOnce = INT32_MIN;
 constexpr int kSequenceBits = 48;
 
@@ -36,6 +38,23 @@ size_t bytesOf(const CollectiveCall& call) {
   for (const auto piece : call.input) bytes += piece.size();
   for (const auto piece : call.output) bytes += piece.size();
   return bytes;
+}
+
+/// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
+void premultiply(CollectiveOperation& operation) {
+  CollectiveCall& call = operation.call;
+  if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
+  const size_t elementBytes = sizeInBytes(call.dtype);
+  const bool fitsOutput = call.collective == Collective::kAllReduce;
+  size_t size = 0;
+  for (const auto piece : call.input) size += piece.size();
+  if (!fitsOutput) operation.scaledInput.resize(size);
+  std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.data();
+  for (auto& piece : call.input) {
+    multiply(next, piece.data(), piece.size() / elementBytes, call.dtype, call.factor);
+    piece = {next, piece.size()};
+    next += piece.size();
+  }
 }
 
 }  // namespace
@@ -173,13 +192,18 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
   messages_.push_back(operation);
   if (!failure_) return endAll(failure_);
   engine_.tickBy(operation->deadline);
-  operation->rank == kAnyRank ? findSource(*operation) : startMessage(*operation);
+  operation->rank == kAnyRank ? findSource(*operation) : enter(*operation);
 }
 
-void Group::startMessage(MessageOperation& operation) {
+void Group::enter(MessageOperation& operation) {
   auto& counts = operation.isSend ? numSent_ : numReceived_;
   operation.id = {2 * options_.id + 1, operation.tag, ++counts[{operation.rank, operation.tag}]};
   operation.peer = options_.members[static_cast<size_t>(operation.rank)];
+  startMessage(operation);
+}
+
+void Group::startMessage(MessageOperation& operation) {
+  if (!isReady(operation.readiness)) return;
   operation.isPending = true;
   operation.isSend ? engine_.messenger().send(operation) : engine_.messenger().receive(operation);
 }
@@ -193,14 +217,34 @@ void Group::findSource(MessageOperation& operation) {
     if (!engine_.messenger().isOffered(options_.members[static_cast<size_t>(rank)], id)) continue;
     firstSource_ = rank + 1;
     operation.rank = rank;
-    return startMessage(operation);
+    return enter(operation);
   }
   engine_.tickBy(Clock::now() + kLookInterval);
+}
+
+bool Group::isReady(Readiness& readiness) {
+  if (!readiness) return true;
+  const StatusOr<bool> isThere = readiness();
+  if (!isThere) {
+    fail(isThere.status());
+    return false;
+  }
+  if (*isThere) {
+    readiness = nullptr;
+  } else {
+    engine_.tickBy(Clock::now() + kReadyInterval);
+  }
+  return *isThere;
 }
 
 void Group::startWaiting() {
   if (isStarting_) return;  // the loop below goes on
   isStarting_ = true;
+  // A failure empties the list.
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    const CollectiveHandle operation = waiting_[i];
+    isReady(operation->readiness);
+  }
   while (CollectiveHandle next = takeNext()) start(next);
   isStarting_ = false;
 }
@@ -209,10 +253,12 @@ Group::CollectiveHandle Group::takeNext() {
   if (waiting_.empty()) return nullptr;
   const auto isOlder = [&](const CollectiveHandle& other) { return other->sequence < waiting_.front()->sequence; };
   auto at = waiting_.begin();
-  if (std::any_of(running_.begin(), running_.end(), isOlder)) {
+  if ((*at)->readiness || std::any_of(running_.begin(), running_.end(), isOlder)) {
     at = std::min_element(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) {
-      return std::pair(a->priority, a->sequence) < std::pair(b->priority, b->sequence);
+      return std::tuple(bool(a->readiness), a->priority, a->sequence) <
+             std::tuple(bool(b->readiness), b->priority, b->sequence);
     });
+    if ((*at)->readiness) return nullptr;
     if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.creditBytes) return nullptr;
   }
   if (!comparisons_.empty() && (*at)->sequence > comparisons_.front()->sequence) return nullptr;
@@ -222,6 +268,7 @@ Group::CollectiveHandle Group::takeNext() {
 }
 
 void Group::start(const CollectiveHandle& operation) {
+  premultiply(*operation);
   Pool& pool = poolOf(*operation);
   if (pool.idle.empty()) {
     ExecutionListener& listener = *this;
@@ -363,6 +410,7 @@ std::string Group::describe(const MessageOperation& operation) const {
 
 std::string Group::progressOf(const CollectiveOperation& operation) const {
   if (operation.execution) return " in " + operation.execution->progress();
+  if (operation.readiness) return " before its input was there";
   const CollectiveOperation* first = comparisons_.empty() ? nullptr : comparisons_.front().get();
   const bool isHeld = first && first->execution && first->sequence < operation.sequence;
   return isHeld ? " before it started, while the ranks compared their hosts: " + first->execution->progress()
@@ -402,9 +450,14 @@ Clock::time_point Group::tick(Clock::time_point now) {
   }
   for (size_t i = 0; i < messages_.size();) {
     const std::shared_ptr<MessageOperation> message = messages_[i];
-    if (message->rank == kAnyRank) findSource(*message);
+    if (message->rank == kAnyRank) {
+      findSource(*message);
+    } else if (message->readiness) {
+      startMessage(*message);
+    }
     if (i < messages_.size() && messages_[i] == message) ++i;  // else it has ended
   }
+  startWaiting();
   return next;
 }
 

@@ -4,7 +4,7 @@
 //
 // Order: operations start in the order of their priority while their bytes in flight stay below the group's credit; the
 // oldest one always may. All ranks submit in the same order, so the oldest is the same everywhere and nothing can wait
-// in a circle.
+// in a circle. One whose input is still to come (Readiness) keeps its place and lets others pass.
 //
 // Agreement: every rank hashes its calls into a chain, and bits of the chain are part of every message's name. Messages
 // of ranks whose calls differ therefore never meet; an operation that waits for long sends its last calls to the ranks
@@ -44,6 +44,7 @@ struct CollectiveOperation final : Operation {
   CollectiveCall call;
   int priority = 0;
   Clock::time_point started, deadline;
+  Readiness readiness;                 ///< null once the input is there
   std::vector<std::byte> scaledInput;  ///< of a premultiplied sum, where the output cannot hold it
   // Set by the group.
   uint64_t sequence = 0;
@@ -74,6 +75,7 @@ struct MessageOperation final : Operation, Transfer {
   bool isSend = false;
   bool isPending = false;
   Clock::time_point started, deadline;
+  Readiness readiness;  ///< null once the bytes to be sent are there
 };
 
 /// What a group is made with.
@@ -140,9 +142,14 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   /// Says how the operation runs on the hosts as far as they are known. Not part of its descriptor: other ranks may
   /// learn of their hosts before or after they give the operation its place.
   void fitToHosts(CollectiveOperation& operation) const;
+  /// Gives the message its place among those of its tag.
+  void enter(MessageOperation& operation);
+  /// Hands it to the messenger as soon as its bytes are there.
   void startMessage(MessageOperation& operation);
   /// Starts a receive from any rank if a message for it is offered.
   void findSource(MessageOperation& operation);
+  /// Whether the input is there; asks for a tick() where it is not.
+  bool isReady(Readiness& readiness);
   void startWaiting();
   CollectiveHandle takeNext();
   void start(const CollectiveHandle& operation);
@@ -162,7 +169,9 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   std::string describe(const CollectiveOperation& operation) const;
   std::string describe(const MessageOperation& operation) const;
   std::string progressOf(const CollectiveOperation& operation) const;
-  std::string progressOf(const MessageOperation&) const { return ""; }
+  std::string progressOf(const MessageOperation& operation) const {
+    return operation.readiness ? " before its bytes were there" : "";
+  }
   Status explain(const std::string& operation, Clock::time_point started, const Status& reason,
                  const std::string& progress) const;
 

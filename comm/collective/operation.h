@@ -17,6 +17,10 @@
 
 namespace agspeed::comm {
 
+/// Whether what an operation reads is in its memory by now; a failure ends its group. Asked again and again on the
+/// driver until it is.
+using Readiness = std::function<StatusOr<bool>()>;
+
 class Operation {
  public:
   using Callback = std::function<void(const Status&)>;
@@ -31,7 +35,7 @@ class Operation {
   Clock::time_point endedAt() const { return endedAt_; }
   /// Of a receive: whose message it was, by rank of the group; -1 of anything else. Requires: isDone().
   virtual int sourceRank() const { return -1; }
-  /// The same, after a round of driving without waiting if nobody else drives: for those who poll.
+  /// isDone(), after a round of driving without waiting if nobody else drives: for those who poll.
   bool poll();
   /// Drives the engine until the operation is done. Every operation ends: at its deadline at the latest.
   Status wait();

@@ -106,6 +106,63 @@ TEST(Communicator, ACallbackMayWaitForCallbacksOfLaterOperations) {
   EXPECT_EQ(numInTime, 2 * kDepth);
 }
 
+TEST(Communicator, AnOperationWhoseInputIsLateKeepsItsPlaceAndLetsOthersPass) {
+  for (const int lateRank : {0, 2}) {
+    Ranks ranks(3);
+    std::atomic<int> numWrong = 0, numPassed = 0;
+    ranks.run([&](int rank, Communicator& group) {
+      // On the late rank the input is written only when the operation after it has ended.
+      std::atomic<bool> isThere = rank != lateRank;
+      std::vector<float> late(50000, isThere ? 1.0f : -100.0f), prompt(50000, 2.0f);
+      const Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
+      const OperationHandle first = group.start(sumOf(late), {.readiness = readiness});
+      const OperationHandle second = group.start(sumOf(prompt));
+      numWrong += !second->wait();
+      numPassed += !first->isDone();
+      if (rank == lateRank) std::fill(late.begin(), late.end(), 1.0f);
+      isThere = true;
+      numWrong += !first->wait();
+      numWrong += late != std::vector<float>(50000, 3.0f) || prompt != std::vector<float>(50000, 6.0f);
+    });
+    EXPECT_EQ(numWrong, 0) << "rank " << lateRank << " is late";
+    EXPECT_GE(numPassed, 1) << "rank " << lateRank << " is late";
+  }
+}
+
+TEST(Communicator, AMessageWhoseBytesAreLateKeepsItsPlaceAmongThoseOfItsTag) {
+  Ranks ranks(2);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<float> first(100, 1.0f), second(100, 2.0f);
+    if (rank == 1) {
+      numWrong += !group.receive(0, 7, bytesOf(first))->wait() || !group.receive(0, 7, bytesOf(second))->wait();
+      numWrong += first[0] != 10.0f || second[0] != 20.0f;
+      return;
+    }
+    std::atomic<bool> isThere = false;
+    const OperationHandle late =
+        group.send(1, 7, bytesOf(first), {.readiness = [&isThere] { return StatusOr<bool>(isThere.load()); }});
+    std::fill(second.begin(), second.end(), 20.0f);
+    numWrong += !group.send(1, 7, bytesOf(second))->wait();
+    std::fill(first.begin(), first.end(), 10.0f);
+    isThere = true;
+    numWrong += !late->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Communicator, AnInputThatFailsEndsTheGroupWithItsReason) {
+  Ranks ranks(2);
+  std::atomic<int> numNamed = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<float> values(1000, 1.0f);
+    const Readiness broken = [] { return StatusOr<bool>(unavailable("device 3 is gone")); };
+    const Status status = group.start(sumOf(values), {.readiness = rank == 0 ? broken : nullptr})->wait();
+    numNamed += status.message().find("device 3 is gone") != std::string::npos;
+  });
+  EXPECT_EQ(numNamed, 2);
+}
+
 TEST(Communicator, ReceivesFromAnyRankTakeEachMessageOnceAndNameItsSource) {
   constexpr int kMessages = 20;
   for (const size_t size : {size_t{1}, size_t{20000}}) {

@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +23,8 @@ _LOADED_ONCE = ["torch", "torch.distributed", "tests.python.distributed.training
 class Ranks:
     """`size` processes. Not thread-safe; close it (or leave the with block) to end them."""
 
-    def __init__(self, size: int, **variables: str) -> None:
-        """`variables` are added to the ranks' environment."""
+    def __init__(self, size: int, prepare: Callable[[], None] | None = None, **variables: str) -> None:
+        """Each rank calls `prepare` first, a function of a module; `variables` are added to its environment."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_LOADED_ONCE)
         self.size = size
@@ -31,7 +32,7 @@ class Ranks:
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, theirs, variables), daemon=True)
+            process = context.Process(target=_serve, args=(rank, size, theirs, prepare, variables), daemon=True)
             process.start()
             self._connections.append(ours)
             self._processes.append(process)
@@ -80,13 +81,17 @@ class Ranks:
         self.close()
 
 
-def _serve(rank: int, size: int, connection: Connection, variables: dict[str, str]) -> None:
+def _serve(
+    rank: int, size: int, connection: Connection, prepare: Callable[[], None] | None, variables: dict[str, str]
+) -> None:
     os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", **variables}
     import torch
     from torch import distributed
 
     import agspeed  # noqa: F401  makes the backend known
 
+    if prepare:
+        prepare()
     torch.set_num_threads(1)
     connection.send("ready")
     while True:
