@@ -18,8 +18,27 @@ auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype
   }
 }
 
+using Values = Store::Values;
+
 std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytesOf(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// The values of `keys` where all are set, else those of its halves. `keys` is not empty.
+void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values& values) {
+  if (store.check(keys)) {
+    if (store.hasExtendedApi()) {
+      for (const auto& bytes : store.multiGet(keys)) values.emplace_back(textOf(bytes));
+    } else {
+      for (const std::string& key : keys) values.emplace_back(textOf(store.get(key)));
+    }
+  } else if (keys.size() == 1) {
+    values.emplace_back();
+  } else {
+    const auto middle = keys.begin() + std::ssize(keys) / 2;
+    readAll(store, {keys.begin(), middle}, values);
+    readAll(store, {middle, keys.end()}, values);
+  }
+}
 
 }  // namespace
 
@@ -33,14 +52,19 @@ Status TorchStore::set(const std::string& key, const std::string& value) {
 }
 
 StatusOr<std::optional<std::string>> TorchStore::tryGet(const std::string& key) {
-  return guarded("read " + key, [&]() -> std::optional<std::string> {
-    if (!store_->check({prefix_ + key})) return std::nullopt;
-    return textOf(store_->get(prefix_ + key));
-  });
+  AG_ASSIGN_OR_RETURN(Values values, reader()({key}));
+  return std::move(values.front());
 }
 
 Store::Reader TorchStore::reader() {
-  return [own = std::make_shared<TorchStore>(store_, prefix_)](const std::string& key) { return own->tryGet(key); };
+  return [store = store_, prefix = prefix_](std::vector<std::string> keys) {
+    for (std::string& key : keys) key.insert(0, prefix);
+    return guarded("read " + keys.front(), [&] {
+      Values values;
+      readAll(*store, keys, values);
+      return values;
+    });
+  };
 }
 
 StatusOr<int64_t> TorchStore::add(const std::string& key, int64_t amount) {

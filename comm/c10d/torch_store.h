@@ -19,6 +19,7 @@ class TorchStore final : public Store {
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
+  /// Keys that are all there take three requests in all where torch's store can read many at once (TCPStore).
   Reader reader() override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
 

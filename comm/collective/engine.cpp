@@ -82,6 +82,7 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
   if (isDone) return true;
   std::unique_lock lock(mutex_);
   ++numWaiting_;
+  ++numWaits_;
   if (isDriven_) messenger_.wake();  // the background thread hands over
   while (!isDone && Clock::now() < until) {
     if (isDriven_) {
@@ -96,7 +97,7 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
     isDriven_ = false;
     if (numWaiting_ > 1) handOver_.notify_all();
   }
-  --numWaiting_;
+  if (--numWaiting_ == 0 && isBackgroundAsleep_) background_.notify_one();
   lastUse_ = now();
   return isDone;
 }
@@ -188,8 +189,16 @@ bool Engine::needsBackground() const {
 
 void Engine::driveInBackground() {
   std::unique_lock lock(mutex_);
+  uint64_t numWaitsSeen = 0;
   while (!isStopping_) {
     if (isDriven_ || numWaiting_ > 0 || !needsBackground()) {
+      // Where waiting takes more than a nap, the naps of many ranks would cost a machine more than being woken does.
+      if (numWaiting_ > 0 && numWaitsSeen == numWaits_) {
+        isBackgroundAsleep_ = true;
+        background_.wait(lock, [&] { return isStopping_ || numWaiting_ == 0; });
+        isBackgroundAsleep_ = false;
+      }
+      numWaitsSeen = numWaits_;
       background_.wait_for(lock, kNap);
       continue;
     }

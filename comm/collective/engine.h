@@ -111,9 +111,11 @@ class Engine {
   // Lock order: mutex_ before the messenger's own. Never held while driving.
   std::mutex mutex_;
   std::condition_variable handOver_;    ///< waiting threads: an operation ended or nobody drives
-  std::condition_variable background_;  ///< the background thread, when the engine ends
+  std::condition_variable background_;  ///< the background thread: nobody waits any more, or the engine ends
   std::vector<std::function<void()>> actions_;
   bool isDriven_ = false;
+  uint64_t numWaits_ = 0;            ///< calls of wait() so far
+  bool isBackgroundAsleep_ = false;  ///< until nobody waits
   std::atomic<bool> hasActions_ = false;
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;

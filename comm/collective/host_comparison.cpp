@@ -44,6 +44,7 @@ CollectiveCall HostComparison::gather(int rank) {
   call.collective = Collective::kAllGather;
   call.output = splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
   call.input = {call.output[static_cast<size_t>(rank)]};
+  call.isContiguous = true;
   return call;
 }
 

@@ -11,19 +11,23 @@ namespace {
 constexpr size_t kKiB = 1024;
 /// Up to so many ranks it is quicker to send everything to everybody than to take turns.
 constexpr int kFewRanks = 8;
+/// Of a rank's piece, among many ranks: shorter ones take less time than their messages do.
+constexpr size_t kShortPiece = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 
 /// Few messages one after another for short buffers, least bytes for long ones.
-std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks) {
+std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
+  const bool hasShortPieces = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortPiece;
   switch (collective) {
     case Collective::kAllReduce:
       if (bytes <= (isFew ? 16 * kKiB : 2 * kKiB)) return isFew ? "exchange" : "doubling";
-      return !isFew && bytes <= 64 * kKiB ? "halving" : "direct";
+      return hasShortPieces ? "halving" : "direct";
     case Collective::kReduce:
       if (bytes > 32 * kKiB) return "direct";
       return isFew ? "exchange" : "binomial";
     case Collective::kBroadcast: return bytes <= 32 * kKiB ? "binomial" : "direct";
+    case Collective::kAllGather: return hasShortPieces && isContiguous ? "dissemination" : "direct";
     case Collective::kBarrier: return "dissemination";
     default: return "direct";
   }
@@ -55,7 +59,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
     break;
   }
   if (!choice.isByRule) {
-    choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks));
+    choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks, isContiguous));
     if (shares.empty()) choice.onHosts = onHosts(collective, bytes, *choice.algorithm);
   }
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;

@@ -41,13 +41,13 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   const std::optional<Lookups::Answer> answer = lookups_.ask(recordKey(rank));
   if (!answer) {
+    entry.nextTry = nextLook(*entry.askedAt, now);
     AG_RETURN_IF_ERROR(judgeStore(rank, entry, now));
     return nullptr;
   }
   entry.askedAt.reset();
   entry.isWarned = false;
-  entry.nextTry =
-      now + std::clamp<TimePoint::duration>((now - *entry.wantedSince) / kPausesPerWait, kShortestPause, kLongestPause);
+  entry.nextTry = nextLook(*entry.wantedSince, now);
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *answer);
   if (!text) return nullptr;
   StatusOr<Peer> peer = check(rank, *text);
@@ -58,6 +58,10 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   entry.peer = std::move(peer).value();
   return &*entry.peer;
+}
+
+Directory::TimePoint Directory::nextLook(TimePoint since, TimePoint now) {
+  return now + std::clamp<TimePoint::duration>((now - since) / kPausesPerWait, kShortestPause, kLongestPause);
 }
 
 Directory::TimePoint Directory::askAgainAt(int rank) const {

@@ -49,7 +49,7 @@ class Directory {
   /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store for a peer every
   /// 5 ms at first, ever more seldom the longer it is not there, and does not wait for it. The pointer stays valid.
   StatusOr<const Peer*> find(int rank, TimePoint now);
-  /// From when on the store is asked again for a peer that was not there.
+  /// When to look again for a peer that was not there, or for which the store has not answered.
   TimePoint askAgainAt(int rank) const;
 
  private:
@@ -66,6 +66,8 @@ class Directory {
     std::optional<TimePoint> askedAt;  ///< while the store has not answered
     bool isWarned = false;
   };
+  /// Ever longer from `since` on.
+  static TimePoint nextLook(TimePoint since, TimePoint now);
   Status judgeStore(int rank, Entry& entry, TimePoint now) const;
   std::string recordKey(int rank) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;

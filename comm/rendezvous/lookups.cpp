@@ -3,10 +3,10 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace agspeed::comm {
 namespace {
@@ -22,7 +22,8 @@ struct Lookups::Shared {
   const Store::Reader reader;
   std::mutex mutex;  ///< guards what follows
   std::condition_variable changed;
-  std::deque<std::string> questions;  ///< the first one is being asked
+  std::vector<std::string> questions;  ///< to be asked
+  bool isAsking = false;
   std::map<std::string, std::optional<Answer>> answers;
   bool isStopping = false;
   bool hasStopped = false;
@@ -44,7 +45,7 @@ std::optional<Lookups::Answer> Lookups::ask(const std::string& key) {
   std::unique_lock lock(shared_->mutex);
   const auto [entry, isNew] = shared_->answers.try_emplace(key);
   if (isNew) {
-    const bool isPrompt = shared_->questions.empty();
+    const bool isPrompt = shared_->questions.empty() && !shared_->isAsking;
     shared_->questions.push_back(key);
     shared_->changed.notify_all();
     if (!thread_.joinable()) thread_ = std::thread([shared = shared_] { run(shared); });
@@ -63,12 +64,15 @@ void Lookups::run(const std::shared_ptr<Shared>& shared) {
       shared->changed.wait(lock);
       continue;
     }
-    const std::string key = shared->questions.front();
+    const std::vector<std::string> keys = std::exchange(shared->questions, {});
+    shared->isAsking = true;
     lock.unlock();
-    Answer answer = shared->reader(key);
+    StatusOr<Store::Values> values = shared->reader(keys);
     lock.lock();
-    shared->answers[key] = std::move(answer);
-    shared->questions.pop_front();
+    shared->isAsking = false;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      shared->answers[keys[i]] = values ? Answer(std::move((*values)[i])) : Answer(values.status());
+    }
     shared->changed.notify_all();
   }
   shared->hasStopped = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lookups: asks a store on a thread of its own, because a store may block: its server may be stopped, and whoever
-// drives rails must not stand still with it. The thread starts with the first question.
+// drives rails must not stand still with it. The thread starts with the first question; what is asked while it waits
+// for the store goes into one request.
 //
 // Threading: one thread at a time asks. Ownership: a thread that is blocked when this is destroyed is left to itself,
 // with all that it uses.

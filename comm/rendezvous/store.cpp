@@ -43,6 +43,16 @@ Status failure(const std::string& what) { return unavailable("cannot " + what + 
 
 }  // namespace
 
+Store::Reader Store::reader() {
+  return [this](const std::vector<std::string>& keys) -> StatusOr<Values> {
+    Values values;
+    for (const std::string& key : keys) {
+      AG_ASSIGN_OR_RETURN(values.emplace_back(), tryGet(key));
+    }
+    return values;
+  };
+}
+
 Status MemoryStore::set(const std::string& key, const std::string& value) {
   const std::lock_guard lock(mutex_);
   values_[key] = value;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.h"
 
@@ -20,17 +21,18 @@ namespace agspeed::comm {
 class Store {
  public:
   static constexpr size_t kMaxValueBytes = 16384;
-  using Reader = std::function<StatusOr<std::optional<std::string>>(const std::string& key)>;
+  using Values = std::vector<std::optional<std::string>>;
+  /// The values of several keys, as by tryGet().
+  using Reader = std::function<StatusOr<Values>(const std::vector<std::string>& keys)>;
 
   virtual ~Store() = default;
   /// Replaces the value of `key`.
   virtual Status set(const std::string& key, const std::string& value) = 0;
   /// The value, or nullopt while nobody has set it. Does not wait.
   virtual StatusOr<std::optional<std::string>> tryGet(const std::string& key) = 0;
-  /// tryGet() for another thread. Where it may block, it owns what it needs and may outlive the store.
-  virtual Reader reader() {
-    return [this](const std::string& key) { return tryGet(key); };
-  }
+  /// tryGet() for another thread and for many keys at once, which one request may serve. Where it may block, it owns
+  /// what it needs and may outlive the store.
+  virtual Reader reader();
   /// Adds to the counter `key`, which starts as 0, and returns the sum. A key is a counter or a value, not both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
 };

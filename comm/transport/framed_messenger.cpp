@@ -24,7 +24,8 @@ FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> 
       transport_(std::move(transport)),
       poller_(poller),
       peerTimeout_(peerTimeout),
-      conversations_(static_cast<size_t>(size)) {
+      conversations_(static_cast<size_t>(size)),
+      isWanted_(static_cast<size_t>(size)) {
   AG_CHECK(transport_->capabilities().isAcknowledging, "messages need a transport that acknowledges");
   transport_->attach(*this);
 }
@@ -51,36 +52,47 @@ bool FramedMessenger::isAny(const Predicate& predicate) const {
                      [&](const auto& each) { return each != nullptr && predicate(*each); });
 }
 
-framed::Conversation& FramedMessenger::with(int peer) {
+framed::Conversation& FramedMessenger::conversationWith(int peer) {
   std::unique_ptr<Conversation>& conversation = conversations_[static_cast<size_t>(peer)];
   if (conversation == nullptr) {
     conversation = std::make_unique<Conversation>(framed::Pair{rank_, peer, *transport_, completions_});
-    transport_->connect(peer);
-    nextTick_ = {};
   }
   return *conversation;
 }
 
-framed::Conversation& FramedMessenger::withPeerOf(const Transfer& transfer) {
+framed::Conversation& FramedMessenger::with(int peer) {
+  Conversation& conversation = conversationWith(peer);
+  if (!isWanted_[static_cast<size_t>(peer)]) {
+    isWanted_[static_cast<size_t>(peer)] = true;
+    transport_->connect(peer);
+    nextTick_ = {};
+  }
+  return conversation;
+}
+
+void FramedMessenger::check(const Transfer& transfer) const {
   AG_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank_, std::to_string(transfer.peer));
-  return with(transfer.peer);
 }
 
 void FramedMessenger::send(Transfer& transfer) {
-  withPeerOf(transfer).send(transfer);
+  check(transfer);
+  with(transfer.peer).send(transfer);
   watch();
   completions_.tell();
 }
 
 void FramedMessenger::receive(Transfer& transfer) {
-  withPeerOf(transfer).receive(transfer);
+  check(transfer);
+  // What nobody is in a hurry for is no reason to connect: a group would else be a mesh from its start.
+  Conversation& conversation = transfer.isPatient ? conversationWith(transfer.peer) : with(transfer.peer);
+  conversation.receive(transfer);
   watch();
   completions_.tell();
 }
 
 void FramedMessenger::cancel(Transfer& transfer, const Status& reason) {
   completions_.drop(transfer);
-  with(transfer.peer).cancel(transfer);
+  conversationWith(transfer.peer).cancel(transfer);
   transfer.finished(reason);
 }
 

@@ -57,9 +57,11 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void writable(int peer) override { with(peer).writable(); }
   void lost(int peer, LossCause cause, const Status& status) override;
 
-  /// The conversation with the peer; the first use connects.
+  /// The conversation with the peer, which may not be connected.
+  framed::Conversation& conversationWith(int peer);
+  /// The same; the first use connects.
   framed::Conversation& with(int peer);
-  framed::Conversation& withPeerOf(const Transfer& transfer);
+  void check(const Transfer& transfer) const;
   /// A transfer is under way: timers must run.
   void watch();
   void tick(Clock::time_point now);
@@ -74,6 +76,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   const Clock::duration peerTimeout_;
   framed::Completions completions_;
   std::vector<std::unique_ptr<framed::Conversation>> conversations_;  ///< by rank; null until used
+  std::vector<bool> isWanted_;                                        ///< by rank: the transport was told to connect
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextLook_{};

@@ -37,7 +37,8 @@ class Transfer {
   int peer = -1;
   MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads them
-  /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive.
+  /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
+  /// and a receive does not connect to it.
   bool isPatient = false;
 
   /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may

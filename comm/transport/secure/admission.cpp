@@ -13,7 +13,8 @@ Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& di
                        claim->protection == self.protection && claim->from != claim->to &&
                        claim->from < static_cast<uint32_t>(self.size);
   if (!isForUs) return admission;
-  const StatusOr<const Peer*> peer = directory.find(static_cast<int>(claim->from), Clock::now());
+  admission.peer = static_cast<int>(claim->from);
+  const StatusOr<const Peer*> peer = directory.find(admission.peer, Clock::now());
   if (!peer) return admission;
   if (*peer == nullptr) {
     admission.verdict = Admission::Verdict::kWait;  // looked for a moment ago, before it was there
@@ -21,7 +22,6 @@ Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& di
   }
   admission.responder = Responder::answer(request, (*peer)->secret);
   if (!admission.responder) return admission;
-  admission.peer = static_cast<int>(claim->from);
   admission.verdict = Admission::Verdict::kAnswer;
   return admission;
 }

@@ -17,7 +17,7 @@ struct Admission {
     kRefuse,
   };
   Verdict verdict = Verdict::kRefuse;
-  int peer = -1;                       ///< who made the request
+  int peer = -1;                       ///< who made the request, or says so (kWait)
   std::optional<Responder> responder;  ///< kAnswer
 };
 

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kMinPlaces = 64;
 constexpr int kMaxAcceptsAtOnce = 16;
 constexpr std::chrono::milliseconds kGreetingTimeout{3000};
+constexpr std::chrono::milliseconds kLookInterval{40};
 /// Enough to recognise a stranger by.
 constexpr size_t kMagicBytes = 6;
 
@@ -48,14 +49,19 @@ void Acceptor::ready(uint32_t) {
   }
 }
 
-void Acceptor::expire(Clock::time_point now) {
+Clock::time_point Acceptor::expire(Clock::time_point now) {
   const Clock::duration looked = attended_.look(now);
   for (Pending& pending : pending_) pending.waited += looked;
   while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) refuse(pending_.begin());
-  for (auto next = pending_.begin(); next != pending_.end();) {
-    Pending& pending = *next++;
-    if (!pending.responder && pending.size == kRequestBytes) finish(pending, answer(pending));
+  Clock::time_point next = pending_.empty() ? Clock::time_point::max() : now + kLookInterval;
+  for (auto at = pending_.begin(); at != pending_.end();) {
+    Pending& pending = *at++;
+    if (pending.responder || pending.size < kRequestBytes) continue;
+    const Verdict verdict = answer(pending);
+    if (verdict == Verdict::kWait && !pending.responder) next = std::min(next, directory_.askAgainAt(pending.peer));
+    finish(pending, verdict);
   }
+  return next;
 }
 
 void Acceptor::Pending::ready(uint32_t) { acceptor.finish(*this, acceptor.read(*this)); }
@@ -76,10 +82,10 @@ Acceptor::Verdict Acceptor::read(Pending& pending) {
 
 Acceptor::Verdict Acceptor::answer(Pending& pending) {
   Admission admission = admit(pending.bytes, directory_);
+  pending.peer = admission.peer;
   if (admission.verdict != Admission::Verdict::kAnswer) {
     return admission.verdict == Admission::Verdict::kWait ? Verdict::kWait : Verdict::kRefuse;
   }
-  pending.peer = admission.peer;
   pending.responder = std::move(admission.responder);
   pending.size = 0;
   const iovec part = {const_cast<std::byte*>(pending.responder->reply().data()), kReplyBytes};

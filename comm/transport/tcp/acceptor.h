@@ -33,8 +33,8 @@ class Acceptor final : public Poller::Handler {
 
   void ready(uint32_t events) override;
   /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
-  void expire(Clock::time_point now);
-  size_t numPending() const { return pending_.size(); }
+  /// Returns: when it wants to be called again at the latest.
+  Clock::time_point expire(Clock::time_point now);
   uint64_t numRefused() const { return numRefused_; }
 
  private:
@@ -49,7 +49,7 @@ class Acceptor final : public Poller::Handler {
     Clock::duration waited{};
     std::array<std::byte, kRequestBytes> bytes{};  ///< of the request, then of the confirmation
     size_t size = 0;
-    int peer = -1;
+    int peer = -1;                       ///< once it has made its request
     std::optional<Responder> responder;  ///< once the request was answered
     std::list<Pending>::iterator self;
   };

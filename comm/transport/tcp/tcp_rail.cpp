@@ -22,6 +22,8 @@ constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kLookInterval = milliseconds(1);
 /// A connection whose peer takes nothing for so long holds up nobody else.
 constexpr Clock::duration kStuckAfter = milliseconds(100);
+/// So many connections are made at a time: with hundreds of peers more would time out waiting for each other.
+constexpr int kMaxConnecting = 8;
 /// Fewer wait for an acknowledgement that is late, not for the path.
 constexpr uint64_t kLeastBusyBytes = 8 * 1024;
 
@@ -121,19 +123,38 @@ double TcpRail::leastRoundTripSeconds(int peer) const {
 Clock::time_point TcpRail::tick(Clock::time_point now) {
   closedWriters_.clear();
   closedReaders_.clear();
-  acceptor_.expire(now);
   weigh(now);
-  Clock::time_point next = now + (acceptor_.numPending() > 0 ? kBusyTick : kIdleTick);
+  Clock::time_point next = std::min(now + kIdleTick, acceptor_.expire(now));
+  int numConnecting = 0;
   for (auto& [peer, lane] : lanes_) {
     const bool isBusy = lane.writer != nullptr && lane.writer->check(now);
-    if (lane.writer != nullptr) warnOfSmallPackets(peer, lane, now);
-    if (lane.isWanted && lane.writer == nullptr && now >= lane.nextAttempt) attempt(peer, lane, now);
-    const bool isConnecting = lane.writer != nullptr && !lane.writer->isEstablished();
-    if (isConnecting) next = std::min(next, now + kConnectingTick);
-    if (isBusy && !isConnecting) next = std::min(next, now + kBusyTick);
+    if (lane.writer == nullptr) continue;
+    warnOfSmallPackets(peer, lane, now);
+    if (!lane.writer->isEstablished()) {
+      ++numConnecting;
+    } else if (isBusy) {
+      next = std::min(next, now + kBusyTick);
+    }
+  }
+  return std::min(next, connectWanted(now, numConnecting));
+}
+
+Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnecting) {
+  Clock::time_point next = Clock::time_point::max();
+  // Every rank begins with those after it, so that not all come to the same one.
+  auto at = lanes_.upper_bound(directory_.options().rank);
+  for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
+    if (at == lanes_.end()) at = lanes_.begin();
+    Lane& lane = at->second;
+    if (!lane.isWanted || lane.writer != nullptr) continue;
+    if (now >= lane.nextAttempt) {
+      if (numConnecting >= kMaxConnecting) continue;  // a connection less is soon seen
+      attempt(at->first, lane, now);
+      if (lane.writer != nullptr) ++numConnecting;
+    }
     if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
   }
-  return next;
+  return numConnecting > 0 ? std::min(next, now + kConnectingTick) : next;
 }
 
 void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {

@@ -88,6 +88,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
   /// Looks at all connections that may be busy.
   void weigh(Clock::time_point now);
+  /// Connects to those who are wanted. Returns: when to look again at the latest.
+  Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
   void attempt(int peer, Lane& lane, Clock::time_point now);
   void warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now);
   void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);

@@ -146,6 +146,7 @@ void Writer::send(const OutgoingFrame& frame) {
 }
 
 void Writer::flush() {
+  isQuiet_ = false;
   const size_t tagSize = tagBytes(protection_);
   const ByteView parts[] = {std::span(prefix_).first(kHeaderBytes + tagSize), payload_,
                             std::span(tag_).first(payload_.empty() ? 0 : tagSize)};
@@ -174,11 +175,12 @@ bool Writer::check(Clock::time_point now) {
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }
-  if (state_ == State::kClosed) return false;
+  if (state_ == State::kClosed || isQuiet_) return false;
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
   if (numUnacknowledged == 0) {
     acknowledged({});
     if (state_ == State::kGreeting) awaitGreeting();
+    isQuiet_ = state_ == State::kUp && written_ == size_;
     return state_ != State::kUp;
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;

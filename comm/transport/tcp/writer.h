@@ -101,6 +101,7 @@ class Writer final : public Poller::Handler {
   AttendedTime attended_;
   Clock::duration waited_{};      ///< connecting, then greeting
   bool isSilent_ = false;         ///< in the greeting, for long
+  bool isQuiet_ = false;          ///< all was acknowledged at a look, and nothing written since
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;

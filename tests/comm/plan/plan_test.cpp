@@ -29,6 +29,14 @@ TEST(Plan, LongAllReducesTakeTheLeastBytesAndShortOnesTheFewestRounds) {
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 64 << 20, 4, false).algorithm->name, "direct");
 }
 
+TEST(Plan, ShortPiecesAmongManyRanksTakeFewMessages) {
+  const Plan plan;
+  EXPECT_EQ(plan.choose(Collective::kAllReduce, 1 << 20, 256, false).algorithm->name, "halving");
+  EXPECT_EQ(plan.choose(Collective::kAllReduce, 1 << 20, 16, false).algorithm->name, "direct");
+  EXPECT_EQ(plan.choose(Collective::kAllGather, 24 * 256, 256, true).algorithm->name, "dissemination");
+  EXPECT_EQ(plan.choose(Collective::kAllGather, 24 * 256, 256, false).algorithm->name, "direct");
+}
+
 TEST(Plan, TheFirstRuleThatFitsHolds) {
   Plan plan;
   plan.rules = {{Collective::kAllReduce, 100, "doubling", 0}, {Collective::kAllReduce, 1000, "halving", 4096}};

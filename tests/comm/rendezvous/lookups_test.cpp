@@ -25,6 +25,7 @@ struct Server {
   std::mutex mutex;
   std::condition_variable changed;
   bool isStopped = false;
+  std::vector<std::vector<std::string>> requests;
 
   void setStopped(bool stopped) {
     const std::lock_guard lock(mutex);
@@ -39,13 +40,14 @@ class RemoteStore final : public Store {
   explicit RemoteStore(std::shared_ptr<Server> server) : server_(std::move(server)) {}
 
   Status set(const std::string& key, const std::string& value) override { return server_->values.set(key, value); }
-  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return reader()(key); }
+  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return server_->values.tryGet(key); }
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return server_->values.add(key, amount); }
   Reader reader() override {
-    return [server = server_](const std::string& key) {
+    return [server = server_](const std::vector<std::string>& keys) {
       std::unique_lock lock(server->mutex);
+      server->requests.push_back(keys);
       server->changed.wait(lock, [&] { return !server->isStopped; });
-      return server->values.tryGet(key);
+      return server->values.reader()(keys);
     };
   }
 
@@ -103,6 +105,26 @@ TEST_F(StoppedServer, HoldsUpNoDestructor) {
     EXPECT_EQ(lookups.ask("key"), std::nullopt);
   }
   server_->setStopped(false);  // the thread left behind ends
+}
+
+TEST_F(StoppedServer, GetsInOneRequestWhatWasAskedWhileItDidNotAnswer) {
+  server_->setStopped(true);
+  Lookups lookups(store_.reader());
+  const std::vector<std::string> keys = {"a", "b", "c", "d"};
+  const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+  const auto numRequests = [&] {
+    const std::lock_guard lock(server_->mutex);
+    return server_->requests.size();
+  };
+  EXPECT_EQ(lookups.ask(keys[0]), std::nullopt);
+  while (numRequests() == 0 && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  for (const std::string& key : keys) EXPECT_EQ(lookups.ask(key), std::nullopt);
+  server_->setStopped(false);
+  for (const std::string& key : keys) {
+    while (!lookups.ask(key) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  }
+  ASSERT_EQ(numRequests(), 2u);
+  EXPECT_EQ(server_->requests[1], std::vector<std::string>(keys.begin() + 1, keys.end()));
 }
 
 TEST(Lookups, EveryQuestionIsAnswered) {

@@ -11,7 +11,7 @@ namespace agspeed::comm {
 struct FakeTransport : Transport {
   const Capabilities& capabilities() const override { return can; }
   void attach(Sink& to) override { sink = &to; }
-  void connect(int) override {}
+  void connect(int peer) override { wanted.push_back(peer); }
   bool canSend(int) const override { return room > 0; }
   void send(int, const OutgoingFrame& frame) override {
     --room;
@@ -23,7 +23,8 @@ struct FakeTransport : Transport {
 
   Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
-  int room = 100;  ///< frames that it still takes
+  int room = 100;           ///< frames that it still takes
+  std::vector<int> wanted;  ///< peers to connect to
   std::vector<OutgoingFrame> sent;
   std::vector<ByteView> abandoned;
 };

@@ -218,5 +218,28 @@ TEST(Credits, AreTakenUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
   EXPECT_FALSE(sender.take(60000));
 }
 
+TEST_F(FramedMessengerTest, APatientReceiveDoesNotConnectUntilThePeerSpeaks) {
+  Parcel notice(kPeer, {1, 0, 1}, 100);
+  notice.isPatient = true;
+  messenger->receive(notice);
+  messenger->progress({});
+  EXPECT_THAT(transport->wanted, ElementsAre());
+  const FrameHeader header = part(notice.id, 100, 0, 100);
+  transport->sink->place(kPeer, header);
+  transport->sink->arrived(kPeer, header);
+  EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
+  EXPECT_TRUE(messenger->progress({}));
+  EXPECT_EQ(notice.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, AnotherReceiveConnectsOnce) {
+  Parcel first(kPeer, {1, 0, 1}, 100), second(kPeer, {1, 0, 2}, 100);
+  messenger->receive(first);
+  messenger->receive(second);
+  EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
+  messenger->cancel(first, unavailable("the test ends"));
+  messenger->cancel(second, unavailable("the test ends"));
+}
+
 }  // namespace
 }  // namespace agspeed::comm
