@@ -2,6 +2,7 @@
 #include "comm/transport/striped/striped.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,10 @@ using std::chrono::milliseconds;
 /// Messages from this size on are finished at their sender by the acknowledgement, so it must not be late.
 constexpr uint64_t kLargeMessageBytes = 64 * 1024;
 constexpr uint64_t kMaxBytesDue = 256 * 1024;
+/// A slow rail is used as long as a frame takes less than this share's inverse of what it takes on a quick one: at a
+/// tenth of the others' rate it carries a frame at a time.
+constexpr double kMuchSooner = 0.6;
+constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each other too badly to wait by them
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);
@@ -99,7 +104,23 @@ bool Striped::canSend(int rank) const {
   if (found == peers_.end() || found->second.stage == Stage::kDead) return false;
   const Peer& peer = found->second;
   return peer.numToResend == 0 && peer.outstanding.size() < ReceiveWindow::kFrames &&
-         std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->canSend(rank); });
+         std::any_of(
+             rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->canSend(rank); }) &&
+         !isFullOneWorthWaitingFor(peer, rank);
+}
+
+bool Striped::isFullOneWorthWaitingFor(const Peer& peer, int rank) const {
+  const auto isFull = [&](size_t rail) { return peer.isUp[rail] && !rails_[rail]->canSend(rank); };
+  double soonest = std::numeric_limits<double>::max(), soonestOfFull = soonest;
+  bool isAnyFull = false;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) isAnyFull = isAnyFull || isFull(rail);
+  if (!isAnyFull) return false;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) {
+    if (!peer.isUp[rail]) continue;
+    double& least = isFull(rail) ? soonestOfFull : soonest;
+    least = std::min(least, rails_[rail]->delaySeconds(rank, capabilities_.segmentBytes));
+  }
+  return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }
 
 int Striped::chooseRail(const Peer& peer, int rank, size_t size) const {
@@ -197,6 +218,7 @@ Clock::time_point Striped::tick(Clock::time_point now) {
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
+    if (rails_.size() > 1 && canSend(rank)) sink_->writable(rank);  // the rail that was waited for may be gone
     const bool isBusy = !peer.outstanding.empty() || peer.received.next() > peer.acknowledged;
     if (isBusy || peer.downSince != Clock::time_point()) next = std::min(next, now + kAcknowledgeAfter);
   }

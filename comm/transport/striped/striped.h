@@ -109,6 +109,8 @@ class Striped final : public Transport {
 
   Peer& peerOf(int peer);
   int chooseRail(const Peer& peer, int rank, size_t size) const;
+  /// Whether a rail that is full now would still deliver a frame much sooner than any that is not.
+  bool isFullOneWorthWaitingFor(const Peer& peer, int rank) const;
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
   void resend(int rank, Peer& peer);
   static void handBack(Peer& peer, int rail);

@@ -13,6 +13,12 @@ constexpr uint64_t kLeastBytes = 32 * 1024;
 constexpr double kLongSeconds = 30e-3;
 constexpr uint64_t kLeastBytesOfLong = 8 * 1024;
 constexpr double kWeight = 0.25;
+/// What is shown while little is under way tells of a path that has recovered only where it is so many times the rate
+/// known: a shaper lets short bursts through at any rate. Then the rate grows by this factor at a time.
+constexpr double kRecovered = 8;
+constexpr double kGrowth = 1.1;
+constexpr double kBestSeconds = 0.1;
+constexpr double kWeightOfWorse = 0.02;  ///< in the rate of the better times
 
 }  // namespace
 
@@ -24,9 +30,22 @@ void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, doub
     if (numBytes < (seconds < kLongSeconds ? kLeastBytes : kLeastBytesOfLong)) return;
     const double rate = static_cast<double>(numBytes) / seconds;
     bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kWeight * (rate - bytesPerSecond_) : rate;
+    lookForBest(seconds, static_cast<double>(numBytes));
+  } else if (numBytes >= kLeastBytesOfLong && static_cast<double>(numBytes) > kRecovered * bytesPerSecond_ * seconds) {
+    bytesPerSecond_ *= kGrowth;
   }
   since_ = now;
   ackedBefore_ = numAcked;
+}
+
+void RateMeter::lookForBest(double seconds, double numBytes) {
+  seconds_ += seconds;
+  numBytes_ += numBytes;
+  if (seconds_ < kBestSeconds) return;
+  const double rate = numBytes_ / seconds_;
+  const double weight = bestBytesPerSecond_ == 0 ? 1 : rate > bestBytesPerSecond_ ? kWeight : kWeightOfWorse;
+  bestBytesPerSecond_ += weight * (rate - bestBytesPerSecond_);
+  seconds_ = numBytes_ = 0;
 }
 
 }  // namespace agspeed::comm::tcp

@@ -20,11 +20,19 @@ class RateMeter {
 
   /// Lately; 0 when not known yet.
   double bytesPerSecond() const { return bytesPerSecond_; }
+  /// In the better times of late, when nothing else than the path held it up: over a tenth of a second, in which bursts
+  /// weigh little; 0 when not known yet.
+  double bestBytesPerSecond() const { return bestBytesPerSecond_; }
 
  private:
+  void lookForBest(double seconds, double numBytes);
+
   Clock::time_point since_;
   uint64_t ackedBefore_ = 0;
   double bytesPerSecond_ = 0;
+  double seconds_ = 0;  ///< and what was acknowledged in them, since the last time that was long enough
+  double numBytes_ = 0;
+  double bestBytesPerSecond_ = 0;
 };
 
 }  // namespace agspeed::comm::tcp

@@ -157,6 +157,18 @@ void Socket::avoidBbr() const {
 
 void Socket::limitUnsent(int numBytes) const { setOption(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, numBytes); }
 
+void Socket::limitHeld(int numBytes) const {
+  static const bool canBeLifted = [this] {
+    int lock = 0;
+    socklen_t size = sizeof lock;
+    return getsockopt(descriptor_, SOL_SOCKET, SO_BUF_LOCK, &lock, &size) == 0;
+  }();
+  if (!canBeLifted) return;
+  // The kernel doubles the size, as it counts what it needs around the bytes; of large writes that is little.
+  numBytes > 0 ? setOption(descriptor_, SOL_SOCKET, SO_SNDBUF, numBytes / 2)
+               : setOption(descriptor_, SOL_SOCKET, SO_BUF_LOCK, 0);
+}
+
 Moved Socket::read(std::span<const iovec> parts) const {
   msghdr message = messageOf(parts);
   return movedBy(recvmsg(descriptor_, &message, 0));

@@ -68,6 +68,9 @@ class Socket {
   void avoidBbr() const;
   /// Bytes that may wait in the kernel beyond those in flight before the socket counts as full.
   void limitUnsent(int numBytes) const;
+  /// Bytes that the kernel takes, sent or not, until some are acknowledged; 0: as many as it sees fit. Nothing changes
+  /// where the kernel could not lift the limit again (before Linux 5.15).
+  void limitHeld(int numBytes) const;
 
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;

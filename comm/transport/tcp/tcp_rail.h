@@ -36,8 +36,9 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   const std::string& device() const { return options_.device; }
   /// Connections refused because they did not prove to be peers.
   uint64_t numRefused() const { return acceptor_.numRefused(); }
-  /// What its connections carry together while several have something to carry; 0 when not known.
-  double bytesPerSecond() const { return load_.rate.bytesPerSecond(); }
+  /// What its connections carry together while several have something to carry that no slow peer holds up; 0 when not
+  /// known.
+  double bytesPerSecond() const { return load_.rate.bestBytesPerSecond(); }
   /// The least seen so far; 0 when not known.
   double leastRoundTripSeconds(int peer) const;
   /// The kernel says that the interface lost or regained its carrier.

@@ -76,6 +76,7 @@ class Writer final : public Poller::Handler {
   void measureRate(Clock::time_point now, size_t numUnacknowledged);
   void keepFilled();
   void limitUnsent();
+  void limitHeld();
 
   Poller& poller_;
   Socket socket_;
@@ -106,6 +107,7 @@ class Writer final : public Poller::Handler {
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
+  int heldBytes_ = 0;     ///< limit of both together; 0: none
   double unsentSeconds_;  ///< for how long that shall last
   Vitals vitals_;
   RateMeter rate_;

@@ -56,6 +56,35 @@ TEST_F(RateMeterTest, FollowsAPathThatChanges) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 2e6);
 }
 
+TEST_F(RateMeterTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMostly) {
+  rest(1);
+  for (int i = 0; i < 20; ++i) {
+    carry(110, 25'000);
+    carry(220, 10'000);
+  }
+  EXPECT_GT(meter_.bestBytesPerSecond(), 2.0e7);
+  EXPECT_LT(meter_.bestBytesPerSecond(), 2.6e7);
+  EXPECT_LT(meter_.bytesPerSecond(), 1.2e7);
+}
+
+TEST_F(RateMeterTest, SingleFramesTellThatASlowPathHasRecovered) {
+  const auto carryFrames = [this](int count) {
+    for (int i = 0; i < count; ++i) {
+      rest(2);
+      acked_ += 16384;
+      rest(1);
+    }
+  };
+  rest(1);
+  carry(600, 200);
+  ASSERT_NEAR(meter_.bytesPerSecond(), 2e5, 4e4);
+  carryFrames(8);  // a burst
+  EXPECT_LT(meter_.bytesPerSecond(), 5e5);
+  carryFrames(40);
+  EXPECT_GT(meter_.bytesPerSecond(), 1.5e6);
+  EXPECT_LT(meter_.bytesPerSecond(), 16.4e6);
+}
+
 TEST_F(RateMeterTest, FollowsAPathThatBecameTooSlowToCarryMuchBetweenPauses) {
   rest(1);
   carry(100, 25'000);

@@ -49,5 +49,22 @@ TEST(Socket, OtherCongestionControlIsKept) {
   EXPECT_EQ(congestionControlOf(socket), "reno");
 }
 
+TEST(Socket, ALimitOfWhatTheKernelHoldsCanBeLifted) {
+  const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto option = [&](int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    getsockopt(socket.descriptor(), SOL_SOCKET, name, &value, &size);
+    return value;
+  };
+  if (option(SO_BUF_LOCK) < 0) GTEST_SKIP() << "this kernel (before Linux 5.15) cannot lift such limits";
+  const int before = option(SO_SNDBUF);
+  socket.limitHeld(before / 2);
+  EXPECT_EQ(option(SO_SNDBUF), before / 2);
+  EXPECT_NE(option(SO_BUF_LOCK), 0);
+  socket.limitHeld(0);
+  EXPECT_EQ(option(SO_BUF_LOCK), 0) << "the kernel may give it more again";
+}
+
 }  // namespace
 }  // namespace agspeed::comm::tcp

@@ -27,12 +27,13 @@ struct Observer final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader& header) override { return std::span(memory).first(header.length); }
   void arrived(int, const FrameHeader& header) override { numbers.push_back(header.number); }
   void acknowledged(int, uint64_t token) override { tokens.push_back(token); }
-  void writable(int) override {}
+  void writable(int) override { ++numWritable; }
   void lost(int, LossCause, const Status& status) override { failure = status.message(); }
 
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   std::vector<uint64_t> numbers;
   std::vector<uint64_t> tokens;
+  int numWritable = 0;
   std::string failure;
 };
 
@@ -106,6 +107,29 @@ TEST_F(StripedTest, AFullRailIsLeftOut) {
   EXPECT_EQ(rails_[1]->sent.size(), 3u);
   rails_[1]->room = 0;
   EXPECT_FALSE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
+  rails_[0]->secondsPerByte = 1e-7;
+  rails_[0]->room = 0;
+  rails_[1]->secondsPerByte = 3e-6;
+  EXPECT_FALSE(striped_->canSend(kPeer));
+  rails_[1]->secondsPerByte = 1.5e-7;
+  EXPECT_TRUE(striped_->canSend(kPeer));
+  rails_[0]->secondsPerByte = 1e-8;  // much sooner, but by two milliseconds
+  EXPECT_TRUE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
+  rails_[0]->secondsPerByte = 1e-7;
+  rails_[0]->room = 0;
+  rails_[1]->secondsPerByte = 3e-6;
+  ASSERT_FALSE(striped_->canSend(kPeer));
+  lose(0, LossCause::kStalled);
+  EXPECT_TRUE(striped_->canSend(kPeer));
+  sink_.numWritable = 0;
+  striped_->tick(Clock::now());
+  EXPECT_EQ(sink_.numWritable, 1);
 }
 
 TEST_F(StripedTest, AcknowledgedFramesAreDone) {
