@@ -15,7 +15,8 @@ namespace {
 
 /// Shorter ones tell little of rates.
 constexpr size_t kLargeBytes = size_t{4} << 20;
-/// Intervals double up to this many bytes: hosts change seldom.
+/// After so many comparisons the intervals between them double up to so many bytes: hosts change seldom.
+constexpr int kNumSoon = 8;
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 
 /// Of the way of a message, what its sender and receiver take.
@@ -35,7 +36,7 @@ bool HostComparison::isDueBefore(const CollectiveCall& call) {
   if (numBytes >= kLargeBytes) numBytes_ += numBytes;
   if (numBytes_ < nextAt_) return false;
   nextAt_ = numBytes_ + interval_;
-  interval_ = std::min(2 * interval_, kLongestInterval);
+  if (++numDue_ > kNumSoon) interval_ = std::min(2 * interval_, kLongestInterval);
   return true;
 }
 
@@ -49,16 +50,15 @@ CollectiveCall HostComparison::gather(int rank) {
 }
 
 std::vector<uint32_t> HostComparison::shares() {
-  std::vector<double>& latest = compared_.emplace_back();
+  std::vector<double> latest;
   for (const Told& told : gathered_) latest.push_back(told.bytesPerSecond);
+  if (*std::min_element(latest.begin(), latest.end()) > 0) compared_.push_back(std::move(latest));
   if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
   if (compared_.size() < kNumComparisons) return {};
   std::vector<double> rates(gathered_.size(), 0);  // as shares of the highest, by the comparison that says most
   for (const std::vector<double>& told : compared_) {
-    const auto [least, most] = std::minmax_element(told.begin(), told.end());
-    for (size_t rank = 0; rank < rates.size(); ++rank) {
-      rates[rank] = std::max(rates[rank], *least > 0 ? told[rank] / *most : 1);
-    }
+    const double most = *std::max_element(told.begin(), told.end());
+    for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], told[rank] / most);
   }
   return sharesFor(rates);
 }
@@ -82,7 +82,7 @@ std::optional<NetworkMeasurement> HostComparison::network() const {
     farthest = std::max(farthest, told.roundTripSeconds);
   }
   network.latencySeconds = farthest / 2 + kSecondsInRanks;
-  return network.bytesPerSecond > 0 ? std::optional(network) : std::nullopt;
+  return network;
 }
 
 std::string HostComparison::describeRates() const {

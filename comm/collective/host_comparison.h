@@ -6,10 +6,10 @@
 //
 // How fast each can send: an all-reduce cut into equal pieces waits for its slowest host, which has to send 2 (p - 1) /
 // p of the buffer like all others; whoever owns a smaller piece sends less (comm/plan/shares.h). Told every now and
-// then. A rank's rate is the sum of what its rails carry while several of their connections have something to carry.
-// In an all-reduce that waits for a slow host all ranks send as much per second; but the slow host's rails are busy all
-// the time, the others' are quick and rest. That is a rough measure, and unequal pieces cost equal hosts dearly: a host
-// counts as slow only where several comparisons in a row agree.
+// then. A rank's rate is the sum of what its rails carry in the better of the times in which several of their
+// connections have something to carry: in an all-reduce that waits for a slow host all ranks send as much per second,
+// but the slow host's rails are busy all the time, the others' are quick and rest. That is a rough measure, and unequal
+// pieces cost equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
 //
 // How far they are from each other: short all-reduces take another algorithm where messages take long and bytes do not,
 // or the other way round (comm/plan/cost_model.h). As many comparisons have to be behind.
@@ -60,8 +60,9 @@ class HostComparison {
   };
 
   std::vector<Told> gathered_;                 ///< by rank
-  std::vector<std::vector<double>> compared_;  ///< by comparison, the latest last: the rates; 0: not known
+  std::vector<std::vector<double>> compared_;  ///< the rates of those that knew all, the latest last
   bool isFirst_ = true;
+  int numDue_ = 0;
   uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
 };
 
