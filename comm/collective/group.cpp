@@ -242,6 +242,7 @@ void Group::startWaiting() {
   isStarting_ = true;
   // A failure empties the list.
   for (size_t i = 0; i < waiting_.size(); ++i) {
+    if (!waiting_[i]->readiness) continue;
     const CollectiveHandle operation = waiting_[i];
     isReady(operation->readiness);
   }

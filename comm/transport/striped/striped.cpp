@@ -218,7 +218,8 @@ Clock::time_point Striped::tick(Clock::time_point now) {
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
-    if (rails_.size() > 1 && canSend(rank)) sink_->writable(rank);  // the rail that was waited for may be gone
+    // The rail that was waited for may be gone; what it carried is not acknowledged.
+    if (rails_.size() > 1 && !peer.outstanding.empty() && canSend(rank)) sink_->writable(rank);
     const bool isBusy = !peer.outstanding.empty() || peer.received.next() > peer.acknowledged;
     if (isBusy || peer.downSince != Clock::time_point()) next = std::min(next, now + kAcknowledgeAfter);
   }

@@ -33,14 +33,6 @@ constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< with each look at the connection, every 10 ms
 
-/// What a kernel holds beyond a round trip's bytes stands in queues of the path, its own shaper's and the receiver's,
-/// where all that comes later waits behind it and what is too much is dropped. So it holds what the path carries in two
-/// round trips and a moment; on paths that carry more than a fixed amount meanwhile the kernel knows better.
-constexpr double kHeldRoundTrips = 2;
-constexpr double kHeldSeconds = 3e-3;
-constexpr double kMinHeldBytes = 32 * 1024;
-constexpr double kMaxHeldBytes = 512 * 1024;
-
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
@@ -196,7 +188,7 @@ bool Writer::check(Clock::time_point now) {
   measureRate(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
-  limitHeld();
+  if (held_.follow(rate_.bytesPerSecond(), vitals_.leastRoundTripSeconds)) socket_.limitHeld(held_.bytes());
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
   if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = vitals_.bytesAcked;
@@ -252,17 +244,6 @@ void Writer::limitUnsent() {
       static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
-}
-
-void Writer::limitHeld() {
-  const double rate = rate_.bytesPerSecond();
-  if (rate == 0) return;
-  const double wanted =
-      std::max(kMinHeldBytes, rate * (kHeldRoundTrips * vitals_.leastRoundTripSeconds + kHeldSeconds));
-  const int numBytes = wanted > kMaxHeldBytes ? 0 : static_cast<int>(wanted);
-  const bool isNear = numBytes > 0 && heldBytes_ > 0 && numBytes > heldBytes_ / 2 && numBytes < heldBytes_ * 2;
-  if (isNear || numBytes == heldBytes_) return;
-  socket_.limitHeld(heldBytes_ = numBytes);
 }
 
 uint64_t Writer::numUnderWay() const {

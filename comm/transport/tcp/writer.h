@@ -13,6 +13,7 @@
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/handshake.h"
 #include "comm/transport/tcp/attended_time.h"
+#include "comm/transport/tcp/held_limit.h"
 #include "comm/transport/tcp/rate_meter.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/transport.h"
@@ -76,7 +77,6 @@ class Writer final : public Poller::Handler {
   void measureRate(Clock::time_point now, size_t numUnacknowledged);
   void keepFilled();
   void limitUnsent();
-  void limitHeld();
 
   Poller& poller_;
   Socket socket_;
@@ -107,8 +107,8 @@ class Writer final : public Poller::Handler {
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
-  int heldBytes_ = 0;     ///< limit of both together; 0: none
   double unsentSeconds_;  ///< for how long that shall last
+  HeldLimit held_;        ///< of both together
   Vitals vitals_;
   RateMeter rate_;
   uint64_t numBytes_ = 0;

@@ -122,8 +122,9 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
 
 TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
   rails_[0]->secondsPerByte = 1e-7;
-  rails_[0]->room = 0;
+  rails_[0]->room = 1;
   rails_[1]->secondsPerByte = 3e-6;
+  send(1);
   ASSERT_FALSE(striped_->canSend(kPeer));
   lose(0, LossCause::kStalled);
   EXPECT_TRUE(striped_->canSend(kPeer));

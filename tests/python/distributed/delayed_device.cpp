@@ -15,7 +15,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -224,7 +226,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return streamOf(std::exchange(currentStream, stream.id()));
   }
-  bool queryStream(const c10::Stream& stream) const override { return markIn(stream.id())->isPassed(); }
   void synchronizeStream(const c10::Stream& stream) const override { markIn(stream.id())->wait(); }
   void synchronizeDevice(c10::DeviceIndex) const override {
     for (size_t i = 0; i < kNumStreams; ++i) markIn(static_cast<c10::StreamId>(i))->wait();
