@@ -57,6 +57,13 @@ void Greeter::ready(uint32_t) {
   }
 }
 
+void Greeter::readAll() {
+  for (auto next = pending_.begin(); next != pending_.end();) {
+    Pending& pending = *next++;
+    finish(pending, read(pending));
+  }
+}
+
 void Greeter::expire(Clock::time_point now) {
   while (!pending_.empty() && pending_.front().deadline < now) pending_.pop_front();
   for (auto next = pending_.begin(); next != pending_.end();) {

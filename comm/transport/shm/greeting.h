@@ -45,6 +45,8 @@ class Greeter final : public Poller::Handler {
   ~Greeter();
 
   void ready(uint32_t events) override;
+  /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
+  void readAll();
   /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
   void expire(Clock::time_point now);
   size_t numPending() const { return pending_.size(); }

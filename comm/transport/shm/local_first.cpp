@@ -76,7 +76,9 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
     return;
   }
   if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
-  if (routeOf(peer) == route) sink_->lost(peer, cause, status);
+  if (route == Route::kNetwork) local_->takeIn(peer);
+  // Corrupted: what it sends is lost, whichever way it is reached.
+  if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 
 }  // namespace agspeed::comm::shm

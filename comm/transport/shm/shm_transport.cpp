@@ -143,9 +143,15 @@ void ShmTransport::accepted(int peer, Arrival arrival) {
 // --- Losing a peer
 // ----------------------------------------------------------------------------------------------------
 
+void ShmTransport::takeIn(int peer) {
+  greeter_.readAll();
+  const Lane& lane = laneOf(peer);
+  while (lane.inbox != nullptr && lane.inbox->read() == Inbox::Outcome::kSomething) continue;
+}
+
 void ShmTransport::gone(Lane& lane) {
   // What it wrote and read before it went still counts.
-  while (lane.inbox != nullptr && lane.inbox->read() == Inbox::Outcome::kSomething) continue;
+  takeIn(lane.peer);
   if (lane.stage == Stage::kUp) lane.outbox->advance();
   if (lane.stage == Stage::kUp) return fail(lane, LossCause::kClosed, "its process has ended");
   // It came and went before it was reached; the attempt to reach it will tell.
@@ -154,8 +160,8 @@ void ShmTransport::gone(Lane& lane) {
 }
 
 void ShmTransport::fail(Lane& lane, LossCause cause, const std::string& why) {
-  if (lane.stage == Stage::kLost) return;
-  lane.stage = Stage::kLost;
+  if (lane.stage == Stage::kLost || (lane.stage == Stage::kUnreachable && cause == LossCause::kUnreachable)) return;
+  lane.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
   lane.initiator.reset();
   lane.ring.reset();
   retire(std::move(lane.outgoing));

@@ -40,6 +40,9 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
 
   const Capabilities& capabilities() const override;
   void attach(Sink& sink) override { sink_ = &sink; }
+  /// Takes in all that the peer has written so far: who ends may have been accepted and read by nobody yet.
+  void takeIn(int peer);
+
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
@@ -54,6 +57,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
     kWanted,
     kGreeting,  ///< connected, the request was sent
     kUp,
+    kUnreachable,  ///< it may reach this rank all the same
     kLost
   };
   /// Both directions of a pair.

@@ -24,6 +24,8 @@ constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each ot
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);
+/// What a process sent before it ended may still stand in this kernel: it is read between ticks.
+constexpr int kQuietTicks = 3;
 /// For rails that lose frames without saying so: when a frame counts as lost, doubled each time.
 constexpr Clock::duration kFirstResend = milliseconds(30);
 constexpr Clock::duration kLongestResend = milliseconds(2000);
@@ -215,6 +217,7 @@ Clock::time_point Striped::tick(Clock::time_point now) {
   for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
   for (auto& [rank, peer] : peers_) {
     if (peer.stage == Stage::kDead) continue;
+    ++peer.numQuietTicks;
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
@@ -245,7 +248,7 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
     return unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(options_.rank) + ": " +
                        why + " (last: " + peer.lastFailure + ")");
   };
-  if (count(LossCause::kRefused) == std::ssize(peer.causes)) {
+  if (count(LossCause::kRefused) == std::ssize(peer.causes) && peer.numQuietTicks >= kQuietTicks) {
     const std::string why = "its process has ended: nobody listens there any more";
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }
@@ -310,6 +313,7 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
   const bool isPlaced = header.length == 0 || placement.number == header.number;
   placement = {};
   if (header.epoch != options_.epoch || peer.stage == Stage::kDead) return;
+  peer.numQuietTicks = 0;
   takeAcknowledgement(rank, peer, header.acknowledged);
   if (header.number == 0) return;
   if (!peer.received.isWanted(header.number)) {
@@ -403,7 +407,10 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
     return;
   }
   const Clock::time_point now = Clock::now();
-  if (peer.downSince == Clock::time_point()) peer.downSince = now;
+  if (peer.downSince == Clock::time_point()) {
+    peer.downSince = now;
+    peer.numQuietTicks = 0;
+  }
   judge(rank, peer, now);
 }
 

@@ -5,7 +5,8 @@
 //
 // A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
 // receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
-// ended), when no rail has led to it for peerTimeout, or for connectTimeout where nobody was ever found.
+// ended) and what it sent before has been taken in, when no rail has led to it for peerTimeout, or for connectTimeout
+// where nobody was ever found.
 //
 // Acknowledgements travel in every header; of their own they are sent when a large message is complete, when many bytes
 // are waiting for one, and after a while. One thread at a time; owns its rails.
@@ -103,6 +104,7 @@ class Striped final : public Transport {
     bool wasFound = false;          ///< somebody was there, if only to close the connection
     std::vector<bool> isUp;
     Clock::time_point downSince{};  ///< when the last rail was lost, or the peer first wanted
+    int numQuietTicks = 0;          ///< since then, or since something last arrived
     bool isWarned = false;
     std::string lastFailure;
   };

@@ -142,6 +142,55 @@ TEST(NetworkMessenger, SaysHowItIsConnected) {
   EXPECT_EQ(group[0].describe(), "opportunistic over 2 rails: 127.0.0.1, 127.0.0.2");
 }
 
+struct EndingCase {
+  const char* name;
+  bool sharesMemory;
+  bool isConnectedBefore;  ///< both ways; else only the rank that ends has connected
+};
+
+class EndingRanks : public testing::TestWithParam<EndingCase> {};
+
+TEST_P(EndingRanks, AreHeardToTheEnd) {
+  constexpr uint32_t kMessages = 60;
+  constexpr size_t kBytes = 1000;
+  NetworkGroup group(2, 1, [](NetworkOptions& options) { options.sharesMemory = GetParam().sharesMemory; });
+  if (GetParam().isConnectedBefore) {
+    ASSERT_EQ(group.exchange(10, 1000, freshSeed()), "");
+  }
+  std::vector<std::unique_ptr<Parcel>> sends, receives;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    sends.push_back(std::make_unique<Parcel>(0, MessageId{7, i, 0}, kBytes));
+    sends.back()->storage[i] = std::byte{9};
+    group[1].send(*sends.back());
+    if (i == 0) ASSERT_TRUE(group.drive([&] { return !group[1].hasUnsent(); }));
+  }
+  // From now on rank 0 does nothing until rank 1 has ended.
+  for (int i = 0; i < 10'000 && group[1].hasUnsent(); ++i) group[1].progress(Clock::now() + milliseconds(1));
+  ASSERT_FALSE(group[1].hasUnsent());
+  group.destroy(1);
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    receives.push_back(std::make_unique<Parcel>(1, MessageId{7, i, 0}, kBytes));
+    group[0].receive(*receives.back());
+  }
+  const auto isDone = [](const auto& parcel) { return parcel->numFinished > 0; };
+  ASSERT_TRUE(group.drive([&] { return std::all_of(receives.begin(), receives.end(), isDone); }));
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    ASSERT_TRUE(receives[i]->status) << "message " << i << ": " << receives[i]->status.toString();
+    EXPECT_EQ(receives[i]->storage, sends[i]->storage) << "message " << i;
+  }
+  Parcel never(1, {8, 8, 8}, 100);
+  group[0].receive(never);
+  ASSERT_TRUE(group.drive([&] { return never.numFinished > 0; }, milliseconds(3000)));
+  EXPECT_THAT(never.status.message(), HasSubstr("its process has ended"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, EndingRanks,
+                         testing::Values(EndingCase{"NetworkOneWay", false, false},
+                                         EndingCase{"NetworkBothWays", false, true},
+                                         EndingCase{"MemoryOneWay", true, false},
+                                         EndingCase{"MemoryBothWays", true, true}),
+                         [](const auto& info) { return info.param.name; });
+
 struct FaultCase {
   const char* name;
   FaultPlan plan;

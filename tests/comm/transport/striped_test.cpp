@@ -218,6 +218,16 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   lose(1, LossCause::kClosed);
   EXPECT_EQ(sink_.failure, "");
   lose(1, LossCause::kRefused);
+  const auto numTicksUntilLost = [&] {
+    int numTicks = 0;
+    while (sink_.failure.empty() && numTicks < 100) striped_->tick(Clock::now()), ++numTicks;
+    return numTicks;
+  };
+  striped_->tick(Clock::now());
+  striped_->tick(Clock::now());
+  EXPECT_EQ(sink_.failure, "") << "what it sent before may not have been read";
+  rails_[0]->sink->arrived(kPeer, incoming(1, 0));
+  EXPECT_EQ(numTicksUntilLost(), 3) << "since something arrived";
   EXPECT_THAT(sink_.failure, HasSubstr("rank 1 is lost to rank 0: its process has ended"));
   EXPECT_FALSE(striped_->canSend(kPeer));
 }
