@@ -199,7 +199,8 @@ void Striped::abandon(int rank, ByteView bytes) {
 bool Striped::isFlushed() const {
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
          std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-           return entry.second.numToResend == 0 || entry.second.stage == Stage::kDead;
+           const Peer& peer = entry.second;
+           return peer.stage == Stage::kDead || (peer.numToResend == 0 && !isAcknowledgementDue(peer));
          });
 }
 
@@ -322,21 +323,25 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
     return acknowledge(rank, peer);
   }
   if (!isPlaced) return;  // a later attempt is on its way
-  peer.received.add(header.number);
   counters_.rails[static_cast<size_t>(rail)].numBytesReceived += header.length;
-  const bool isDue = isAcknowledgementDue(peer, header);
+  countIn(peer, header);
   sink_->arrived(rank, header);
   // What the sink has sent meanwhile carried the acknowledgement.
-  if (isDue && peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
+  if (isAcknowledgementDue(peer)) acknowledge(rank, peer);
 }
 
-bool Striped::isAcknowledgementDue(Peer& peer, const FrameHeader& header) const {
+void Striped::countIn(Peer& peer, const FrameHeader& header) {
+  peer.received.add(header.number);
   peer.bytesDue += header.length;
   if (header.total >= kLargeMessageBytes && header.offset + header.length == header.total) {
     peer.lastDue = std::max(peer.lastDue, header.number);
     if (peer.firstDue == 0) peer.firstDue = header.number;
   }
-  return peer.bytesDue >= kMaxBytesDue || (peer.firstDue != 0 && peer.received.next() > peer.firstDue);
+}
+
+bool Striped::isAcknowledgementDue(const Peer& peer) {
+  const bool isSomebodyWaiting = peer.firstDue != 0 && peer.received.next() > peer.firstDue;
+  return peer.received.next() > peer.acknowledged && (isSomebodyWaiting || peer.bytesDue >= kMaxBytesDue);
 }
 
 void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
@@ -368,6 +373,7 @@ void Striped::writable(int rail, int rank) {
   peer.isUp[static_cast<size_t>(rail)] = true;
   resend(rank, peer);
   if (peer.numToResend == 0) sink_->writable(rank);
+  if (isAcknowledgementDue(peer)) acknowledge(rank, peer);
 }
 
 /// A rail is up again: what it carried when it stalled and nothing else has carried since is its own.

@@ -126,8 +126,9 @@ class Striped final : public Transport {
   void arrived(int rail, int rank, const FrameHeader& header);
   void writable(int rail, int rank);
   void lost(int rail, int rank, LossCause cause, const Status& status);
-  /// Counts a frame in; whether an acknowledgement is due now.
-  bool isAcknowledgementDue(Peer& peer, const FrameHeader& header) const;
+  static void countIn(Peer& peer, const FrameHeader& header);
+  /// Whether its sender may be waiting for what could not be said yet.
+  static bool isAcknowledgementDue(const Peer& peer);
 
   std::vector<std::unique_ptr<Transport>> rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;

@@ -184,6 +184,22 @@ TEST_F(StripedTest, AFrameArrivesOnce) {
   EXPECT_EQ(striped_->counters().numDuplicates, 1u);
 }
 
+TEST_F(StripedTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
+  for (FakeRail* rail : rails_) rail->room = 0;
+  FrameHeader end = incoming(1);
+  end.length = 1000;
+  end.total = end.length + (end.offset = 200'000);
+  rails_[0]->sink->place(kPeer, end);
+  rails_[0]->sink->arrived(kPeer, end);
+  EXPECT_FALSE(striped_->isFlushed()) << "the sender of a large message waits for it";
+  rails_[1]->room = 1;
+  rails_[1]->sink->writable(kPeer);
+  ASSERT_EQ(rails_[1]->sent.size(), 1u);
+  EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kAck);
+  EXPECT_EQ(rails_[1]->sent.back().header.acknowledged, 2u);
+  EXPECT_TRUE(striped_->isFlushed());
+}
+
 TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {
   EXPECT_EQ(rails_[0]->sink->place(kPeer, incoming(1, 0)).size(), 100u);
   EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
