@@ -3,12 +3,15 @@
 //
 //   small messages  are copied and sent at once; the send is finished. The receiver keeps those that nobody waits for
 //                   yet; it grants each peer a window of them and takes credit back as they find receives.
-//   large messages  (64 KiB and more, or small ones beyond the credit) wait until their receiver asks for them, so that
-//                   they go straight into its memory and never block what it wants sooner. Sent from the caller's
-//                   memory; finished when acknowledged.
+//   medium ones     (80 to 192 KiB, as most segments of operations) are sent at once, too, from the caller's memory;
+//                   finished when acknowledged.
+//   large ones      (all others, and those beyond the credit) wait until their receiver asks for them, so that they go
+//                   straight into its memory and never block what it wants sooner. From the caller's memory; finished
+//                   when acknowledged.
 //
 // A receiver asks for a large message when it starts to receive; a sender that was not asked yet announces itself, so
-// that a receiver which expects another length can say so. Control frames go before small messages, small before large.
+// that a receiver which expects another length can say so. Control frames go before small messages, small before
+// others.
 //
 // A peer that transfers wait for and that says nothing is asked whether it is alive (pulse.h), and given up when its
 // process does not answer for the time that options allow; it is told so, should it come back.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Credits: how many bytes of small messages may be under way between two ranks before they have found their receives,
-// in each direction. Every frame tells its receiver how many of its bytes have. Knows no frames; not thread-safe.
+// Credits: how many bytes may be under way between two ranks that nobody has asked for, before they have found their
+// receives, in each direction. Every frame tells its receiver how many of its bytes have. Knows no frames; not
+// thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,17 @@
 
 namespace agspeed::comm::framed {
 
-/// Messages of this size and larger ones wait to be asked for; they need no credit.
+/// Messages of this size and larger ones are sent from the caller's memory.
 constexpr uint64_t kLargeBytes = 64 * 1024;
+/// Large ones of these sizes take what asking costs, about two messages' time, for a good part of their own. They are
+/// as long as most segments of an operation. Those little beyond 64 KiB, what a kernel sends at once, have a short end
+/// that waits behind other connections' bytes; measured, they are better asked for.
+constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 192 * 1024;
+
+/// Whether a message may be sent before it is asked for, where there is credit.
+constexpr bool mayBeUnasked(uint64_t bytes) {
+  return bytes < kLargeBytes || (bytes >= kLeastUnasked && bytes <= kMostUnasked);
+}
 
 class Credits {
  public:
@@ -20,10 +30,12 @@ class Credits {
   /// Whether a message may be sent now; it then counts.
   bool take(uint64_t bytes) {
     const uint64_t cost = bytes + kMessageCost;
-    if (sent_ - consumedThere_ + cost > kWindowBytes) return false;
+    if (sent_ + cost > consumedThere_ + kWindowBytes) return false;
     sent_ += cost;
     return true;
   }
+  /// A message that counted is not sent, or not to its end.
+  void giveBack(uint64_t bytes) { sent_ -= bytes + kMessageCost; }
   /// The peer says how much has found its receives, ever; frames may overtake each other.
   void returned(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
 

@@ -18,7 +18,7 @@ bool Receives::expect(Transfer& transfer, Incoming& message) {
   message.total = transfer.bytes.size();
   const auto announced = announced_.find(transfer.id);
   if (announced == announced_.end()) {
-    if (message.total >= kLargeBytes) ask(transfer.id, message);
+    if (!mayBeUnasked(message.total)) ask(transfer.id, message);
     return true;
   }
   const uint64_t length = announced->second;
@@ -75,7 +75,7 @@ std::span<std::byte> Receives::place(const FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
     const bool isKept =
-        header.kind == FrameKind::kEager && header.total < kLargeBytes && !discarded_.contains(header.id);
+        header.kind == FrameKind::kEager && mayBeUnasked(header.total) && !discarded_.contains(header.id);
     if (!isKept) return {};
     found = incoming_.try_emplace(header.id).first;
     found->second.total = header.total;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Receives: matches what comes from one peer with who waits for it, by name.
 //
-//   small messages   placed where their receive wants them; those that nobody waits for yet are kept
-//   large messages   asked for when their receive is started, or when they are announced after that
+//   small and medium messages   placed where their receive wants them; those that nobody waits for yet are kept
+//   large messages              asked for when their receive is started, or when they are announced after that
 //
 // What is cancelled or has another length than its receive is thrown away when it comes. Not thread-safe; the pair, the
 // sends (for answers) and the credits outlive it.
@@ -51,7 +51,7 @@ class Receives {
   /// A message on its way in, or waited for: it has a buffer or a transfer.
   struct Incoming {
     Transfer* transfer = nullptr;         ///< null while nobody waits for it
-    std::unique_ptr<std::byte[]> buffer;  ///< of a small message that came first
+    std::unique_ptr<std::byte[]> buffer;  ///< of a message that came first
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isAsked = false;

@@ -41,6 +41,13 @@ void Sends::start(Transfer& transfer) {
     return pair_.completions.add(transfer, {});
   }
   const auto asked = asked_.find(transfer.id);
+  const bool isMedium = total >= kLargeBytes && mayBeUnasked(total);
+  if (asked == asked_.end() && isMedium && credits_.take(total)) {
+    large_.push_back(&add(transfer.id, transfer.bytes));
+    large_.back()->kind = FrameKind::kEager;
+    large_.back()->transfer = &transfer;
+    return;
+  }
   if (asked == asked_.end()) {
     Outgoing& message = add(transfer.id, transfer.bytes);
     message.transfer = &transfer;
@@ -135,6 +142,7 @@ bool Sends::cancel(Transfer& transfer) {
     unasked_.erase(unasked);
   }
   std::erase(large_, &*found);
+  if (found->kind == FrameKind::kEager) credits_.giveBack(found->bytes.size());
   found->transfer = nullptr;
   found->isWhollySent = true;
   if (found->numUnacknowledged == 0) messages_.erase(found);

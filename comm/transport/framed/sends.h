@@ -3,10 +3,12 @@
 //
 //   small messages   finished at once: the transport copies them within send(), or a copy waits here until it is
 //                    acknowledged
-//   large messages   (kLargeBytes and more, or small ones beyond the credit) announced, unless the peer has asked for
-//                    them; sent from the caller's memory when it does, finished when acknowledged
+//   medium messages  sent at once from the caller's memory, finished when acknowledged
+//   large messages   (and others beyond the credit) announced, unless the peer has asked for them; sent from the
+//   caller's
+//                    memory when it does, finished when acknowledged
 //
-// Control frames go before small messages, small before large. Not thread-safe; the pair and the credits outlive it.
+// Control frames go before small messages, small before others. Not thread-safe; the pair and the credits outlive it.
 #pragma once
 
 #include <cstdint>
@@ -79,9 +81,9 @@ class Sends {
   std::list<Outgoing> messages_;
   std::deque<Control> control_;
   std::deque<Outgoing*> small_;  ///< to be sent, first first
-  std::deque<Outgoing*> large_;
-  ById<Outgoing*> unasked_;  ///< announced, not asked for
-  ById<uint64_t> asked_;     ///< lengths that the peer asked for before the send was started
+  std::deque<Outgoing*> large_;  ///< and medium ones, also first first
+  ById<Outgoing*> unasked_;      ///< announced, not asked for
+  ById<uint64_t> asked_;         ///< lengths that the peer asked for before the send was started
 };
 
 }  // namespace agspeed::comm::framed

@@ -140,6 +140,52 @@ TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLarg
   messenger->cancel(receive, unavailable("the test ends"));
 }
 
+TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEndsWhenAcknowledged) {
+  Parcel parcel(kPeer, {1, 2, 1}, framed::kLeastUnasked);
+  messenger->send(parcel);
+  ASSERT_EQ(transport->sent.size(), 2u) << "frames of at most 64 KiB";
+  EXPECT_EQ(transport->sent[0].header.kind, FrameKind::kEager);
+  EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
+  for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+    EXPECT_EQ(parcel.numFinished, 0);
+    transport->sink->acknowledged(kPeer, frame.token);
+    messenger->progress({});
+  }
+  EXPECT_EQ(parcel.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
+  std::vector<std::unique_ptr<Parcel>> parcels;
+  const auto sendNext = [&] {
+    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, framed::kMostUnasked));
+    transport->sent.clear();
+    messenger->send(*parcels.back());
+  };
+  do sendNext();
+  while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kAnnounce));
+  EXPECT_EQ(parcels.size(), framed::Credits::kWindowBytes / framed::kMostUnasked + 1);
+  messenger->cancel(*parcels.front(), unavailable("enough"));
+  sendNext();
+  EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
+  for (const auto& parcel : parcels) {
+    if (parcel->numFinished == 0) messenger->cancel(*parcel, unavailable("the test ends"));
+  }
+}
+
+TEST_F(FramedMessengerTest, AMediumMessageThatComesFirstIsKeptForItsReceive) {
+  const size_t total = framed::kLeastUnasked;
+  arrive(part({1, 2, 1}, total, 0, 60'000), std::byte{1});
+  Parcel parcel(kPeer, {1, 2, 1}, total);
+  messenger->receive(parcel);
+  EXPECT_THAT(sentKinds(), ElementsAre()) << "nobody asks for what comes unasked";
+  arrive(part(parcel.id, total, 60'000, total - 60'000), std::byte{2});
+  messenger->progress({});
+  EXPECT_EQ(parcel.numFinished, 1);
+  EXPECT_EQ(parcel.storage.front(), std::byte{1});
+  EXPECT_EQ(parcel.storage.back(), std::byte{2});
+}
+
 TEST_F(FramedMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
   Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), unasked(kPeer, {1, 2, 3}, kLarge);
   arrive(part(arrived.id, 10, 0, 10), std::byte{7});
