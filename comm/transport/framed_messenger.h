@@ -3,7 +3,7 @@
 //
 //   small messages  are copied and sent at once; the send is finished. The receiver keeps those that nobody waits for
 //                   yet; it grants each peer a window of them and takes credit back as they find receives.
-//   medium ones     (80 to 192 KiB, as most segments of operations) are sent at once, too, from the caller's memory;
+//   medium ones     (80 to 128 KiB, as most segments of operations) are sent at once, too, from the caller's memory;
 //                   finished when acknowledged.
 //   large ones      (all others, and those beyond the credit) wait until their receiver asks for them, so that they go
 //                   straight into its memory and never block what it wants sooner. From the caller's memory; finished
