@@ -11,10 +11,10 @@ namespace agspeed::comm::framed {
 
 /// Messages of this size and larger ones are sent from the caller's memory.
 constexpr uint64_t kLargeBytes = 64 * 1024;
-/// Large ones of these sizes, as most segments of operations have, take what asking costs, about two messages' time, for
-/// a good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end that
-/// waits behind other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow one does
-/// better with what it asks for. Both measured.
+/// Large ones of these sizes, as most segments of operations have, take what asking costs, about two messages' time,
+/// for a good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end
+/// that waits behind other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow one
+/// does better with what it asks for. Both measured.
 constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 128 * 1024;
 
 /// Whether a message may be sent before it is asked for, where there is credit.
