@@ -28,10 +28,10 @@ enum class FrameKind : uint8_t {
   kData = 1,      ///< bytes of a message that was asked for
   kAnnounce = 2,  ///< a message waits to be asked for
   kReady = 3,     ///< its receiver waits: send it
-  kCredit = 4,    ///< the receiver's small messages have found their receives
+  kCredit = 4,    ///< the receiver's messages of kind kEager have found their receives
   kVoid = 5,      ///< takes the place of a frame whose message was cancelled
   kAck = 6,       ///< only what every header says: what was received
-  kEager = 7,     ///< bytes of a small message, sent without being asked for
+  kEager = 7,     ///< bytes of a message that is sent without being asked for
   kPing = 8,      ///< asks for an answer: is the receiver's process alive?
   kPong = 9,      ///< the answer
   kGone = 10,     ///< the other answer: its sender has given the receiver up
@@ -39,6 +39,9 @@ enum class FrameKind : uint8_t {
 
 constexpr size_t kHeaderBytes = 72;
 constexpr uint32_t kMaxPayloadBytes = 256 * 1024;
+/// Messages of this size and larger ones are sent from the caller's memory; it is the caller's again, and the message
+/// finished, when all of it is acknowledged.
+constexpr uint64_t kLargeMessageBytes = 64 * 1024;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kVoid;
@@ -50,7 +53,7 @@ struct FrameHeader {
   uint64_t number = 0;        ///< counts the frames from sender to receiver from 1 on; 0: not counted, may get lost
   uint32_t attempt = 0;       ///< how often the frame was sent before
   uint64_t acknowledged = 0;  ///< the sender of this frame has received all frames with lower numbers
-  uint64_t consumed = 0;      ///< bytes of small messages from the receiver of this frame that found their receives
+  uint64_t consumed = 0;      ///< bytes of kEager from the receiver of this frame that found their receives
 };
 
 void encodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out);

@@ -7,35 +7,41 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "comm/transport/frame_format.h"
+
 namespace agspeed::comm::framed {
 
-/// Messages of this size and larger ones are sent from the caller's memory.
-constexpr uint64_t kLargeBytes = 64 * 1024;
-/// Large ones of these sizes, as most segments of operations have, take what asking costs, about two messages' time,
-/// for a good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end
-/// that waits behind other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow one
-/// does better with what it asks for. Both measured.
+/// Large messages of these sizes, as most segments of operations have, take what asking costs, about two messages'
+/// time, for a good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short
+/// end that waits behind other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow
+/// one does better with what it asks for. Both measured. The two ends must agree on these, as on the format of frames
+/// (PeerRecord::kVersion).
 constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 128 * 1024;
 
 /// Whether a message may be sent before it is asked for, where there is credit.
 constexpr bool mayBeUnasked(uint64_t bytes) {
-  return bytes < kLargeBytes || (bytes >= kLeastUnasked && bytes <= kMostUnasked);
+  return bytes < kLargeMessageBytes || (bytes >= kLeastUnasked && bytes <= kMostUnasked);
 }
 
 class Credits {
  public:
   static constexpr uint64_t kWindowBytes = 4 * 1024 * 1024;
+  /// Of it, what large messages may take: those of an operation that the peer has not called must not hold up others'
+  /// small ones.
+  static constexpr uint64_t kWindowOfLarge = kWindowBytes / 2;
 
   // --- what this rank sends
 
   /// Whether a message may be sent now; it then counts.
   bool take(uint64_t bytes) {
     const uint64_t cost = bytes + kMessageCost;
-    if (sent_ + cost > consumedThere_ + kWindowBytes) return false;
+    const uint64_t window = bytes < kLargeMessageBytes ? kWindowBytes : kWindowOfLarge;
+    if (sent_ + cost > consumedThere_ + window) return false;
     sent_ += cost;
     return true;
   }
-  /// A message that counted is not sent, or not to its end.
+  /// A message that counted was cancelled. If it arrives all the same, the peer counts it, too: the window is then
+  /// larger by as much.
   void giveBack(uint64_t bytes) { sent_ -= bytes + kMessageCost; }
   /// The peer says how much has found its receives, ever; frames may overtake each other.
   void returned(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }

@@ -36,12 +36,12 @@ Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
 
 void Sends::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  if (total < kLargeBytes && credits_.take(total)) {
+  if (total < kLargeMessageBytes && credits_.take(total)) {
     startSmall(transfer);
     return pair_.completions.add(transfer, {});
   }
   const auto asked = asked_.find(transfer.id);
-  const bool isMedium = total >= kLargeBytes && mayBeUnasked(total);
+  const bool isMedium = total >= kLargeMessageBytes && mayBeUnasked(total);
   if (asked == asked_.end() && isMedium && credits_.take(total)) {
     large_.push_back(&add(transfer.id, transfer.bytes));
     large_.back()->kind = FrameKind::kEager;

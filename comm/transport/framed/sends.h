@@ -4,9 +4,8 @@
 //   small messages   finished at once: the transport copies them within send(), or a copy waits here until it is
 //                    acknowledged
 //   medium messages  sent at once from the caller's memory, finished when acknowledged
-//   large messages   (and others beyond the credit) announced, unless the peer has asked for them; sent from the
-//   caller's
-//                    memory when it does, finished when acknowledged
+//   large messages   announced, as are others beyond the credit, unless the peer has asked for them; sent from the
+//                    caller's memory when it does, finished when acknowledged
 //
 // Control frames go before small messages, small before others. Not thread-safe; the pair and the credits outlive it.
 #pragma once

@@ -10,6 +10,11 @@ namespace {
 
 /// Shorter payloads are copied sooner than read from another process.
 constexpr size_t kLeastOfferedBytes = 16 * 1024;
+/// Its payload stays where it lies until it is acknowledged.
+bool isLarge(const OutgoingFrame& frame) {
+  return frame.header.kind == FrameKind::kData || frame.header.total >= kLargeMessageBytes;
+}
+
 /// A long payload goes on in parts of this size, so that its reader copies while its writer does.
 constexpr size_t kPartBytes = 32 * 1024;
 
@@ -18,7 +23,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 void Outbox::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
   // Small messages never wait for the peer to read them where they lie.
-  if (mayOffer_ && frame.header.kind == FrameKind::kData && frame.payload.size() >= kLeastOfferedBytes) {
+  if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kLeastOfferedBytes) {
     ring_.offer(frame.header, frame.payload);
     await(frame);
   } else {
@@ -38,7 +43,7 @@ void Outbox::start(const OutgoingFrame& frame) {
   numStreamed_ = numFirst;
   if (isWhole) return endCopy();
   stream();
-  if (streamed_ && frame.header.kind == FrameKind::kEager) keepRest();
+  if (streamed_ && !isLarge(frame)) keepRest();
 }
 
 void Outbox::keepRest() {
@@ -132,7 +137,7 @@ void Outbox::askToBeWoken() {
   // Not for every frame: the end of a large message is what somebody waits for.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
     const FrameHeader& header = sent.frame.header;
-    return header.kind == FrameKind::kData && header.offset + header.length == header.total;
+    return isLarge(sent.frame) && header.offset + header.length == header.total;
   });
   if (last != awaited_.end()) position = std::min(position, last->end);
   ring_.wakeAt(position);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outbox: frames to one peer through a ring. Small payloads are copied into it; large ones are offered where they lie,
 // for the peer to read them once, or, where it cannot read them, copied part by part as the ring has room. The payload
-// of a small message (kEager) is its sender's again after send(). A frame with a token is acknowledged when the peer
+// of a small message is its sender's again after send(). A frame with a token is acknowledged when the peer
 // has read it.
 //
 // One thread at a time. Calls Sink::acknowledged and Sink::writable from advance() and send() only.

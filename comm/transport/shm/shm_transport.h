@@ -7,7 +7,8 @@
 // system call. Frames are not sealed: nobody but processes of the same user, proven to be of the job, has the memory.
 //
 // Reports for a peer: writable() once it is reached; lost() as unreachable when it cannot be reached this way at all
-// (it is on another host, say), with another cause when it was reached and is gone. Both are final.
+// (it is on another host, say), with another cause when it was reached and is gone, or what it sends is corrupted. Both
+// are final but for that.
 //
 // Memory per pair of ranks: two rings (264 KiB), however much is under way. One thread at a time; poller and directory
 // outlive the transport.

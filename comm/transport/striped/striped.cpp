@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Messages from this size on are finished at their sender by the acknowledgement, so it must not be late.
-constexpr uint64_t kLargeMessageBytes = 64 * 1024;
 constexpr uint64_t kMaxBytesDue = 256 * 1024;
 /// A slow rail is used as long as a frame takes less than this share's inverse of what it takes on a quick one: at a
 /// tenth of the others' rate it carries a frame at a time.
@@ -200,7 +198,8 @@ bool Striped::isFlushed() const {
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
          std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
            const Peer& peer = entry.second;
-           return peer.stage == Stage::kDead || (peer.numToResend == 0 && !isAcknowledgementDue(peer));
+           const bool isReached = std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end();
+           return peer.stage == Stage::kDead || (peer.numToResend == 0 && !(isReached && isAcknowledgementDue(peer)));
          });
 }
 
@@ -408,6 +407,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   }
   // An acknowledgement may have been on it.
   peer.acknowledged = 1;
+  peer.firstDue = peer.lastDue;
   if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end()) {
     resend(rank, peer);
     return;

@@ -198,6 +198,12 @@ TEST_F(StripedTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
   EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kAck);
   EXPECT_EQ(rails_[1]->sent.back().header.acknowledged, 2u);
   EXPECT_TRUE(striped_->isFlushed());
+  rails_[0]->room = 1;
+  lose(1, LossCause::kClosed);
+  EXPECT_FALSE(striped_->isFlushed()) << "it may have been lost with its rail";
+  rails_[0]->sink->writable(kPeer);
+  EXPECT_EQ(rails_[0]->sent.back().header.acknowledged, 2u);
+  EXPECT_TRUE(striped_->isFlushed());
 }
 
 TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {

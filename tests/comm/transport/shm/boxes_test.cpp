@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An outbox and an inbox on one ring, driven in turns: every frame arrives unchanged or was withdrawn, is acknowledged
 // once, and nothing is read or written after it was abandoned.
+#include "comm/transport/framed/credits.h"
 #include "comm/transport/shm/inbox.h"
 #include "comm/transport/shm/outbox.h"
 
@@ -170,6 +171,19 @@ TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
   }
   drive();
   for (uint64_t each = 1; each <= number; ++each) EXPECT_EQ(receiver.placed.at(each), expected) << "message " << each;
+}
+
+TEST_P(Boxes, ALargeMessageThatNobodyAskedForIsReadWhereItLiesAndItsSenderWoken) {
+  const std::vector<std::byte> payload(framed::kMostUnasked, std::byte{3});
+  outbox->send(frameOf(payload, 1, FrameKind::kEager));
+  if (canRead()) EXPECT_EQ(counters.numCopiedBytes, 0u);
+  EXPECT_FALSE(outbox->isFlushed()) << "its memory is needed until it is read";
+  outbox->askToBeWoken();
+  bell.setSleeping(true);
+  counters.numRings = 0;
+  drive();
+  EXPECT_EQ(receiver.placed.at(1), payload);
+  EXPECT_GT(counters.numRings, 0u) << "its sender waits for the end";
 }
 
 INSTANTIATE_TEST_SUITE_P(Reading, CopyingBoxes, testing::Values(false));
