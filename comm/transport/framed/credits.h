@@ -11,11 +11,10 @@
 
 namespace agspeed::comm::framed {
 
-/// Large messages of these sizes, as most segments of operations have, take what asking costs, about two messages'
-/// time, for a good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short
-/// end that waits behind other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow
-/// one does better with what it asks for. Both measured. The two ends must agree on these, as on the format of frames
-/// (PeerRecord::kVersion).
+/// Medium messages, as most segments of operations are: asking would cost about two messages' time, a good part of
+/// their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end that waits behind
+/// other connections' bytes; longer ones are pieces for ranks of unequal hosts, of which the slow one does better with
+/// what it asks for. The two ends must agree on these bounds, as on the format of frames (PeerRecord::kVersion).
 constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 128 * 1024;
 
 /// Whether a message may be sent before it is asked for, where there is credit.
@@ -26,16 +25,16 @@ constexpr bool mayBeUnasked(uint64_t bytes) {
 class Credits {
  public:
   static constexpr uint64_t kWindowBytes = 4 * 1024 * 1024;
-  /// Of it, what large messages may take: those of an operation that the peer has not called must not hold up others'
+  /// Of it, what medium messages may take: those of an operation that the peer has not called must not hold up others'
   /// small ones.
-  static constexpr uint64_t kWindowOfLarge = kWindowBytes / 2;
+  static constexpr uint64_t kWindowOfMedium = kWindowBytes / 2;
 
   // --- what this rank sends
 
   /// Whether a message may be sent now; it then counts.
   bool take(uint64_t bytes) {
     const uint64_t cost = bytes + kMessageCost;
-    const uint64_t window = bytes < kLargeMessageBytes ? kWindowBytes : kWindowOfLarge;
+    const uint64_t window = bytes < kLargeMessageBytes ? kWindowBytes : kWindowOfMedium;
     if (sent_ + cost > consumedThere_ + window) return false;
     sent_ += cost;
     return true;

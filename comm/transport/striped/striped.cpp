@@ -198,8 +198,8 @@ bool Striped::isFlushed() const {
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
          std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
            const Peer& peer = entry.second;
-           const bool isReached = std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end();
-           return peer.stage == Stage::kDead || (peer.numToResend == 0 && !(isReached && isAcknowledgementDue(peer)));
+           return peer.stage == Stage::kDead ||
+                  (peer.numToResend == 0 && !(isAcknowledgementDue(peer) && peer.isReached()));
          });
 }
 
@@ -240,7 +240,7 @@ void Striped::acknowledge(int rank, Peer& peer) {
 }
 
 void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
-  if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end() || peer.downSince == Clock::time_point()) {
+  if (peer.isReached() || peer.downSince == Clock::time_point()) {
     return;
   }
   const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
@@ -408,7 +408,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   // An acknowledgement may have been on it.
   peer.acknowledged = 1;
   peer.firstDue = peer.lastDue;
-  if (std::find(peer.isUp.begin(), peer.isUp.end(), true) != peer.isUp.end()) {
+  if (peer.isReached()) {
     resend(rank, peer);
     return;
   }

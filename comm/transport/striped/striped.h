@@ -5,13 +5,14 @@
 //
 // A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
 // receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
-// ended) and what it sent before has been taken in, when no rail has led to it for peerTimeout, or for connectTimeout
-// where nobody was ever found.
+// ended) and nothing that it sent before has arrived for a few ticks, when no rail has led to it for peerTimeout, or
+// for connectTimeout where nobody was ever found.
 //
 // Acknowledgements travel in every header; of their own they are sent when a large message is complete, when many bytes
 // are waiting for one, and after a while. One thread at a time; owns its rails.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -107,6 +108,9 @@ class Striped final : public Transport {
     int numQuietTicks = 0;          ///< since then, or since something last arrived
     bool isWarned = false;
     std::string lastFailure;
+
+    /// Whether any rail leads to it.
+    bool isReached() const { return std::find(isUp.begin(), isUp.end(), true) != isUp.end(); }
   };
 
   Peer& peerOf(int peer);

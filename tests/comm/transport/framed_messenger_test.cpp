@@ -164,7 +164,7 @@ TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
   do sendNext();
   while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
   EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kAnnounce));
-  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfLarge / framed::kMostUnasked) << "each costs a little more";
+  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMostUnasked) << "each costs a little more";
   messenger->cancel(*parcels.front(), unavailable("enough"));
   sendNext();
   EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
