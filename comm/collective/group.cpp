@@ -71,7 +71,7 @@ Group::Group(Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
       rank_(rank),
-      notices_(engine, *this, options_.members, rank, 2 * options_.id + 1),
+      notices_(engine, *this, options_.members, rank, messageCommunicator()),
       hosts_(static_cast<int>(options_.members.size())) {}
 
 void Group::open() {
@@ -83,6 +83,7 @@ void Group::close() {
   const Status reason = unavailable("the group was destroyed");
   running_.empty() ? endAll(reason) : fail(reason);
   notices_.close();
+  engine_.messenger().forget(messageCommunicator());
   engine_.removeWork(*this);
   engine_.removeClient(*this);
 }
@@ -197,7 +198,7 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
 
 void Group::enter(MessageOperation& operation) {
   auto& counts = operation.isSend ? numSent_ : numReceived_;
-  operation.id = {2 * options_.id + 1, operation.tag, ++counts[{operation.rank, operation.tag}]};
+  operation.id = {messageCommunicator(), operation.tag, ++counts[{operation.rank, operation.tag}]};
   operation.peer = options_.members[static_cast<size_t>(operation.rank)];
   startMessage(operation);
 }
@@ -213,7 +214,7 @@ void Group::findSource(MessageOperation& operation) {
   for (int i = 0; i < numRanks; ++i) {
     const int rank = (firstSource_ + i) % numRanks;
     if (rank == rank_) continue;
-    const MessageId id{2 * options_.id + 1, operation.tag, numReceived_[{rank, operation.tag}] + 1};
+    const MessageId id{messageCommunicator(), operation.tag, numReceived_[{rank, operation.tag}] + 1};
     if (!engine_.messenger().isOffered(options_.members[static_cast<size_t>(rank)], id)) continue;
     firstSource_ = rank + 1;
     operation.rank = rank;
@@ -288,7 +289,7 @@ void Group::start(const CollectiveHandle& operation) {
   const size_t elementBytes = sizeInBytes(operation->call.dtype);
   operation->execution->start({.call = &operation->call,
                                .members = options_.members,
-                               .communicator = 2 * options_.id,
+                               .communicator = collectiveCommunicator(),
                                .sequence = nameOf(*operation),
                                .segmentElements = operation->choice.segmentBytes / elementBytes,
                                .shares = operation->shares,
@@ -377,7 +378,8 @@ void Group::tellOthers(const Status& reason, int lostRank) {
 }
 
 void Group::endAll(const Status& reason) {
-  if (failure_) failure_ = reason;
+  const bool isFirst = failure_.isOk();
+  if (isFirst) failure_ = reason;
   const auto end = [&](Operation& operation, const Status& status) {
     operation.complete(status);
     engine_.operationEnded();
@@ -397,6 +399,7 @@ void Group::endAll(const Status& reason) {
     end(*message, explain(describe(*message), message->started, reason, ""));
   }
   bytesInFlight_ = 0;
+  if (isFirst) engine_.messenger().forget(collectiveCommunicator());
 }
 
 std::string Group::describe(const CollectiveOperation& operation) const {

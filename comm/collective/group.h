@@ -80,7 +80,7 @@ struct MessageOperation final : Operation, Transfer {
 
 /// What a group is made with.
 struct GroupOptions {
-  /// The same at all ranks, and of no other group that uses the messenger. Below 2^31.
+  /// The same at all ranks, and of no other group that uses the messenger or has used it. Below 2^31.
   uint32_t id = 0;
   std::string name = "world";                          ///< for messages to people
   std::vector<int> members = {};                       ///< the messenger's rank of each rank; empty: all of them
@@ -126,6 +126,10 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void executionFailed(Execution& execution, int rank, const Status& status) override;
   void noticeArrived(int rank, const Notice& notice) override;
   void work(uint64_t token) override;
+
+  /// What messages are named by: parts of collectives; those between two ranks, and notices.
+  uint32_t collectiveCommunicator() const { return 2 * options_.id; }
+  uint32_t messageCommunicator() const { return 2 * options_.id + 1; }
 
   /// Gives the operation its place among those of all ranks, where `call` stands for it.
   void enter(CollectiveHandle operation, const CollectiveCall& call);

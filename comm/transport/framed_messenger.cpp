@@ -55,7 +55,7 @@ bool FramedMessenger::isAny(const Predicate& predicate) const {
 framed::Conversation& FramedMessenger::conversationWith(int peer) {
   std::unique_ptr<Conversation>& conversation = conversations_[static_cast<size_t>(peer)];
   if (conversation == nullptr) {
-    conversation = std::make_unique<Conversation>(framed::Pair{rank_, peer, *transport_, completions_});
+    conversation = std::make_unique<Conversation>(framed::Pair{rank_, peer, *transport_, completions_, forgotten_});
   }
   return *conversation;
 }
@@ -94,6 +94,13 @@ void FramedMessenger::cancel(Transfer& transfer, const Status& reason) {
   completions_.drop(transfer);
   conversationWith(transfer.peer).cancel(transfer);
   transfer.finished(reason);
+}
+
+void FramedMessenger::forget(uint32_t communicator) {
+  forgotten_.insert(communicator);
+  for (const auto& conversation : conversations_) {
+    if (conversation != nullptr) conversation->forget(communicator);
+  }
 }
 
 void FramedMessenger::lost(int peer, LossCause, const Status& status) { with(peer).lost(status); }

@@ -48,6 +48,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void send(Transfer& transfer) override;
   void receive(Transfer& transfer) override;
   void cancel(Transfer& transfer, const Status& reason) override;
+  void forget(uint32_t communicator) override;
   bool isOffered(int peer, const MessageId& id) const override;
   bool progress(Clock::time_point until) override;
   bool hasUnsent() const override;
@@ -78,6 +79,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   Poller& poller_;
   const Clock::duration peerTimeout_;
   framed::Completions completions_;
+  framed::Communicators forgotten_;
   std::vector<std::unique_ptr<framed::Conversation>> conversations_;  ///< by rank; null until used
   std::vector<bool> isWanted_;                                        ///< by rank: the transport was told to connect
   Clock::time_point tickedAt_{};

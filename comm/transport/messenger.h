@@ -67,6 +67,10 @@ class Messenger {
   /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
+  /// No transfer of that communicator is started here any more, and none is under way: what has come for it unasked, or
+  /// still comes, is thrown away.
+  virtual void forget(uint32_t communicator) = 0;
+
   /// Whether `peer` has sent, or announced, a message of that name which no transfer waits for.
   virtual bool isOffered(int, const MessageId&) const { return false; }
 

@@ -100,6 +100,8 @@ class Transport {
   /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5)"; empty while nothing does. Its silence
   /// is then its process's.
   virtual std::string route(int) const { return "its connection"; }
+  /// Whether what the peer sends may still arrive: a connection that it made is open.
+  virtual bool mayHear(int) const { return false; }
   /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
   virtual double delaySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
 };

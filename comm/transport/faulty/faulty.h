@@ -35,6 +35,7 @@ class Faulty final : public Transport {
   bool isFlushed() const override { return inner_->isFlushed() && delayed_.empty(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override { return inner_->route(peer); }
+  bool mayHear(int peer) const override { return inner_->mayHear(peer); }
   double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
 
  private:

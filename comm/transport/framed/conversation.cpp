@@ -32,6 +32,12 @@ void Conversation::cancel(Transfer& transfer) {
   if (!receives_.cancel(transfer)) (void)sends_.cancel(transfer);
 }
 
+void Conversation::forget(uint32_t communicator) {
+  receives_.forget(communicator);
+  sends_.forget(communicator);
+  pump();
+}
+
 void Conversation::pump() {
   if (failure_) sends_.pump();
 }

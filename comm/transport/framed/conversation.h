@@ -28,6 +28,7 @@ class Conversation {
   void receive(Transfer& transfer);
   /// The transfer's bytes are not touched any more; nobody is told.
   void cancel(Transfer& transfer);
+  void forget(uint32_t communicator);
   bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
 

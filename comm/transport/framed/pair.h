@@ -4,17 +4,21 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 
 #include "comm/transport/framed/completions.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm::framed {
 
+using Communicators = std::unordered_set<uint32_t>;
+
 struct Pair {
   int self;
   int peer;
   Transport& transport;
   Completions& completions;
+  const Communicators& forgotten;  ///< of them nothing is received or sent any more
 };
 
 /// Sender and receiver differ about a message's length.

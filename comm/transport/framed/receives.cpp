@@ -74,9 +74,9 @@ void Receives::finish(const Incoming& message, FrameKind kind) {
 std::span<std::byte> Receives::place(const FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
-    const bool isKept =
-        header.kind == FrameKind::kEager && mayBeUnasked(header.total) && !discarded_.contains(header.id);
-    if (!isKept) return {};
+    const bool isUnasked = header.kind == FrameKind::kEager && mayBeUnasked(header.total);
+    if (isUnasked && pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
+    if (!isUnasked || discarded_.contains(header.id)) return {};
     found = incoming_.try_emplace(header.id).first;
     found->second.total = header.total;
     found->second.buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
@@ -131,7 +131,7 @@ void Receives::announced(const FrameHeader& header) {
     // Asked for all the same, so that its sender is done with it.
     sends_.say(FrameKind::kReady, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
-  } else {
+  } else if (!pair_.forgotten.contains(header.id.communicator)) {
     announced_[header.id] = header.total;
   }
 }
@@ -144,6 +144,25 @@ bool Receives::cancel(Transfer& transfer) {
   discarded_[transfer.id] = {.left = message.numReceived > 0 ? message.total - message.numReceived : kAllBytes};
   incoming_.erase(found);
   return true;
+}
+
+void Receives::forget(uint32_t communicator) {
+  std::erase_if(announced_, [&](const auto& entry) { return entry.first.communicator == communicator; });
+  // What has not begun to come is known by its communicator from now on.
+  std::erase_if(discarded_, [&](const auto& entry) {
+    return entry.first.communicator == communicator && entry.second.left == kAllBytes;
+  });
+  std::erase_if(incoming_, [&](const auto& entry) {
+    const auto& [id, message] = entry;
+    if (id.communicator != communicator || message.transfer != nullptr) return false;
+    if (message.numReceived >= message.total) {
+      consume(message.total);
+    } else {
+      abandon(message);
+      discarded_[id] = {.left = message.total - message.numReceived};
+    }
+    return true;
+  });
 }
 
 bool Receives::isOffered(const MessageId& id) const {

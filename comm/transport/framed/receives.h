@@ -4,8 +4,8 @@
 //   small and medium messages   placed where their receive wants them; those that nobody waits for yet are kept
 //   large messages              asked for when their receive is started, or when they are announced after that
 //
-// What is cancelled or has another length than its receive is thrown away when it comes. Not thread-safe; the pair, the
-// sends (for answers) and the credits outlive it.
+// What is cancelled, forgotten or has another length than its receive is thrown away when it comes. Not thread-safe;
+// the pair, the sends (for answers) and the credits outlive it.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,9 @@ class Receives {
   void arrived(const FrameHeader& header);
   /// A message waits at the peer to be asked for.
   void announced(const FrameHeader& header);
+
+  /// As of Messenger.
+  void forget(uint32_t communicator);
 
   /// Whether a message that no transfer waits for has begun to arrive, or is announced.
   bool isOffered(const MessageId& id) const;

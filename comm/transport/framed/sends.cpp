@@ -122,7 +122,7 @@ void Sends::acknowledged(uint64_t token) {
 void Sends::asked(const MessageId& id, uint64_t total) {
   const auto found = unasked_.find(id);
   if (found == unasked_.end()) {
-    asked_[id] = total;
+    if (!pair_.forgotten.contains(id.communicator)) asked_[id] = total;
     return;
   }
   Outgoing& message = *found->second;
@@ -147,6 +147,10 @@ bool Sends::cancel(Transfer& transfer) {
   found->isWhollySent = true;
   if (found->numUnacknowledged == 0) messages_.erase(found);
   return true;
+}
+
+void Sends::forget(uint32_t communicator) {
+  std::erase_if(asked_, [&](const auto& entry) { return entry.first.communicator == communicator; });
 }
 
 const Transfer* Sends::awaited() const {

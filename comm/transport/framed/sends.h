@@ -39,6 +39,9 @@ class Sends {
   /// The peer waits for a message of this name and length.
   void asked(const MessageId& id, uint64_t total);
 
+  /// As of Messenger.
+  void forget(uint32_t communicator);
+
   /// Whether what callers take for sent, or what keeps transfers going, waits to be handed to the transport.
   bool isWaiting() const { return !control_.empty() || !small_.empty(); }
   bool hasSmall() const { return !small_.empty(); }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 namespace agspeed::comm {
@@ -86,6 +87,13 @@ class LoopbackMessenger final : public Messenger {
     transfer.finished(reason);
   }
 
+  void forget(uint32_t communicator) override {
+    std::lock_guard lock(group_.mutex_);
+    forgotten_.insert(communicator);
+    std::erase_if(arrived_, [&](const Message& message) { return message.id.communicator == communicator; });
+    std::erase_if(discarded_, [&](const auto& entry) { return entry.second.communicator == communicator; });
+  }
+
   bool isOffered(int peer, const MessageId& id) const override {
     std::lock_guard lock(group_.mutex_);
     return std::any_of(arrived_.begin(), arrived_.end(),
@@ -138,6 +146,7 @@ class LoopbackMessenger final : public Messenger {
 
   /// Requires: the lock.
   void arrive(Message message) {
+    if (forgotten_.contains(message.id.communicator)) return;
     const std::pair key(message.source, message.id);
     if (auto at = std::find(discarded_.begin(), discarded_.end(), key); at != discarded_.end()) {
       discarded_.erase(at);
@@ -226,6 +235,7 @@ class LoopbackMessenger final : public Messenger {
   std::vector<Transfer*> posted_;
   std::vector<Message> arrived_;
   std::vector<std::pair<int, MessageId>> discarded_;  ///< names of cancelled receives whose message is still to come
+  std::unordered_set<uint32_t> forgotten_;
   std::vector<Ending> endings_;
   bool isAwake_ = false;
   std::condition_variable wakeUp_;

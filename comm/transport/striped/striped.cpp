@@ -212,6 +212,10 @@ std::string Striped::route(int peer) const {
   return text;
 }
 
+bool Striped::mayHear(int peer) const {
+  return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->mayHear(peer); });
+}
+
 Clock::time_point Striped::tick(Clock::time_point now) {
   Clock::time_point next = now + kIdleTick;
   for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
@@ -240,15 +244,14 @@ void Striped::acknowledge(int rank, Peer& peer) {
 }
 
 void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
-  if (peer.isReached() || peer.downSince == Clock::time_point()) {
-    return;
-  }
+  if (peer.isReached() || peer.downSince == Clock::time_point()) return;
   const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
   const auto lostBecause = [&](const std::string& why) {
     return unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(options_.rank) + ": " +
                        why + " (last: " + peer.lastFailure + ")");
   };
-  if (count(LossCause::kRefused) == std::ssize(peer.causes) && peer.numQuietTicks >= kQuietTicks) {
+  const bool hasRefused = count(LossCause::kRefused) == std::ssize(peer.causes);
+  if (hasRefused && !mayHear(rank) && peer.numQuietTicks >= kQuietTicks) {
     const std::string why = "its process has ended: nobody listens there any more";
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }
@@ -410,6 +413,8 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   peer.firstDue = peer.lastDue;
   if (peer.isReached()) {
     resend(rank, peer);
+    // Nobody waits for this rail any more.
+    if (canSend(rank)) sink_->writable(rank);
     return;
   }
   const Clock::time_point now = Clock::now();

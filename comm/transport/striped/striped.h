@@ -5,8 +5,8 @@
 //
 // A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
 // receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
-// ended) and nothing that it sent before has arrived for a few ticks, when no rail has led to it for peerTimeout, or
-// for connectTimeout where nobody was ever found.
+// ended), its own connections have ended, too, and nothing that it sent before has arrived for a few ticks; when no
+// rail has led to it for peerTimeout, or for connectTimeout where nobody was ever found.
 //
 // Acknowledgements travel in every header; of their own they are sent when a large message is complete, when many bytes
 // are waiting for one, and after a while. One thread at a time; owns its rails.
@@ -64,6 +64,7 @@ class Striped final : public Transport {
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
+  bool mayHear(int peer) const override;
 
  private:
   static constexpr int kNoRail = -1;

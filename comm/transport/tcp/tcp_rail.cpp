@@ -103,6 +103,11 @@ std::string TcpRail::route(int peer) const {
   return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->isUp() ? name() : "";
 }
 
+bool TcpRail::mayHear(int peer) const {
+  const auto lane = lanes_.find(peer);
+  return lane != lanes_.end() && lane->second.reader != nullptr;
+}
+
 double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;

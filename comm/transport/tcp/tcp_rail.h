@@ -53,6 +53,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
+  bool mayHear(int peer) const override;
   double delaySeconds(int peer, size_t numBytes) const override;
 
   void writerWritable(int peer) override;

@@ -211,6 +211,23 @@ TEST(Failure, ALostRankOfAPartIsNamedByBothItsNumbers) {
   expectSentence(receive->wait(), StatusCode::kUnavailable, {"rank 1 (rank 3 of the job) is lost"});
 }
 
+TEST(Failure, WhatNobodyReceivedIsForgottenWithItsGroup) {
+  LoopbackGroup network(2);
+  Engine engines[2] = {Engine(network.messenger(0)), Engine(network.messenger(1))};
+  std::unique_ptr<Communicator> groups[2];
+  for (int rank = 0; rank < 2; ++rank) groups[rank] = Communicator::create(engines[rank], {.id = 5}).value();
+  const auto isOffered = [&] {
+    bool answer = false;
+    engines[1].runOnDriver([&] { answer = network.messenger(1).isOffered(0, {11, 7, 1}); });
+    return answer;
+  };
+  const std::vector<std::byte> bytes(10);
+  ASSERT_TRUE(groups[0]->send(1, 7, bytes)->wait());
+  EXPECT_TRUE(isOffered());
+  groups[1].reset();
+  EXPECT_FALSE(isOffered());
+}
+
 TEST(Failure, AnAbortEndsEverythingEverywhere) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(50000));

@@ -65,7 +65,9 @@ TEST_P(MessengerConformance, RanksAndSizesAreThoseAskedFor) {
 TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   constexpr int kRanks = 4;
   constexpr int kMessages = 40;
-  constexpr size_t kSizes[] = {0, 1, 7, 64, 1000, 4096, 4097, 65536, 200001};
+  // At and beside the bounds of messages that are sent in different ways.
+  constexpr size_t kSizes[] = {0,     1,     7,     64,    1000,   4096,   4097,   65535, 65536,
+                               65537, 81919, 81920, 81921, 131071, 131072, 131073, 200001};
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -123,7 +125,14 @@ TEST_P(MessengerConformance, OffersAreSeenUntilTheyAreReceived) {
 }
 
 TEST_P(MessengerConformance, AMessageOfAnotherLengthFailsItsReceive) {
-  for (const auto& [sent, expected] : {std::pair<size_t, size_t>{12, 8}, {8, 12}, {300000, 8}, {0, 5}}) {
+  for (const auto& [sent, expected] : {std::pair<size_t, size_t>{12, 8},
+                                       {8, 12},
+                                       {0, 5},
+                                       {100000, 8},
+                                       {100000, 110000},
+                                       {100000, 300000},
+                                       {300000, 8},
+                                       {300000, 100000}}) {
     auto group = GetParam().make(2);
     Parcel send(1, {1, 2, 3}, sent), receive(0, {1, 2, 3}, expected), later(1, {1, 2, 4}, 5), after(0, {1, 2, 4}, 5);
     fill(later, 0, 1);
@@ -154,6 +163,33 @@ TEST_P(MessengerConformance, ACancelledReceiveIsLeftAloneAndItsMessageDiscarded)
   for (int i = 0; i < 100; ++i) group->messenger(1).progress({});
   EXPECT_EQ(receive.numFinished, 1);
   EXPECT_EQ(receive.storage, std::vector<std::byte>(1000));
+}
+
+TEST_P(MessengerConformance, NothingIsKeptOfAForgottenCommunicator) {
+  for (const size_t size : {size_t{0}, size_t{5}, size_t{100000}, size_t{300000}}) {
+    SCOPED_TRACE(size);
+    auto group = GetParam().make(2);
+    Messenger& receiver = group->messenger(1);
+    Parcel before(1, {1, 2, 3}, size), after(1, {1, 2, 4}, size), other(1, {2, 2, 4}, 100), receive(0, {2, 2, 4}, 100);
+    fill(other, 0, 1);
+    group->messenger(0).send(before);
+    ASSERT_TRUE(drive(*group, 2, [&] { return receiver.isOffered(0, before.id); }));
+    receiver.forget(1);
+    EXPECT_FALSE(receiver.isOffered(0, before.id));
+    group->messenger(0).send(after);
+    group->messenger(0).send(other);
+    receiver.receive(receive);
+    ASSERT_TRUE(drive(*group, 2, [&] { return receive.numFinished > 0; }));
+    EXPECT_EQ(receive.storage, other.storage);
+    for (int i = 0; i < 100; ++i) {
+      group->messenger(0).progress({});
+      receiver.progress({});
+    }
+    EXPECT_FALSE(receiver.isOffered(0, after.id));
+    for (Parcel* const send : {&before, &after}) {
+      if (send->numFinished == 0) group->messenger(0).cancel(*send, unavailable("nobody wants it"));
+    }
+  }
 }
 
 TEST_P(MessengerConformance, ACancelledSendIsLeftAlone) {

@@ -240,6 +240,27 @@ TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
   EXPECT_EQ(toldCredit(), 3 * cost);
 }
 
+TEST_F(FramedMessengerTest, CreditComesBackForWhatIsForgotten) {
+  framed::Credits credits;
+  credits.consume(10);
+  const uint64_t cost = credits.tell();
+  const MessageId whole{5, 2, 1}, half{5, 2, 2}, later{5, 2, 3}, other{6, 2, 1};
+  arrive(part(whole, 10, 0, 10));
+  const std::byte* const target = beginToArrive(part(half, 10, 0, 4));
+  arrive(part(half, 10, 0, 4));
+  arrive(part(other, 10, 0, 10));
+  EXPECT_EQ(toldCredit(), 0u);
+  messenger->forget(5);
+  EXPECT_THAT(abandoned(), ElementsAre(target));
+  EXPECT_EQ(toldCredit(), cost);
+  arrive(part(half, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), 2 * cost);
+  arrive(part(later, 10, 5, 5));
+  arrive(part(later, 10, 0, 5));
+  EXPECT_EQ(toldCredit(), 3 * cost);
+  EXPECT_TRUE(messenger->isOffered(kPeer, other));
+}
+
 TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
   Parcel receive(kPeer, {1, 2, 3}, 10);
   messenger->receive(receive);

@@ -122,14 +122,12 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
 
 TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
   rails_[0]->secondsPerByte = 1e-7;
-  rails_[0]->room = 1;
+  rails_[0]->room = 0;
   rails_[1]->secondsPerByte = 3e-6;
-  send(1);
   ASSERT_FALSE(striped_->canSend(kPeer));
+  sink_.numWritable = 0;
   lose(0, LossCause::kStalled);
   EXPECT_TRUE(striped_->canSend(kPeer));
-  sink_.numWritable = 0;
-  striped_->tick(Clock::now());
   EXPECT_EQ(sink_.numWritable, 1);
 }
 
@@ -252,6 +250,17 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   EXPECT_EQ(numTicksUntilLost(), 3) << "since something arrived";
   EXPECT_THAT(sink_.failure, HasSubstr("rank 1 is lost to rank 0: its process has ended"));
   EXPECT_FALSE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, APeerThatNobodyListensForIsHeardToItsEnd) {
+  rails_[1]->isHeard = true;
+  lose(0, LossCause::kRefused);
+  lose(1, LossCause::kRefused);
+  for (int i = 0; i < 100; ++i) striped_->tick(Clock::now());
+  EXPECT_EQ(sink_.failure, "") << "what it sent last is still under way";
+  rails_[1]->isHeard = false;
+  striped_->tick(Clock::now());
+  EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
 TEST_F(StripedTest, AnAddressWhereNobodyIsIsKnownSoon) {
