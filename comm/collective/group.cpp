@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/plan/hosts.h"
+#include "comm/plan/shares.h"
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {
@@ -132,6 +133,7 @@ void Group::learn() {
   const bool wereEqual = shares_.empty();
   const int blockBefore = std::exchange(blockRanks_, hosts_.blockRanks());
   shares_ = blockRanks_ > 1 ? std::vector<uint32_t>() : hosts_.shares();
+  network_ = hosts_.network();
   if (rank_ == 0 && !(wereEqual && shares_.empty())) {
     AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
                       ") own pieces of unequal size");
@@ -148,27 +150,31 @@ void Group::learn() {
 
 void Group::fitToNetwork() {
   fitted_.rules.clear();
-  const std::optional<NetworkMeasurement> network = hosts_.network();
-  if (!network || blockRanks_ > 1 || !shares_.empty()) return;
+  if (!network_ || blockRanks_ > 1 || !shares_.empty()) return;
   const auto numRanks = static_cast<int>(options_.members.size());
   if (!counted_) counted_ = countAllReduces(numRanks);
-  fitted_.rules = comm::fitToNetwork(*counted_, *network, numRanks);
+  fitted_.rules = comm::fitToNetwork(*counted_, *network_, numRanks);
 }
 
 void Group::fitToHosts(CollectiveOperation& operation) const {
   const Collective collective = operation.call.collective;
   const Choice& choice = operation.choice;
+  const auto numRanks = static_cast<int>(options_.members.size());
   const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
   const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, isWidened, blockRanks_);
   operation.algorithm = isOnHosts ? choice.onHosts : choice.algorithm;
   if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
     const size_t bytes = agreedBytes(operation.call);
-    const Choice fitted = fitted_.choose(collective, bytes, static_cast<int>(options_.members.size()), false);
+    const Choice fitted = fitted_.choose(collective, bytes, numRanks, false);
     if (fitted.isByRule) operation.algorithm = fitted.algorithm;
   }
   operation.blockRanks = operation.algorithm->name == "hierarchical" ? blockRanks_ : 1;
   const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);
   operation.shares = isOurs ? shares_ : choice.shares;
+  operation.segmentBytes = choice.segmentBytes;
+  if (isOurs && !shares_.empty() && network_) {
+    operation.segmentBytes = segmentForShares(choice.segmentBytes, choice.window, numRanks, *network_);
+  }
 }
 
 void Group::enter(CollectiveHandle operation, const CollectiveCall& call) {
@@ -291,7 +297,7 @@ void Group::start(const CollectiveHandle& operation) {
                                .members = options_.members,
                                .communicator = collectiveCommunicator(),
                                .sequence = nameOf(*operation),
-                               .segmentElements = operation->choice.segmentBytes / elementBytes,
+                               .segmentElements = operation->segmentBytes / elementBytes,
                                .shares = operation->shares,
                                .window = operation->choice.window,
                                .priority = operation->priority,
@@ -309,7 +315,7 @@ Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
 }
 
 size_t Group::bytesInFlight(const CollectiveOperation& operation) const {
-  const size_t most = std::min<size_t>(operation.choice.segmentBytes, options_.creditBytes) * operation.choice.window *
+  const size_t most = std::min<size_t>(operation.segmentBytes, options_.creditBytes) * operation.choice.window *
                       options_.members.size();
   return std::min(bytesOf(operation.call), most);
 }

@@ -55,6 +55,7 @@ struct CollectiveOperation final : Operation {
   const Algorithm* algorithm = nullptr;
   int blockRanks = 1;  ///< as in ScheduleRequest; 1 where the algorithm does not ask for it
   std::vector<uint32_t> shares;
+  size_t segmentBytes = 0;
   Execution* execution = nullptr;  ///< while running
   bool hasAsked = false;           ///< peers were told that it waits
 };
@@ -191,6 +192,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   HostComparison hosts_;
   int blockRanks_ = 1;            ///< as in ScheduleRequest
   std::vector<uint32_t> shares_;  ///< of unequal hosts; empty where there are blocks
+  std::optional<NetworkMeasurement> network_;
   Plan fitted_;  ///< its rules fit the network as it was measured; none where there are blocks or shares
   std::optional<std::vector<CountedAlgorithm>> counted_;  ///< once it was
   /// Of hosts, those that have not ended; operations after the first of them wait for it.

@@ -14,6 +14,11 @@ constexpr double kCaution = 0.85;
 constexpr double kWhole = 1 << 20;
 constexpr int kBisections = 60;
 
+/// Of all ranks' pieces together.
+constexpr size_t kSegmentOfAll = 256 * 1024;
+constexpr size_t kShortestSegment = 32 * 1024;
+constexpr double kRoundTripsUnderWay = 4;
+
 }  // namespace
 
 std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
@@ -36,6 +41,13 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
   std::vector<uint32_t> shares;
   for (const double rate : rates) shares.push_back(static_cast<uint32_t>(std::lround(kWhole * pieceOf(rate, high))));
   return shares;
+}
+
+size_t segmentForShares(size_t segmentBytes, uint32_t window, int numRanks, const NetworkMeasurement& network) {
+  const size_t shorter = std::max(kSegmentOfAll / static_cast<size_t>(numRanks) / 256 * 256, kShortestSegment);
+  const double path = kRoundTripsUnderWay * 2 * network.latencySeconds * network.bytesPerSecond;
+  const bool isLong = static_cast<double>(window * shorter * static_cast<size_t>(numRanks)) < path;
+  return isLong ? segmentBytes : std::min(segmentBytes, shorter);
 }
 
 }  // namespace agspeed::comm

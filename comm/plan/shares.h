@@ -2,9 +2,12 @@
 // How large the pieces of unequal hosts are. Pure; the same for the same figures on every machine of one kind.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "comm/plan/cost_model.h"
 
 namespace agspeed::comm {
 
@@ -15,5 +18,10 @@ namespace agspeed::comm {
 /// its own, then its own to all others. With rate r_i that takes (N + (p - 2) s_i) / r_i; the least time t at which the
 /// pieces s_i = max(0, (t r_i - N) / (p - 2)) add up to N is the answer.
 std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond);
+
+/// The segment of pieces of such sizes, at most `segmentBytes`. The bytes of a slow host are the last of every segment:
+/// what quicker ones have under way beyond them only waits, and all of it has to be worked off when the slow one has
+/// sent its last. Long paths keep their segments: `window` of them have to last some round trips.
+size_t segmentForShares(size_t segmentBytes, uint32_t window, int numRanks, const NetworkMeasurement& network);
 
 }  // namespace agspeed::comm

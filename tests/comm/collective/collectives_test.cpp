@@ -287,11 +287,12 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 }
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
-  // Ranks compare before the first call and after 16 and 32 MiB. They run ahead of each other by up to 96 MiB, so that
-  // some start operations, and even the next comparison, while one is under way, and others after it.
+  // Ranks compare before the first call and after 16 and 32 MiB; then pieces are unequal and segments shorter. They run
+  // ahead of each other by up to 96 MiB, so that some start operations, and even the next comparison, while one is
+  // under way, and others after it.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
-  Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}});
+  Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}, .roundTripSeconds = 2e-4});
   std::array<std::atomic<uint64_t>, kSize> equal{}, unequal{};
   std::atomic<int> numWrong = 0;
   ranks.run([&](int rank, Communicator& group) {

@@ -53,6 +53,20 @@ TEST(Shares, EqualAndUnknownHostsGetEqualPieces) {
   EXPECT_TRUE(sharesFor({}).empty());
 }
 
+TEST(Shares, SegmentsAreShorterButOnLongPaths) {
+  constexpr size_t kUsual = 128 * 1024;
+  NetworkMeasurement near;
+  near.bytesPerSecond = 60e6;
+  near.latencySeconds = 200e-6;
+  EXPECT_EQ(segmentForShares(kUsual, 8, 4, near), 64u * 1024);
+  EXPECT_EQ(segmentForShares(kUsual, 8, 3, near) % 256, 0u);
+  EXPECT_EQ(segmentForShares(kUsual, 8, 64, near), 32u * 1024);
+  EXPECT_EQ(segmentForShares(16 * 1024, 8, 4, near), 16u * 1024) << "never longer than asked for";
+  NetworkMeasurement far = near;
+  far.latencySeconds = 25e-3;
+  EXPECT_EQ(segmentForShares(kUsual, 8, 4, far), kUsual);
+}
+
 TEST(Shares, SlowerHostsNeverGetMore) {
   const std::vector<uint32_t> shares = sharesFor(std::vector<double>{100, 68, 50, 72, 99});
   EXPECT_EQ(shares[0], shares[4]);
