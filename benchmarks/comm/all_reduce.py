@@ -91,6 +91,8 @@ def side_row(
         "ms": median_estimate([1e3 * sample for sample in samples]).to_dict(),
         "cpu_ms": 1e3 * median_estimate([block.cpu_seconds_per_operation for block in mine]).value,
     }
+    ranks = len(mine[0].cpu_seconds)
+    row["cpu_seconds_per_gb"] = 1e6 * row["cpu_ms"] * ranks / (2 * (ranks - 1) * num_bytes)
     if links:
         least = bounds.all_reduce_seconds(num_bytes, links, plan.operations) / plan.operations
         total = sum(sum(block.seconds) for block in mine)

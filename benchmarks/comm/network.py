@@ -42,18 +42,20 @@ def links(rates: Sequence[Sequence[str]]) -> list[Link]:
 
 
 def stream(bed: netbed.Netbed, case: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Raw TCP around the ring over all rails: the median rate of each rail, and the share of what they can carry.
+    """Raw TCP around the ring over all rails: the median rate of each rail, the share of what they can carry, and the
+    processor seconds of both ends per GB.
 
     One host has no ring.
     """
     if len(bed.hosts) < 2:
         return {"bits_per_second": []}
-    flows = netbed.stream(bed, seconds)
+    flows = netbed.stream(bed, seconds, compares=False)
     found: dict[str, Any] = {
         "bits_per_second": [
             statistics.median(flow.bits_per_second for flow in flows if flow.rail == at)
             for at in range(len(case["rates"]))
-        ]
+        ],
+        "cpu_seconds_per_gb": 1e9 * sum(flow.cpu_seconds for flow in flows) / sum(flow.num_bytes for flow in flows),
     }
     if is_shaped(case):
         rates = [list(map(_bits, each)) for each in host_rates(case)]

@@ -11,7 +11,7 @@ from benchmarks.comm.sides import CONTROL, OURS
 Cell = dict[str, Any]
 _LEGEND = (
     "Share: of the least time the network allows. Ratios: time of the other side / time of agspeed, paired. "
-    "All: median and its 95 % interval. CPU: milliseconds per operation and rank."
+    "All: median and its 95 % interval. CPU: milliseconds per operation and rank (seconds per GB sent, of all ranks)."
 )
 
 
@@ -28,8 +28,10 @@ def _networks(cells: Sequence[Cell]) -> str:
         stream, share = cell["stream"], cell["stream"].get("share")
         total = f"{sum(stream['bits_per_second']) / 1e9:.2f} Gbit/s" if stream["bits_per_second"] else "-"
         carried = total if share is None else f"{total}, {share:.3f}"
-        rows.append([cell["case"], f"{cell['hosts']}, {cell['ranks']}", rails, carried])
-    return markdown.table(["case", "hosts, ranks", "rails of a host", "raw stream, share of the ceiling"], rows)
+        processor = f"{stream['cpu_seconds_per_gb']:.2f} s" if "cpu_seconds_per_gb" in stream else "-"
+        rows.append([cell["case"], f"{cell['hosts']}, {cell['ranks']}", rails, carried, processor])
+    columns = ["case", "hosts, ranks", "rails of a host", "raw stream, share of the ceiling", "its CPU per GB"]
+    return markdown.table(columns, rows)
 
 
 def _all_reduce(cells: Sequence[Cell]) -> str:
@@ -42,7 +44,7 @@ def _all_reduce(cells: Sequence[Cell]) -> str:
             sizes.show(size["bytes"]),
             f"{size['sides'][OURS]['ms']['value']:.3g}",
             markdown.interval(size["sides"][OURS]["share"]) if "share" in size["sides"][OURS] else "-",
-            f"{size['sides'][OURS]['cpu_ms']:.3g}",
+            _cost(size["sides"][OURS]),
             *(_against(size["sides"].get(name)) for name in names),
             _processor(size),
         ]
@@ -63,8 +65,12 @@ def _against(row: Cell | None) -> str:
 
 def _processor(size: Cell) -> str:
     """What an operation costs the other sides."""
-    others = {name: row["cpu_ms"] for name, row in size["sides"].items() if name not in (OURS, CONTROL)}
-    return ", ".join(f"{name} {value:.3g}" for name, value in others.items())
+    others = [f"{name} {_cost(row)}" for name, row in size["sides"].items() if name not in (OURS, CONTROL)]
+    return ", ".join(others)
+
+
+def _cost(row: Cell) -> str:
+    return f"{row['cpu_ms']:.3g} ({row['cpu_seconds_per_gb']:.2f})"
 
 
 def _steps(cells: Sequence[Cell]) -> str:

@@ -7,14 +7,20 @@
 namespace agspeed::comm::framed {
 namespace {
 
-/// A message is cut into about this many pieces, within the transport's bounds.
-constexpr uint64_t kSegmentsPerMessage = 64;
+/// What waits is cut into about this many frames, within the transport's bounds: long ones cost less, and at the end of
+/// an operation short ones let all rails end together.
+constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
-uint64_t Sends::segmentBytes(uint64_t total) const {
+uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
   const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
-  return std::clamp<uint64_t>(total / kSegmentsPerMessage, can.segmentBytes, can.maxPayloadBytes);
+  uint64_t waiting = 0;
+  for (const Outgoing* message : queue) {
+    waiting += message->bytes.size() - message->numSent;
+    if (waiting >= kFramesAhead * can.maxPayloadBytes) break;
+  }
+  return std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
 }
 
 OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
@@ -97,7 +103,7 @@ void Sends::sendSegment(std::deque<Outgoing*>& queue) {
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);
   frame.header.offset = message.numSent;
-  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(total), total - message.numSent));
+  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(queue), total - message.numSent));
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
   frame.token = reinterpret_cast<uintptr_t>(&message);
   message.numSent += frame.header.length;

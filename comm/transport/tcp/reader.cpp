@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace agspeed::comm::tcp {
 
@@ -34,9 +35,17 @@ void Reader::ready(uint32_t) {
     const Moved moved = readOnce(numAsked);
     if (!moved.isOpen) return close(LossCause::kClosed);
     if (!consume()) return close(LossCause::kCorrupted);
-    if (!isOpen_ || moved.numBytes < numAsked) return;
+    if (!isOpen_) return;
+    if (moved.numBytes < numAsked) break;
     turn += moved.numBytes;
   }
+  awaitRest();
+}
+
+void Reader::awaitRest() {
+  const size_t left = isInPayload_ ? header_.length - placed_ : 0;
+  const size_t wanted = left < kLeastAwaited ? 1 : std::min(left, kMostAwaited);
+  if (std::exchange(awaited_, wanted) != wanted) socket_.wakeAt(static_cast<int>(wanted));
 }
 
 Moved Reader::readOnce(size_t& numAsked) {

@@ -38,8 +38,12 @@ class Reader final : public Poller::Handler {
   static constexpr size_t kStagingBytes = 4096;
   /// Read at most this much at a time, so that no peer keeps the others waiting.
   static constexpr size_t kTurnBytes = 512 * 1024;
+  /// Of what a payload still lacks: so little comes at once in any case, and with so much there is enough to do.
+  static constexpr size_t kLeastAwaited = 8 * 1024, kMostAwaited = 64 * 1024;
 
   Moved readOnce(size_t& numAsked);
+  /// Is not woken for every few packets of a long payload, but when its end has come. After each turn.
+  void awaitRest();
   bool consume();
   bool consumeHeader();
   bool consumePayload();
@@ -63,6 +67,7 @@ class Reader final : public Poller::Handler {
   FrameHeader header_;
   std::span<std::byte> target_;  ///< of the payload: the sink's or discarded_
   size_t placed_ = 0;
+  size_t awaited_ = 1;  ///< bytes from which on the kernel says that there are some
   std::vector<std::byte> discarded_;
 };
 

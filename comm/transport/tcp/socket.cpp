@@ -157,6 +157,8 @@ void Socket::avoidBbr() const {
 
 void Socket::limitUnsent(int numBytes) const { setOption(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, numBytes); }
 
+void Socket::wakeAt(int numBytes) const { setOption(descriptor_, SOL_SOCKET, SO_RCVLOWAT, numBytes); }
+
 void Socket::limitHeld(int numBytes) const {
   static const bool canBeLifted = [this] {
     int lock = 0;

@@ -74,6 +74,8 @@ class Socket {
 
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;
+  /// The poller says that there is something to read when there is so much, or the end.
+  void wakeAt(int numBytes) const;
   /// Bytes written that the peer's kernel has not acknowledged.
   size_t unacknowledgedBytes() const;
   /// Those of them that have not been sent yet.

@@ -111,7 +111,7 @@ bool TcpRail::mayHear(int peer) const {
 double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
-  const Writer& writer = *lane->second.writer;
+  Writer& writer = *lane->second.writer;
   const double alone = writer.delaySeconds(numBytes);
   const double rate = load_.rate.bytesPerSecond();
   if (rate == 0) return alone;

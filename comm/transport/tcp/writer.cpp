@@ -33,6 +33,9 @@ constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< with each look at the connection, every 10 ms
 
+/// Between two looks at what is under way; meanwhile it is what the rate makes of it.
+constexpr std::chrono::milliseconds kLookInterval{1};
+
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
@@ -122,7 +125,7 @@ void Writer::readAfterGreeting() {
 }
 
 void Writer::send(const OutgoingFrame& frame) {
-  measureRate(Clock::now(), socket_.unacknowledgedBytes());
+  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(prefix_);
   encodeHeader(frame.header, prefix.first<kHeaderBytes>());
@@ -185,7 +188,7 @@ bool Writer::check(Clock::time_point now) {
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
   vitals_ = socket_.vitals();
-  measureRate(now, numUnacknowledged);
+  look(now);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
   if (held_.follow(rate_.bytesPerSecond(), vitals_.leastRoundTripSeconds)) socket_.limitHeld(held_.bytes());
@@ -226,10 +229,11 @@ void Writer::doubt(Clock::time_point now) {
   owner_.writerStalled(peer_, LossCause::kStalled, why);
 }
 
-void Writer::measureRate(Clock::time_point now, size_t numUnacknowledged) {
+void Writer::look(Clock::time_point now) {
+  lookedAt_ = now;
   // The greeting's bytes are no part of the count.
-  const uint64_t numUnderWay = std::min<uint64_t>(numUnacknowledged, numBytes_);
-  rate_.look(now, numBytes_ - numUnderWay, numUnderWay == 0, vitals_.leastRoundTripSeconds);
+  numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
+  rate_.look(now, numAcked_, numAcked_ == numBytes_, vitals_.leastRoundTripSeconds);
 }
 
 /// The kernel wants more of a frame that it could not take whole. Has it waited?
@@ -246,17 +250,20 @@ void Writer::limitUnsent() {
   socket_.limitUnsent(unsentBytes_ = wanted);
 }
 
-uint64_t Writer::numUnderWay() const {
-  // The greeting's bytes are no part of the count.
-  return numBytes_ == 0 ? 0 : std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
+uint64_t Writer::numUnderWay() {
+  look(Clock::now());
+  return numBytes_ - numAcked_;
 }
 
-bool Writer::hasLostAllLarge() const { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
+bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
 
-double Writer::delaySeconds(size_t numBytes) const {
-  const double bytes = static_cast<double>(socket_.unacknowledgedBytes() + numBytes);
-  return vitals_.leastRoundTripSeconds / 2 +
-         bytes / (rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate);
+double Writer::delaySeconds(size_t numBytes) {
+  const Clock::time_point now = Clock::now();
+  if (now - lookedAt_ >= kLookInterval) look(now);
+  const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
+  const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
+  const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);
+  return vitals_.leastRoundTripSeconds / 2 + (underWay + static_cast<double>(numBytes)) / rate;
 }
 
 }  // namespace agspeed::comm::tcp

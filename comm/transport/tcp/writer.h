@@ -50,13 +50,13 @@ class Writer final : public Poller::Handler {
   /// tells.
   bool check(Clock::time_point now);
   /// Larger frames than fit any packet were sent, and nothing from the first of them on was acknowledged.
-  bool hasLostAllLarge() const;
+  bool hasLostAllLarge();
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
-  double delaySeconds(size_t numBytes) const;
+  double delaySeconds(size_t numBytes);
   /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
   uint64_t numBytes() const { return numBytes_; }
-  uint64_t numUnderWay() const;
+  uint64_t numUnderWay();
   /// Seen so far; 0 before the first look.
   double leastRoundTripSeconds() const { return vitals_.leastRoundTripSeconds; }
 
@@ -74,7 +74,7 @@ class Writer final : public Poller::Handler {
   void awaitGreeting();
   void acknowledged(Clock::time_point now);
   void doubt(Clock::time_point now);
-  void measureRate(Clock::time_point now, size_t numUnacknowledged);
+  void look(Clock::time_point now);
   void keepFilled();
   void limitUnsent();
 
@@ -112,6 +112,8 @@ class Writer final : public Poller::Handler {
   Vitals vitals_;
   RateMeter rate_;
   uint64_t numBytes_ = 0;
+  uint64_t numAcked_ = 0;  ///< of these, at the last look
+  Clock::time_point lookedAt_;
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
 };
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw TCP streams between hosts: the ceiling a transport is compared with, and the control that shows what plain TCP
-delivers while packets are corrupted. Data depends on its position, and every byte is compared on arrival.
+delivers while packets are corrupted. Data depends on its position, and every byte is compared on arrival, unless only
+the cost of moving it is asked for.
 
 Each stream is a plain send and receive loop, in a thread of its own on both hosts, bound to its rail's addresses.
 """
@@ -8,11 +9,10 @@ Each stream is a plain send and receive loop, in a thread of its own on both hos
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agspeed.netbed.bed import Host, Netbed
 
@@ -28,7 +28,7 @@ _WARM_UP = 0.1  # of the time: a shaper lets its burst through at once, and TCP 
 
 @dataclass(frozen=True)
 class Flow:
-    """What one stream delivered. The rate counts payload and leaves the start out."""
+    """What one stream delivered. The rate counts payload and leaves the start out; processor time is both ends'."""
 
     source: int
     destination: int
@@ -36,51 +36,69 @@ class Flow:
     bits_per_second: float
     num_bytes: int
     wrong_bytes: int
+    cpu_seconds: float
 
 
-def stream(bed: Netbed, seconds: float = 1.0, pairs: Sequence[tuple[int, int]] | None = None) -> list[Flow]:
+def stream(
+    bed: Netbed, seconds: float = 1.0, pairs: Sequence[tuple[int, int]] | None = None, *, compares: bool = True
+) -> list[Flow]:
     """Streams for that long over all rails at once, and returns one flow per (source, destination) pair and rail.
 
-    Without `pairs` every host sends to the next: the traffic of a ring, at what the wires can carry.
+    Without `pairs` every host sends to the next: the traffic of a ring, at what the wires can carry. Without `compares`
+    nobody looks at the bytes, and none count as wrong.
     """
     hosts = bed.hosts
     chosen = list(pairs) if pairs is not None else [(at, (at + 1) % len(hosts)) for at in range(len(hosts))]
     involved = sorted({host for pair in chosen for host in pair})
-    found = bed.call(_on_host, hosts, chosen, seconds, hosts=involved, timeout_s=3 * seconds + 2 * _CONNECT_LIMIT_S)
-    return sorted((flow for flows in found for flow in flows), key=lambda flow: (flow.source, flow.rail))
+    limit_s = 3 * seconds + 2 * _CONNECT_LIMIT_S
+    found = bed.call(_on_host, hosts, chosen, seconds, compares, hosts=involved, timeout_s=limit_s)
+    spent = {way: cpu for _, sending in found for way, cpu in sending.items()}
+    flows = [
+        replace(flow, cpu_seconds=flow.cpu_seconds + spent[flow.source, flow.destination, flow.rail])
+        for received, _ in found
+        for flow in received
+    ]
+    return sorted(flows, key=lambda flow: (flow.source, flow.rail))
 
 
-def _on_host(me: Host, hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], seconds: float) -> list[Flow]:
+def _on_host(
+    me: Host, hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], seconds: float, compares: bool
+) -> tuple[list[Flow], dict[tuple[int, int, int], float]]:
+    """What came here, and the processor seconds that sending took, by source, destination and rail."""
     listeners = [
         (source, rail, socket.create_server((me.rails[rail].ipv4, _PORT + source)))
         for source, destination in pairs
         if destination == me.index
         for rail in range(len(me.rails))
     ]
-    senders = [
-        threading.Thread(
-            target=_send, args=(me.rails[rail].ipv4, hosts[destination].rails[rail].ipv4, me.index, seconds)
-        )
+    ways = [
+        (me.index, destination, rail)
         for source, destination in pairs
         if source == me.index
         for rail in range(len(me.rails))
     ]
-    for sender in senders:
-        sender.start()
-    with ThreadPoolExecutor(max(1, len(listeners))) as pool:
-        flows = [
-            pool.submit(_receive, listener, source, me.index, rail, seconds) for source, rail, listener in listeners
+    with ThreadPoolExecutor(len(ways) + len(listeners)) as pool:
+        sending = {
+            way: pool.submit(_send, me.rails[way[2]].ipv4, hosts[way[1]].rails[way[2]].ipv4, me.index, seconds)
+            for way in ways
+        }
+        receiving = [
+            pool.submit(_receive, listener, source, me.index, rail, seconds, compares)
+            for source, rail, listener in listeners
         ]
-        return [flow.result() for flow in flows]
+        return [flow.result() for flow in receiving], {way: cpu.result() for way, cpu in sending.items()}
 
 
-def _send(local: str, peer: str, source: int, seconds: float) -> None:
+def _send(local: str, peer: str, source: int, seconds: float) -> float:
+    """Returns: processor seconds."""
     with _connect(local, (peer, _PORT + source)) as connection:
         connection.settimeout(2 * seconds + _CONNECT_LIMIT_S)
+        before = time.thread_time()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _BACKLOG_BYTES)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             connection.sendall(_PATTERN)
+        return time.thread_time() - before
 
 
 def _connect(local: str, peer: tuple[str, int]) -> socket.socket:
@@ -95,24 +113,29 @@ def _connect(local: str, peer: tuple[str, int]) -> socket.socket:
             time.sleep(0.01)
 
 
-def _receive(listener: socket.socket, source: int, destination: int, rail: int, seconds: float) -> Flow:
+def _receive(listener: socket.socket, source: int, destination: int, rail: int, seconds: float, compares: bool) -> Flow:
     listener.settimeout(_CONNECT_LIMIT_S)
     with listener:
         connection, _ = listener.accept()
     buffer = bytearray(len(_PATTERN))
-    started = time.monotonic()
+    started, cpu_before = time.monotonic(), time.thread_time()
     num_bytes = wrong = early_bytes = 0
     early = ended = started
     with connection:
         connection.settimeout(2 * seconds + _CONNECT_LIMIT_S)
         while received := connection.recv_into(buffer):
             ended = time.monotonic()
-            at = num_bytes % len(_PATTERN)
-            expected = _TWICE[at : at + received]
-            if buffer[:received] != expected:
-                wrong += sum(got != sent for got, sent in zip(buffer, expected, strict=False))
+            if compares:
+                wrong += _count_wrong(buffer, received, num_bytes % len(_PATTERN))
             num_bytes += received
             if ended - started < _WARM_UP * seconds:
                 early, early_bytes = ended, num_bytes
     rate = 8 * (num_bytes - early_bytes) / (ended - early) if ended > early else 0.0
-    return Flow(source, destination, rail, rate, num_bytes, wrong)
+    return Flow(source, destination, rail, rate, num_bytes, wrong, time.thread_time() - cpu_before)
+
+
+def _count_wrong(buffer: bytearray, num_bytes: int, at: int) -> int:
+    expected = _TWICE[at : at + num_bytes]
+    if buffer[:num_bytes] == expected:
+        return 0
+    return sum(got != sent for got, sent in zip(buffer, expected, strict=False))

@@ -162,7 +162,9 @@ TEST_P(EndingRanks, AreHeardToTheEnd) {
     sends.push_back(std::make_unique<Parcel>(0, MessageId{7, i, 0}, kBytes));
     sends.back()->storage[i] = std::byte{9};
     group[1].send(*sends.back());
-    if (i == 0) ASSERT_TRUE(group.drive([&] { return !group[1].hasUnsent(); }));
+    if (i == 0) {
+      ASSERT_TRUE(group.drive([&] { return !group[1].hasUnsent(); }));
+    }
   }
   // From now on rank 0 does nothing until rank 1 has ended.
   for (int i = 0; i < 10'000 && group[1].hasUnsent(); ++i) group[1].progress(Clock::now() + milliseconds(1));

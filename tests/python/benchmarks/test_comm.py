@@ -155,6 +155,7 @@ def test_shares_and_ratios_of_known_times() -> None:
     ours = all_reduce.side_row("agspeed", found, Plan(8, 1), 1_000_000, links)
     assert ours["share"]["value"] == pytest.approx(1.5 / 1.6) == ours["sustained"] and ours["share"]["count"] == 16
     assert ours["cpu_ms"] == pytest.approx(100 / 8) and "ratio" not in ours
+    assert ours["cpu_seconds_per_gb"] == pytest.approx(0.2 / (8 * 2 * 0.001))
     gloo = all_reduce.side_row("gloo", found, Plan(4, 1), 1_000_000, links)
     assert (gloo["ratio"]["low"], gloo["ratio"]["high"]) == pytest.approx((2.0, 3.0)) and gloo["ratio"]["count"] == 8
     assert gloo["sustained"] == pytest.approx(1.5 * 8 / (4 * 3.2 + 4 * 4.8))
@@ -213,11 +214,12 @@ def comm_cell(**parts: Any) -> dict[str, Any]:
     head = {"case": "comm/x", "kind": "comm", "stresses": "", "threads": 2, "status": "ok", "wall_seconds": 1.0}
     where = {"hosts": 2, "ranks": 2, "rates": [["100mbit"], ["50mbit"]]}
     where |= {"failed": {"gloo-mptcp": "Traceback\nOSError: no"}}
-    return head | where | {"stream": {"bits_per_second": [9.5e7], "share": 0.99}} | parts
+    return head | where | {"stream": {"bits_per_second": [9.5e7], "share": 0.99, "cpu_seconds_per_gb": 0.43}} | parts
 
 
 def test_the_tables_show_every_part() -> None:
-    row = {"operations": 8, "blocks": 2, "ms": estimate(84.0), "cpu_ms": 1.5, "rail_shares": [1.0]}
+    row = {"operations": 8, "blocks": 2, "ms": estimate(84.0), "rail_shares": [1.0]}
+    row |= {"cpu_ms": 1.5, "cpu_seconds_per_gb": 0.75}
     measured = {"agspeed": row | {"share": estimate(0.98)}, "gloo": row | {"ratio": estimate(4.0), "cpu_ms": 12.0}}
     reading = {"bytes": MIB, "status": "ok", "sides": measured}
     taken = {"seconds": estimate(2.2), "over_fluid": estimate(1.12), "over_bucketed": estimate(1.02)}
@@ -229,8 +231,8 @@ def test_the_tables_show_every_part() -> None:
     found = result_of(comm_cell(sizes=[reading, voided]), comm_cell(steps=[stepped]), comm_cell(changes=[changed]))
     jsonschema.validate(found, SCHEMA)
     text = table.render(found)
-    assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 |" in text
-    assert "| 1 MiB | 84 | 0.980 (0.970 to 0.990) | 1.5 | 4.000 (3.990 to 4.010) | gloo 12 |" in text
+    assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 | 0.43 s |" in text
+    assert "| 1 MiB | 84 | 0.980 (0.970 to 0.990) | 1.5 (0.75) | 4.000 (3.990 to 4.010) | gloo 12 (0.75) |" in text
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
     assert "| default | 1.5 s | agspeed | 2.200 s | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130) | 0.30 s |" in text
     assert "| 2mbit → 1mbit | agspeed | 0.970 (0.960 to 0.980) | 0.50 0.90 |" in text
