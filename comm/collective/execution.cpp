@@ -125,6 +125,7 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
   transfer.peer = request_.members[static_cast<size_t>(step.peer)];
   transfer.id = {request_.communicator, lane.instance * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
   transfer.bytes = {bytes.data, sizeOf(bytes)};
+  transfer.numFollowing = uint64_t{geometry_.numInstances() - nextInstance_} * transfer.bytes.size();
   step.kind == StepKind::kSend ? engine_.messenger().send(transfer) : engine_.messenger().receive(transfer);
 }
 

@@ -37,6 +37,7 @@ class Transfer {
   int peer = -1;
   MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads them
+  uint64_t numFollowing = 0;   ///< of a send: about so many more bytes will go to the peer right after it
   /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
   /// and a receive does not connect to it.
   bool isPatient = false;

@@ -7,15 +7,16 @@
 namespace agspeed::comm::framed {
 namespace {
 
-/// What waits is cut into about this many frames, within the transport's bounds: long ones cost less, and at the end of
-/// an operation short ones let all rails end together.
+/// What waits and follows is cut into about this many frames, within the transport's bounds: long ones cost less, and
+/// at the end of an operation short ones let all rails end together.
 constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
 uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
   const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
-  uint64_t waiting = 0;
+  const Transfer* first = queue.front()->transfer;
+  uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
   for (const Outgoing* message : queue) {
     waiting += message->bytes.size() - message->numSent;
     if (waiting >= kFramesAhead * can.maxPayloadBytes) break;

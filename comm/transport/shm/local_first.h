@@ -24,7 +24,7 @@ class LocalFirst final : public Transport {
   int numLocal() const;
 
   const Capabilities& capabilities() const override { return network_->capabilities(); }
-  const Capabilities& capabilitiesFor(int peer) const override { return transportOf(peer).capabilities(); }
+  const Capabilities& capabilitiesFor(int peer) const override { return transportOf(peer).capabilitiesFor(peer); }
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override { local_->connect(peer); }
   bool canSend(int peer) const override;

@@ -154,6 +154,25 @@ TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEn
   EXPECT_EQ(parcel.numFinished, 1);
 }
 
+TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
+  transport->can.segmentBytes = 16 * 1024;
+  Parcel amidst(kPeer, {1, 2, 1}, framed::kMostUnasked), last(kPeer, {1, 2, 2}, framed::kMostUnasked);
+  const auto lengths = [&](Parcel& parcel) {
+    transport->sent.clear();
+    messenger->send(parcel);
+    std::vector<size_t> found;
+    for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+      found.push_back(frame.payload.size() / 1024);
+      transport->sink->acknowledged(kPeer, frame.token);
+    }
+    return found;
+  };
+  amidst.numFollowing = 1 << 20;
+  EXPECT_THAT(lengths(amidst), ElementsAre(64, 64));
+  EXPECT_THAT(lengths(last), ElementsAre(32, 24, 18, 16, 16, 16, 6));
+  messenger->progress({});
+}
+
 TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
   std::vector<std::unique_ptr<Parcel>> parcels;
   const auto sendNext = [&] {

@@ -40,12 +40,14 @@ struct Observer final : Transport::Sink {
 class StripedTest : public testing::Test {
  protected:
   static constexpr int kPeer = 1;
+  static constexpr uint32_t kLongest = 128 * 1024;
 
   StripedTest() {
     std::vector<std::unique_ptr<Transport>> owned;
     for (FakeRail*& rail : rails_) {
       owned.push_back(std::make_unique<FakeRail>());
       rail = static_cast<FakeRail*>(owned.back().get());
+      rail->can.maxPayloadBytes = kLongest;
     }
     striped_ = std::make_unique<Striped>(std::move(owned), StripedOptions{});
     striped_->attach(sink_);
@@ -118,6 +120,19 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   EXPECT_TRUE(striped_->canSend(kPeer));
   rails_[0]->secondsPerByte = 1e-8;  // much sooner, but by two milliseconds
   EXPECT_TRUE(striped_->canSend(kPeer));
+}
+
+TEST_F(StripedTest, FramesAreLongWhereRailsAreAlike) {
+  const auto longest = [&] {
+    striped_->tick(Clock::now());
+    return striped_->capabilitiesFor(kPeer).maxPayloadBytes;
+  };
+  rails_[0]->secondsPerByte = rails_[1]->secondsPerByte = 1e-7;
+  EXPECT_EQ(longest(), kLongest);
+  rails_[1]->secondsPerByte = 4e-7;
+  EXPECT_EQ(longest(), kLongest / 2) << "a fourth of the rate";
+  lose(1, LossCause::kStalled);
+  EXPECT_EQ(longest(), kLongest) << "the slow one is gone";
 }
 
 TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
