@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Part "step" of a case: steps of DDP with sleeping layers, against the least time that their network allows.
 
-Two bounds: `fluid`, where every gradient leaves at full rate when it exists, and `bucketed`, where DDP's buckets do.
+Bounds: `fluid`, where every gradient leaves at full rate when it exists, `bucketed`, where DDP's buckets do, and
+`submitted`, where each leaves when DDP really handed it over: what is beyond it is the transport's alone.
 """
 
 import statistics
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.comm import bounds, network
+from benchmarks.comm import bounds, network, sides
 from benchmarks.comm.blocks import Block
 from benchmarks.comm.bounds import Gradient
 from benchmarks.comm.contest import Contest
@@ -32,10 +33,12 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
             actions = {name: partial(team.block, "training.steps", **asked) for name, team in contest.teams.items()}
             found = contest.rotate(actions, seconds)
             least = least_seconds(layers, bucket_mb, compute, links)
-            rows += [
-                {"bucket_mb": bucket_mb, "compute_seconds": compute, "side": name, **least, **_row(mine, least)}
-                for name, mine in found.items()
-            ]
+            for name, mine in found.items():
+                row = {"bucket_mb": bucket_mb, "compute_seconds": compute, "side": name, **least, **_row(mine, least)}
+                if contest.teams[name].side.backend == sides.OURS:
+                    handed_over = contest.teams[name].ask("training.submissions")
+                    row["over_submitted"] = median_estimate(over_submitted(mine[-1], handed_over, links)).to_dict()
+                rows.append(row)
     return {"steps": rows}
 
 
@@ -66,6 +69,21 @@ def least_seconds(
         "fluid_seconds": bounds.step_seconds(made, links, compute_seconds),
         "bucketed_seconds": bounds.step_seconds(bounds.bucketed(made, limits), links, compute_seconds),
     }
+
+
+def over_submitted(
+    block: Block, handed_over: Sequence[Sequence[tuple[float, int]]], links: Sequence[bounds.Link]
+) -> list[float]:
+    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the last rank to be done counts."""
+    found, began = [], block.started
+    for seconds in block.seconds:
+        of_ranks = [
+            [Gradient(at - began, num_bytes) for at, num_bytes in rank if began <= at < began + seconds]
+            for rank in handed_over
+        ]
+        found.append(seconds / max(bounds.step_seconds(each, links, 0.0) for each in of_ranks))
+        began += seconds
+    return found
 
 
 def _row(mine: Sequence[Block], least: Mapping[str, float]) -> dict[str, Any]:

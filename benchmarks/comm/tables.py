@@ -81,6 +81,7 @@ def _steps(cells: Sequence[Cell]) -> str:
             f"{row['compute_seconds']} s",
             row["side"],
             f"{row['seconds']['value']:.3f} s",
+            markdown.interval(row["over_submitted"]) if "over_submitted" in row else "-",
             markdown.interval(row["over_bucketed"]),
             markdown.interval(row["over_fluid"]),
             f"{row['cpu_seconds']:.2f} s",
@@ -88,8 +89,8 @@ def _steps(cells: Sequence[Cell]) -> str:
         for cell in cells
         for row in cell.get("steps", [])
     ]
-    columns = ["case", "buckets", "compute", "side", "step", "step / bound of its buckets", "step / fluid bound"]
-    return markdown.table([*columns, "CPU of a rank"], rows)
+    columns = ["case", "buckets", "compute", "side", "step", "step / bound of buckets as handed over"]
+    return markdown.table([*columns, "of buckets", "of gradients (fluid)", "CPU of a rank"], rows)
 
 
 def _changes(cells: Sequence[Cell]) -> str:

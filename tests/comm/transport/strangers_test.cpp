@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/transport/secure/handshake.h"
+#include "comm/transport/tcp/socket.h"
 #include "tests/comm/transport/network_group.h"
 
 namespace agspeed::comm {
@@ -131,6 +132,28 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
   const auto hasArrived = [](const auto& parcel) { return parcel->numFinished == 1 && parcel->status.isOk(); };
   EXPECT_TRUE(group.drive([&] { return std::all_of(receives.begin(), receives.end(), hasArrived); }));
   EXPECT_EQ(group[0].numRefused(), 0u);
+}
+
+TEST(Crowd, OfPeersThatDoNotGreetIsConnectedToAFewAtATime) {
+  constexpr int kSize = 21, kAtATime = 8;
+  MemoryStore store;
+  RailAddress address = {*parseIpAddress("127.0.0.1"), 8, 0};
+  const tcp::Socket listener = tcp::Socket::listen(address).value();  // of all peers; nobody accepts
+  std::vector<std::unique_ptr<Parcel>> receives;
+  const auto messenger = NetworkMessenger::create(store, loopbackOptions(0, kSize, 1)).value();
+  for (int rank = 1; rank < kSize; ++rank) {
+    DirectoryOptions peer;
+    peer.rank = rank;
+    peer.size = kSize;
+    ASSERT_TRUE(Directory(store, peer).publish({address}).isOk());
+    receives.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    messenger->receive(*receives.back());
+  }
+  const Clock::time_point end = Clock::now() + milliseconds(500);
+  while (Clock::now() < end) messenger->progress(Clock::now() + milliseconds(5));
+  int numConnected = 0;
+  while (listener.accept()) ++numConnected;
+  EXPECT_EQ(numConnected, kAtATime);
 }
 
 }  // namespace

@@ -84,6 +84,14 @@ def test_buckets_can_only_add_to_the_fluid_bound() -> None:
                 assert 1.5 < least["fluid_seconds"] <= least["bucketed_seconds"] < 1.2 * least["fluid_seconds"]
 
 
+def test_the_bound_of_submitted_buckets_is_that_of_the_rank_that_is_done_last() -> None:
+    links = [Link(1e6), Link(1e6)]  # an all-reduce of two ranks sends each byte once
+    early = [(100.5, 500_000), (101.0, 250_000), (102.5, 1_000_000)]  # the second step begins at 102.0
+    late = [(100.5, 500_000), (101.25, 250_000), (102.5, 1_000_000)]
+    found = step.over_submitted(block(2.0, 3.0), [early, late], links)
+    assert found == pytest.approx([2.0 / 1.5, 3.0 / 1.5])
+
+
 # --- networks and sizes -----------------------------------------------------------------------------------------------
 
 
@@ -223,6 +231,7 @@ def test_the_tables_show_every_part() -> None:
     measured = {"agspeed": row | {"share": estimate(0.98)}, "gloo": row | {"ratio": estimate(4.0), "cpu_ms": 12.0}}
     reading = {"bytes": MIB, "status": "ok", "sides": measured}
     taken = {"seconds": estimate(2.2), "over_fluid": estimate(1.12), "over_bucketed": estimate(1.02)}
+    taken |= {"over_submitted": estimate(1.01)}
     least = {"fluid_seconds": 2.0, "bucketed_seconds": 2.1, "cpu_seconds": 0.3}
     stepped = {"bucket_mb": 0, "compute_seconds": 1.5, "side": "agspeed", **taken, **least}
     changed = {"bytes": MIB, "side": "agspeed", "from": ["2mbit"], "to": ["1mbit"], "after": [0.5, 0.9]}
@@ -234,7 +243,7 @@ def test_the_tables_show_every_part() -> None:
     assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 | 0.43 s |" in text
     assert "| 1 MiB | 84 | 0.980 (0.970 to 0.990) | 1.5 (0.75) | 4.000 (3.990 to 4.010) | gloo 12 (0.75) |" in text
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
-    assert "| default | 1.5 s | agspeed | 2.200 s | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130) | 0.30 s |" in text
+    assert "| default | 1.5 s | agspeed | 2.200 s | 1.010 (1.000 to 1.020) | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130) | 0.30 s |" in text
     assert "| 2mbit → 1mbit | agspeed | 0.970 (0.960 to 0.980) | 0.50 0.90 |" in text
     assert "- comm/x, gloo-mptcp: **failed**, OSError: no" in text
 
