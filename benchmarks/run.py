@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from benchmarks import cases, cells, table  # noqa: E402 - the repository root must be importable first
-from benchmarks.comm import sizes  # noqa: E402
+from benchmarks.comm import sides, sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
 
 _CUT_SHORT = 128 + signal.SIGPIPE  # as a shell says it
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
     running = commands.add_parser("run", help="measure cases and write a JSON result")
     running.add_argument("--case", nargs="+", default=[], metavar="NAME", help="default: all cases of the kind")
-    running.add_argument("--kind", default="steady", help="default: steady")
+    running.add_argument("--kind", help="default: steady, or that of the cases named")
     running.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
     running.add_argument("--candidates", default="eager,inductor,inductor-max-autotune,agspeed", metavar="A,B,...")
     running.add_argument("--pairs", type=int, default=100, help="least number of pairs per candidate (default 100)")
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     printing.add_argument("json", type=Path)
     printing.set_defaults(run=lambda given: _print(table.render(cells.read(given.json))))
 
-    comparing = commands.add_parser("compare", help="two result files, cell by cell")
+    comparing = commands.add_parser("compare", help="two result files, steady cell by cell")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.set_defaults(
@@ -99,6 +99,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    named_sides = arguments.sides.split(",") if arguments.sides else None
+    for name in named_sides or []:
+        sides.find(name)
     wanted = arguments.candidates.split(",")
     for name in wanted:
         candidates.find(name)
@@ -114,11 +117,11 @@ def _run(arguments: argparse.Namespace) -> int:
         "steps": arguments.steps,
         "sizes": [sizes.parse(size) for size in arguments.sizes or []],
         "seconds": arguments.seconds,
-        "sides": arguments.sides.split(",") if arguments.sides else None,
+        "sides": named_sides,
     }
     command = shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if sys.argv else [])])
     result = cells.run(
-        cases.select(arguments.case, None if arguments.case else arguments.kind),
+        cases.select(arguments.case, arguments.kind or (None if arguments.case else "steady")),
         arguments.threads,
         settings,
         command,

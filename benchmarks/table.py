@@ -37,6 +37,8 @@ def render_changes(before: dict[str, Any], after: dict[str, Any]) -> str:
             if (then := was.get(name, {}).get("speedup")) and (now := row.get("speedup")):
                 label = [cell["case"], str(cell["threads"]), name]
                 rows.append([*label, markdown.spread(then), markdown.spread(now), _verdict(then, now)])
+    if not rows:
+        return "Nothing to compare: no steady cell is in both results."
     return markdown.table(["workload", "threads", "candidate", "before", "after", "verdict"], rows)
 
 

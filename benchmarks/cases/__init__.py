@@ -26,6 +26,8 @@ def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
     every = load()
     if unknown := set(names) - {case["name"] for case in every}:
         raise ValueError(f"unknown case {', '.join(sorted(unknown))}; `benchmarks/run.py list` shows all")
+    if others := [case["name"] for case in every if case["name"] in names and kind not in (None, case["kind"])]:
+        raise ValueError(f"{', '.join(others)}: not of kind {kind!r}")
     chosen = [case for case in every if (not names or case["name"] in names) and kind in (None, case["kind"])]
     if not chosen:
         raise ValueError(f"no case of kind {kind!r}; kinds: {', '.join(sorted({case['kind'] for case in every}))}")

@@ -74,7 +74,7 @@ def least_seconds(
 def over_submitted(
     block: Block, handed_over: Sequence[Sequence[tuple[float, int]]], links: Sequence[bounds.Link]
 ) -> list[float]:
-    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the last rank to be done counts."""
+    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the rank done last counts."""
     found, began = [], block.started
     for seconds in block.seconds:
         of_ranks = [

@@ -24,12 +24,14 @@ std::string interfaceOf(const IpAddress& address) {
 
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder) {
   const StripedCounters& counters = messenger.counters();
+  const shm::ShmCounters* local = messenger.sharedMemoryCounters();
   Json document = {{"rank", messenger.rank()},
                    {"world_size", messenger.size()},
                    {"frames_resent", counters.numResent},
                    {"frames_duplicate", counters.numDuplicates},
                    {"acknowledgements_sent", counters.numAcks},
                    {"connections_refused", messenger.numRefused()},
+                   {"shared_memory_bytes_sent", local == nullptr ? 0 : local->numBytes},
                    {"rails", Json::array()},
                    {"operations", Json::array()}};
   for (size_t i = 0; i < counters.rails.size(); ++i) {

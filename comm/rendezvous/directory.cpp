@@ -94,7 +94,7 @@ StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
   }
   if (record.protection != options_.protection) {
     return invalidArgument("it protects frames by " + std::string(toString(record.protection)) + ", this rank by " +
-                           std::string(toString(options_.protection)));
+                           std::string(toString(options_.protection)) + ": set AGSPEED_COMM_MODE alike on all ranks");
   }
   const std::optional<Digest> agreed = keys_.agree(record.publicKey);
   if (!agreed) return invalidArgument("its public key is not usable");

@@ -64,9 +64,10 @@ StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
   }
   if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf(signedPart, key))) {
     return invalidArgument(key.empty()
-                               ? "it has a job key and this rank has none: give all ranks the same AGSPEED_JOB_KEY"
+                               ? "it has a job key and this rank has none: give all ranks the same AGSPEED_JOB_KEY "
+                                 "or AGSPEED_JOB_KEY_FILE"
                                : "it was started with another job key or without one: give all ranks the same "
-                                 "AGSPEED_JOB_KEY");
+                                 "AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE");
   }
   PeerRecord record = takeFields(reader);
   if (!reader.isAtEnd() || record.protection < Protection::kIntegrity || record.protection > Protection::kEncrypted) {

@@ -17,6 +17,8 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/base/knobs.h"
+
 namespace agspeed::comm {
 namespace {
 
@@ -57,6 +59,14 @@ StatusOr<std::vector<Interface>> listInterfaces() {
     }
   }
   return result;
+}
+
+std::pair<std::string, std::string> interfaceSelection() {
+  const Knobs& all = knobs();
+  if (!all.socketInterfaces.empty()) return {"AGSPEED_SOCKET_IFNAME", all.socketInterfaces};
+  if (!all.socketInterfacesNccl.empty()) return {"NCCL_SOCKET_IFNAME", all.socketInterfacesNccl};
+  if (!all.socketInterfacesGloo.empty()) return {"GLOO_SOCKET_IFNAME", all.socketInterfacesGloo};
+  return {};
 }
 
 std::string hostIdentity() {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/topology/selector.h"
@@ -14,6 +15,10 @@ namespace agspeed::comm {
 
 /// All interfaces with an address, in the kernel's order. Thread-safe.
 StatusOr<std::vector<Interface>> listInterfaces();
+
+/// The environment variable that selects interfaces (agspeed's before NCCL's before Gloo's), and its value; both empty
+/// when none is set.
+std::pair<std::string, std::string> interfaceSelection();
 
 /// Equal for two processes exactly when they share memory and network: the boot and the network namespace.
 std::string hostIdentity();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "comm/security/crc32c.h"
@@ -22,7 +23,8 @@ StatusOr<std::string> resolveMode(const NetworkOptions& options) {
                            : options.key.empty() ? std::string(kOpportunistic)
                                                  : std::string(toString(Protection::kAuthenticated));
   if (mode != kOpportunistic && !protectionFromString(mode)) {
-    return invalidArgument("'" + mode + "' is no mode: use integrity, authenticated, encrypted or opportunistic");
+    return invalidArgument("AGSPEED_COMM_MODE: '" + mode +
+                           "' is no mode: use integrity, authenticated, encrypted or opportunistic");
   }
   if (mode == toString(Protection::kAuthenticated) && options.key.empty()) {
     return invalidArgument(
@@ -32,13 +34,19 @@ StatusOr<std::string> resolveMode(const NetworkOptions& options) {
   return mode;
 }
 
+StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
+  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(text));
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
+  return selector.select(all);
+}
+
 /// A rail for each interface and flow, those of one flow side by side.
 StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
   std::vector<Interface> chosen = options.rails;
   if (chosen.empty()) {
-    AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(options.interfaces));
-    AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
-    AG_ASSIGN_OR_RETURN(chosen, selector.select(all));
+    StatusOr<std::vector<Interface>> selected = selectInterfaces(options.interfaces);
+    if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
+    AG_ASSIGN_OR_RETURN(chosen, std::move(selected));
   }
   const auto numRails = static_cast<int64_t>(chosen.size());
   if (options.flowsPerInterface < 1 || numRails * options.flowsPerInterface > int64_t{PeerRecord::kMaxRails}) {
@@ -59,10 +67,7 @@ StatusOr<NetworkOptions> NetworkOptions::fromKnobs(int rank, int size) {
   NetworkOptions options;
   options.rank = rank;
   options.size = size;
-  for (const std::string* names :
-       {&knobs().socketInterfaces, &knobs().socketInterfacesNccl, &knobs().socketInterfacesGloo}) {
-    if (options.interfaces.empty()) options.interfaces = *names;
-  }
+  std::tie(options.interfacesFrom, options.interfaces) = interfaceSelection();
   options.mode = knobs().commMode;
   options.peerTimeout = std::chrono::milliseconds(knobs().peerTimeoutMs);
   options.flowsPerInterface = knobs().flowsPerInterface;

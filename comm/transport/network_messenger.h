@@ -24,8 +24,9 @@ namespace agspeed::comm {
 struct NetworkOptions {
   int rank = 0;
   int size = 1;
-  uint32_t epoch = 0;      ///< incarnation of the group
-  std::string interfaces;  ///< as in comm/topology/selector.h
+  uint32_t epoch = 0;          ///< incarnation of the group
+  std::string interfaces;      ///< as in comm/topology/selector.h
+  std::string interfacesFrom;  ///< the environment variable that says so; empty: the caller does
   /// integrity, authenticated, encrypted or opportunistic; empty: authenticated with a key, opportunistic without.
   std::string mode;
   JobKey key;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transport: frames to peers. A rail (tcp) implements it, a decorator (striped, faulty) wraps others of it, and
-// FramedMessenger makes messages of it. What a transport cannot do it declares; whoever builds on it makes up for it:
+// FramedMessenger makes messages of it. What a transport can do it declares:
 //
 //   rail        frames may get lost with their connection; order holds within a connection
 //   striped     every counted frame arrives exactly once, in any order, whatever rails are left
@@ -49,14 +49,10 @@ inline bool overlaps(ByteView left, ByteView right) {
 class Transport {
  public:
   struct Capabilities {
-    bool isReliable = false;         ///< a frame is delivered unless its connection is reported lost
-    bool isOrdered = false;          ///< frames of one connection arrive in the order they were sent
-    bool isAcknowledging = false;    ///< Sink::acknowledged comes for every counted frame
-    bool copiesSmall = false;        ///< payloads of kEager frames are not read any more after send()
-    bool needsRegistration = false;  ///< payloads must lie in registered memory
-    bool hasManualProgress = false;  ///< moves bytes only in tick(), which must then be called without waiting
-    bool hasWaitDescriptor = true;   ///< the poller sees when there is something to do
-    uint32_t segmentBytes = 0;       ///< payload that spreads a message of some hundred KiB well
+    bool isReliable = false;       ///< a frame is delivered unless its connection is reported lost
+    bool isAcknowledging = false;  ///< Sink::acknowledged comes for every counted frame
+    bool copiesSmall = false;      ///< payloads of kEager frames are not read any more after send()
+    uint32_t segmentBytes = 0;     ///< payload that spreads a message of some hundred KiB well
     uint32_t maxPayloadBytes = 0;
   };
 

@@ -3,22 +3,12 @@
 #include "comm/topology/interfaces.h"
 #include "python/csrc/bindings.h"
 #include "python/csrc/status_to_python.h"
-#include "runtime/base/knobs.h"
 
 namespace agspeed::python {
 namespace {
 
-/// The variable that selects interfaces, and its value; both empty when none is set.
-std::pair<std::string, std::string> selection() {
-  const Knobs& all = knobs();
-  if (!all.socketInterfaces.empty()) return {"AGSPEED_SOCKET_IFNAME", all.socketInterfaces};
-  if (!all.socketInterfacesNccl.empty()) return {"NCCL_SOCKET_IFNAME", all.socketInterfacesNccl};
-  if (!all.socketInterfacesGloo.empty()) return {"GLOO_SOCKET_IFNAME", all.socketInterfacesGloo};
-  return {};
-}
-
 pybind11::dict explainInterfaces() {
-  const auto [variable, text] = selection();
+  const auto [variable, text] = comm::interfaceSelection();
   const comm::Selector selector = unwrap(comm::Selector::parse(text));
   pybind11::list interfaces;
   for (const comm::InterfaceChoice& choice : selector.explain(unwrap(comm::listInterfaces()))) {

@@ -10,7 +10,6 @@ namespace agspeed::comm {
 Faulty::Faulty(std::unique_ptr<Transport> inner, FaultPlan plan)
     : inner_(std::move(inner)), plan_(plan), capabilities_(inner_->capabilities()), random_(plan.seed) {
   capabilities_.isReliable = false;
-  capabilities_.isOrdered = false;
 }
 
 void Faulty::send(int peer, const OutgoingFrame& frame) {

@@ -8,6 +8,7 @@ namespace agspeed::comm::shm {
 
 struct ShmCounters {
   uint64_t numFrames = 0;       ///< sent
+  uint64_t numBytes = 0;        ///< of payload, sent
   uint64_t numCopiedBytes = 0;  ///< of payload, written to rings
   uint64_t numReadBytes = 0;    ///< of payload, read from the memory of peers
   uint64_t numRefusals = 0;     ///< payloads of ours that a peer could not read where they lay

@@ -22,6 +22,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 
 void Outbox::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
+  counters_.numBytes += frame.payload.size();
   // Small messages never wait for the peer to read them where they lie.
   if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kLeastOfferedBytes) {
     ring_.offer(frame.header, frame.payload);

@@ -45,7 +45,6 @@ ShmTransport::~ShmTransport() { poller_.setMemory(nullptr); }
 
 const Transport::Capabilities& ShmTransport::capabilities() const {
   static constexpr Capabilities kCapabilities = {.isReliable = true,
-                                                 .isOrdered = true,
                                                  .isAcknowledging = true,
                                                  .copiesSmall = true,
                                                  .segmentBytes = kMaxPayloadBytes / 2,

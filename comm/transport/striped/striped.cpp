@@ -72,14 +72,12 @@ Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions o
   for (size_t i = 0; i < rails_.size(); ++i) {
     const Capabilities& rail = rails_[i]->capabilities();
     capabilities_.isReliable = capabilities_.isReliable && rail.isReliable;
-    capabilities_.hasManualProgress = capabilities_.hasManualProgress || rail.hasManualProgress;
     capabilities_.segmentBytes = std::min(capabilities_.segmentBytes, rail.segmentBytes);
     capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, rail.maxPayloadBytes);
     sinks_.push_back(std::make_unique<RailSink>(*this, static_cast<int>(i)));
     rails_[i]->attach(*sinks_.back());
   }
   if (rails_.size() > 1) capabilities_.segmentBytes = kSharedBytes;
-  capabilities_.isOrdered = false;
   capabilities_.isAcknowledging = true;
   whereUnlike_ = capabilities_;
   if (rails_.size() > 1) whereUnlike_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kUnlikeBytes);

@@ -42,7 +42,7 @@ TcpRail::TcpRail(RailOptions options, Socket listener, Poller& poller, Directory
 
 const Transport::Capabilities& TcpRail::capabilities() const {
   static constexpr Capabilities kCapabilities = {
-      .isReliable = true, .isOrdered = true, .segmentBytes = kMaxPayloadBytes / 2, .maxPayloadBytes = kMaxPayloadBytes};
+      .isReliable = true, .segmentBytes = kMaxPayloadBytes / 2, .maxPayloadBytes = kMaxPayloadBytes};
   return kCapabilities;
 }
 

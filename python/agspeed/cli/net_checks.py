@@ -25,6 +25,7 @@ _SYSTEM = Path("/sys/class/net")
 _SETTINGS = Path("/proc/sys/net/ipv4/conf")
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_MEMORY = 64 << 20
+_LEAST_KEY_BYTES = 16
 _FAST_MBITS = 10_000
 _JUMBO = 9000
 _STRICT = 1
@@ -143,7 +144,7 @@ def shared_memory() -> Iterator[Check]:
         yield Check("shared memory", "warn", detail, f"mount -t tmpfs -o size=1g tmpfs {_SHARED_MEMORY}")
         return
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    text = f"{_SHARED_MEMORY}: {fmt.size(free)} free of {fmt.size(total)}"
+    text = f"{_SHARED_MEMORY}: {fmt.size(free)} free of {fmt.size(total)}, for workers of loaders; ranks need none"
     if free < _LEAST_SHARED_MEMORY:
         remedy = "docker run --shm-size=1g; in Kubernetes mount an emptyDir with medium: Memory there"
         yield Check("shared memory", "warn", text, remedy)
@@ -153,13 +154,17 @@ def shared_memory() -> Iterator[Check]:
 
 def job_key() -> Iterator[Check]:
     path = os.environ.get("AGSPEED_JOB_KEY_FILE", "")
-    if os.environ.get("AGSPEED_JOB_KEY"):
+    if key := os.environ.get("AGSPEED_JOB_KEY"):
+        if (length := len(os.fsencode(key))) < _LEAST_KEY_BYTES:
+            detail = f"AGSPEED_JOB_KEY has {length} bytes, at least {_LEAST_KEY_BYTES} are needed"
+            yield Check("job key", "fail", detail, "export AGSPEED_JOB_KEY=$(head -c 32 /dev/urandom | base64)")
+            return
         yield Check("job key", "ok", "set by AGSPEED_JOB_KEY: ranks authenticate each other")
         return
     if not path:
         remedy = (
-            "head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; export AGSPEED_JOB_KEY_FILE=$PWD/job.key "
-            "on all hosts"
+            "once: head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; copy it to all hosts; on each: "
+            "export AGSPEED_JOB_KEY_FILE=$PWD/job.key"
         )
         detail = "none: ranks agree on keys through the store, and trust whoever can write to it"
         yield Check("job key", "warn", detail, remedy)

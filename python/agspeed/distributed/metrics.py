@@ -16,7 +16,8 @@ __all__ = ["counters", "flight_record", "prometheus", "to_prometheus"]
 
 
 def counters(group: Any = None) -> dict[str, Any]:
-    """Rails (bytes, frames, share of the bytes sent, failovers, stalls), frames sent again, and operations by name.
+    """Rails (bytes, frames, share of the bytes sent, failovers, stalls), bytes sent through shared memory, frames sent
+    again, and operations by name.
 
     Raises: UserError where the group's backend is another one.
     """
@@ -60,6 +61,7 @@ _PROCESS = {
     "resent_frames_total": ("frames_resent", "Frames sent again."),
     "duplicate_frames_total": ("frames_duplicate", "Frames that had arrived already."),
     "acknowledgement_frames_total": ("acknowledgements_sent", "Frames that carried nothing but an acknowledgement."),
+    "shared_memory_sent_bytes_total": ("shared_memory_bytes_sent", "Payload bytes sent through shared memory."),
     "refused_connections_total": ("connections_refused", "Connections of strangers."),
 }
 

@@ -32,10 +32,15 @@ def trace(path: str | os.PathLike[str], group: Any = None, interval_s: float = 0
     """Writes the timeline of the block to `path`, also when it raises.
 
     Operations that end and leave the flight record between two looks are missing: 512 of a group within `interval_s`.
-    Raises: UserError where the group's backend is another one or the interval is not positive.
+    Every rank needs a path of its own. Raises: UserError where the group's backend is another one, the interval is not
+    positive or the path's folder does not exist.
     """
     if not interval_s > 0:
         raise UserError(f"interval_s={interval_s!r} is not valid: write a number of seconds above 0.")
+    if not Path(path).parent.is_dir():
+        raise UserError(
+            f"trace({os.fspath(path)!r}) has no place to write to: make the folder {Path(path).parent} first."
+        )
     recording = _Recording(group)
     stop = threading.Event()
 

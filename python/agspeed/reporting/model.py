@@ -114,6 +114,14 @@ def validate(data: Mapping[str, Any]) -> None:
         raise UserError("The report is not valid at $.timeline: its columns differ in length.")
 
 
+def _completed(data: dict[str, Any]) -> dict[str, Any]:
+    """With what files of version 1 may lack."""
+    data = {"communication": None, "optimizer": None, **data}
+    if isinstance(data["communication"], dict):
+        data["communication"] = {"shared_memory_bytes_sent": 0, **data["communication"]}
+    return data
+
+
 def load(path: str | os.PathLike[str]) -> Report:
     """Reads and validates a report.json. Raises UserError when that is impossible, with the reason."""
     try:
@@ -124,7 +132,7 @@ def load(path: str | os.PathLike[str]) -> Report:
     except (ValueError, RecursionError) as error:
         raise UserError(f"The report {os.fspath(path)!r} is not valid JSON: {error}.") from None
     if isinstance(data, dict):
-        data = {"communication": None, "optimizer": None, **data}  # files of version 1 may lack these
+        data = _completed(data)
     try:
         return Report(data)
     except UserError as error:

@@ -161,6 +161,8 @@ def _rails(communication: Json) -> Table:
         ]
         for rail in communication["rails"]
     ]
+    if sent := communication["shared_memory_bytes_sent"]:
+        rows.append(["shared memory", fmt.size(sent), *[fmt.MISSING] * 4])
     return _listing("Rails", ("Rail", "Sent", "Share", "Received", "Failovers", "Stalls"), rows)
 
 

@@ -22,7 +22,7 @@ struct FakeTransport : Transport {
   bool mayHear(int) const override { return isHeard; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
 
-  Capabilities can = {.isReliable = true, .isOrdered = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
+  Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
   int room = 100;           ///< frames that it still takes
   bool isHeard = false;     ///< the peer's connection is open

@@ -243,7 +243,8 @@ def test_the_tables_show_every_part() -> None:
     assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 | 0.43 s |" in text
     assert "| 1 MiB | 84 | 0.980 (0.970 to 0.990) | 1.5 (0.75) | 4.000 (3.990 to 4.010) | gloo 12 (0.75) |" in text
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
-    assert "| default | 1.5 s | agspeed | 2.200 s | 1.010 (1.000 to 1.020) | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130) | 0.30 s |" in text
+    over = "1.010 (1.000 to 1.020) | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130)"
+    assert f"| default | 1.5 s | agspeed | 2.200 s | {over} | 0.30 s |" in text
     assert "| 2mbit → 1mbit | agspeed | 0.970 (0.960 to 0.980) | 0.50 0.90 |" in text
     assert "- comm/x, gloo-mptcp: **failed**, OSError: no" in text
 

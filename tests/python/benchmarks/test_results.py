@@ -133,6 +133,16 @@ def test_comparing_two_results_looks_at_intervals() -> None:
     assert changes.count("no change shown") == 1
 
 
+def test_results_without_common_steady_cells_cannot_be_compared() -> None:
+    assert "no steady cell" in table.render_changes(result_of(), result_of(steady_cell("a", {"inductor": 1.0})))
+
+
+def test_cases_are_of_the_kind_asked_for() -> None:
+    assert [case["name"] for case in cases.select(["bert"], None)] == ["bert"]
+    with pytest.raises(ValueError, match="bert: not of kind 'comm'"):
+        cases.select(["bert", "comm/rails-1"], "comm")
+
+
 def test_regret_is_measured_first_and_computed_beyond() -> None:
     eager = [0.010 * (index + 1) for index in range(1000)]
     compiled = [1.0 + 0.005 * (index + 1) for index in range(1000)]

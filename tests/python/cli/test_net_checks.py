@@ -146,6 +146,12 @@ def test_shared_memory(monkeypatch: pytest.MonkeyPatch, free_mib: int, status: s
     assert ("--shm-size" in check.remedy) is (status == "warn")
 
 
+def test_a_short_job_key(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGSPEED_JOB_KEY", "short")
+    [check] = net_checks.job_key()
+    assert check.status == "fail" and "5 bytes" in check.detail
+
+
 def test_the_job_key(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = net_checks.job_key()
     assert check.status == "warn" and "AGSPEED_JOB_KEY_FILE" in check.remedy

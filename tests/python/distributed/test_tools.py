@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agspeed.distributed import metrics
+from agspeed.distributed import metrics, trace
+from agspeed.errors import UserError
 from agspeed.runtime import native
 from tests.python.distributed import tools
 from tests.python.distributed.ranks import Ranks
@@ -130,6 +131,7 @@ def test_counters_count_bytes_and_operations(ranks: Ranks, tmp_path: Path) -> No
         assert 0.99 * expected <= rail["bytes_received"] - earlier["bytes_received"] < 1.1 * expected + 65536
         assert (rail["interface"], rail["address"], rail["share"]) == ("lo", "127.0.0.1", 1.0)
         assert rail["stalls"] <= rail["failovers"] and after["connections_refused"] == 0
+        assert after["shared_memory_bytes_sent"] == 0
         operations = {row["operation"]: row for row in after["operations"]}
         reduced = operations["all_reduce"]
         assert (reduced["started"], reduced["ended"], reduced["failed"]) == (1, 1, 0)
@@ -155,6 +157,11 @@ def test_a_timeline_shows_rails_and_operations(ranks: Ranks, tmp_path: Path) -> 
         assert len(speeds) >= 2 and max(speeds) > 0 and min(speeds) >= 0
 
 
+def test_a_timeline_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="make the folder"), trace(tmp_path / "none" / "x.json"):
+        pass
+
+
 def test_other_backends_have_no_counters_of_ours(ranks: Ranks, tmp_path: Path) -> None:
     for messages in ranks.run(tools.without_our_backend, tmp_path, "gloo"):
         for message in messages:
@@ -165,7 +172,8 @@ def test_prometheus_text_is_well_formed() -> None:
     rail = {"interface": 'e"0\\', "address": "10.0.0.1", "share": 1.0}
     rail |= dict.fromkeys(("frames_sent", "bytes_sent", "bytes_received", "failovers", "stalls"), 3)
     document = {"rank": 2, "rails": [rail], "operations": []}
-    keys = ("frames_resent", "frames_duplicate", "acknowledgements_sent", "connections_refused")
+    keys = ("frames_resent", "frames_duplicate", "acknowledgements_sent")
+    keys += ("connections_refused", "shared_memory_bytes_sent")
     text = metrics.to_prometheus(document | dict.fromkeys(keys, 1))
     lines = text.splitlines()
     assert text.endswith("\n")

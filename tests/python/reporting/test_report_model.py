@@ -111,6 +111,14 @@ def test_file_that_is_no_report_is_refused(tmp_path, text):
     assert "report.json" in str(raised.value)
 
 
+def test_a_file_of_this_version_without_bytes_through_shared_memory_is_read(tmp_path):
+    data = report_sample.report()
+    del data["communication"]["shared_memory_bytes_sent"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    assert model.load(path).to_dict()["communication"]["shared_memory_bytes_sent"] == 0
+
+
 def test_a_file_of_this_version_without_communication_is_read(tmp_path):
     data = model.empty_report("mlp")
     del data["communication"]

@@ -34,6 +34,12 @@ TEST(SharingMemory, NothingTakesTheNetworkAndNobodyAwakeIsWoken) {
     EXPECT_EQ(group[rank].sharedMemoryCounters()->numRings, 0u);
     EXPECT_GT(group[rank].sharedMemoryCounters()->numReadBytes, 0u);
   }
+  const uint64_t before = group[0].sharedMemoryCounters()->numBytes;
+  Parcel send(1, {9, 9, 9}, 1 << 20), receive(0, {9, 9, 9}, 1 << 20);
+  group[1].receive(receive);
+  group[0].send(send);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+  EXPECT_EQ(group[0].sharedMemoryCounters()->numBytes - before, send.bytes.size());
 }
 
 TEST(SharingMemory, ARankThatDoesNotShareIsReachedOverTheNetwork) {
