@@ -37,7 +37,8 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
                 row = {"bucket_mb": bucket_mb, "compute_seconds": compute, "side": name, **least, **_row(mine, least)}
                 if contest.teams[name].side.backend == sides.OURS:
                     handed_over = contest.teams[name].ask("training.submissions")
-                    row["over_submitted"] = median_estimate(over_submitted(mine[-1], handed_over, links)).to_dict()
+                    shares = over_submitted(mine[-1], handed_over, links, sum(each for each, _ in layers))
+                    row["over_submitted"] = median_estimate(shares).to_dict()
                 rows.append(row)
     return {"steps": rows}
 
@@ -72,15 +73,20 @@ def least_seconds(
 
 
 def over_submitted(
-    block: Block, handed_over: Sequence[Sequence[tuple[float, int]]], links: Sequence[bounds.Link]
+    block: Block, handed_over: Sequence[Sequence[tuple[float, int]]], links: Sequence[bounds.Link], step_bytes: int
 ) -> list[float]:
-    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the rank done last counts."""
+    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the rank done last counts.
+
+    RuntimeError where these are not all bytes of a step.
+    """
     found, began = [], block.started
     for seconds in block.seconds:
         of_ranks = [
             [Gradient(at - began, num_bytes) for at, num_bytes in rank if began <= at < began + seconds]
             for rank in handed_over
         ]
+        if any(sum(gradient.num_bytes for gradient in each) != step_bytes for each in of_ranks):
+            raise RuntimeError("the flight record does not hold all buckets of the last block: let it have fewer steps")
         found.append(seconds / max(bounds.step_seconds(each, links, 0.0) for each in of_ranks))
         began += seconds
     return found

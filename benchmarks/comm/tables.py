@@ -70,7 +70,8 @@ def _processor(size: Cell) -> str:
 
 
 def _cost(row: Cell) -> str:
-    return f"{row['cpu_ms']:.3g} ({row['cpu_seconds_per_gb']:.2f})"
+    per_gb = f" ({row['cpu_seconds_per_gb']:.2f})" if "cpu_seconds_per_gb" in row else ""  # older files lack it
+    return f"{row['cpu_ms']:.3g}{per_gb}"
 
 
 def _steps(cells: Sequence[Cell]) -> str:

@@ -125,8 +125,9 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
   transfer.peer = request_.members[static_cast<size_t>(step.peer)];
   transfer.id = {request_.communicator, lane.instance * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
   transfer.bytes = {bytes.data, sizeOf(bytes)};
+  if (step.kind == StepKind::kReceive) return engine_.messenger().receive(transfer);
   transfer.numFollowing = uint64_t{geometry_.numInstances() - nextInstance_} * transfer.bytes.size();
-  step.kind == StepKind::kSend ? engine_.messenger().send(transfer) : engine_.messenger().receive(transfer);
+  engine_.messenger().send(transfer);
 }
 
 void Execution::compute(const Lane& lane, const Step& step) {

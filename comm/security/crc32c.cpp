@@ -130,7 +130,7 @@ AGSPEED_FOLDING uint32_t crc32cByFolding(std::span<const std::byte> bytes, uint3
 
 bool canFold() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2");
+         __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
 }
 
 #endif

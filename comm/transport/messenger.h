@@ -68,8 +68,8 @@ class Messenger {
   /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
-  /// No transfer of that communicator is started here any more, and none is under way: what has come for it unasked, or
-  /// still comes, is thrown away.
+  /// What has come for that communicator and nobody waits for, or still comes, is thrown away; its senders are done
+  /// with it. Requires: no transfer of it is under way or started here from now on.
   virtual void forget(uint32_t communicator) = 0;
 
   /// Whether `peer` has sent, or announced, a message of that name which no transfer waits for.

@@ -131,7 +131,9 @@ void Receives::announced(const FrameHeader& header) {
     // Asked for all the same, so that its sender is done with it.
     sends_.say(FrameKind::kReady, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
-  } else if (!pair_.forgotten.contains(header.id.communicator)) {
+  } else if (pair_.forgotten.contains(header.id.communicator)) {
+    sends_.say(FrameKind::kReady, header.id, header.total);
+  } else {
     announced_[header.id] = header.total;
   }
 }
@@ -147,7 +149,11 @@ bool Receives::cancel(Transfer& transfer) {
 }
 
 void Receives::forget(uint32_t communicator) {
-  std::erase_if(announced_, [&](const auto& entry) { return entry.first.communicator == communicator; });
+  std::erase_if(announced_, [&](const auto& entry) {
+    if (entry.first.communicator != communicator) return false;
+    sends_.say(FrameKind::kReady, entry.first, entry.second);  // as when it is discarded
+    return true;
+  });
   // What has not begun to come is known by its communicator from now on.
   std::erase_if(discarded_, [&](const auto& entry) {
     return entry.first.communicator == communicator && entry.second.left == kAllBytes;

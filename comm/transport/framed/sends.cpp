@@ -15,13 +15,15 @@ constexpr uint64_t kFramesAhead = 4;
 
 uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
   const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+  const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
+  if (left <= can.segmentBytes) return left;
   const Transfer* first = queue.front()->transfer;
   uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
   for (const Outgoing* message : queue) {
     waiting += message->bytes.size() - message->numSent;
     if (waiting >= kFramesAhead * can.maxPayloadBytes) break;
   }
-  return std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
+  return std::min(left, std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes));
 }
 
 OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
@@ -104,7 +106,7 @@ void Sends::sendSegment(std::deque<Outgoing*>& queue) {
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);
   frame.header.offset = message.numSent;
-  frame.header.length = static_cast<uint32_t>(std::min(segmentBytes(queue), total - message.numSent));
+  frame.header.length = static_cast<uint32_t>(segmentBytes(queue));
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
   frame.token = reinterpret_cast<uintptr_t>(&message);
   message.numSent += frame.header.length;

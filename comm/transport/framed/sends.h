@@ -76,6 +76,7 @@ class Sends {
   Outgoing& add(const MessageId& id, ByteView bytes);
   void sendSegment(std::deque<Outgoing*>& queue);
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
+  /// Of the first message's next frame.
   uint64_t segmentBytes(const std::deque<Outgoing*>& queue) const;
 
   const Pair& pair_;

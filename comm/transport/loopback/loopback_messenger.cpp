@@ -90,7 +90,11 @@ class LoopbackMessenger final : public Messenger {
   void forget(uint32_t communicator) override {
     std::lock_guard lock(group_.mutex_);
     forgotten_.insert(communicator);
-    std::erase_if(arrived_, [&](const Message& message) { return message.id.communicator == communicator; });
+    std::erase_if(arrived_, [&](const Message& message) {
+      if (message.id.communicator != communicator) return false;
+      if (message.send) acknowledge(message);
+      return true;
+    });
     std::erase_if(discarded_, [&](const auto& entry) { return entry.second.communicator == communicator; });
   }
 
@@ -146,7 +150,10 @@ class LoopbackMessenger final : public Messenger {
 
   /// Requires: the lock.
   void arrive(Message message) {
-    if (forgotten_.contains(message.id.communicator)) return;
+    if (forgotten_.contains(message.id.communicator)) {
+      if (message.send) acknowledge(message);
+      return;
+    }
     const std::pair key(message.source, message.id);
     if (auto at = std::find(discarded_.begin(), discarded_.end(), key); at != discarded_.end()) {
       discarded_.erase(at);

@@ -19,11 +19,12 @@ constexpr uint64_t kMaxBytesDue = 256 * 1024;
 /// tenth of the others' rate it carries a frame at a time.
 constexpr double kMuchSooner = 0.6;
 constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each other too badly to wait by them
-/// Rails are alike as long as none takes so many times longer than another.
-constexpr double kAlike = 2;
-/// Payloads that several rails share well, and the longest where rails are not alike: what comes after a frame on a
-/// slow one waits for it.
-constexpr uint32_t kSharedBytes = 16 * 1024, kUnlikeBytes = 64 * 1024;
+/// Payloads that several rails share well, and the longest ones.
+constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024;
+/// The longest where what comes after a frame would wait for it: where some rail takes so long for a long one, or so
+/// many times longer than another.
+constexpr uint32_t kShorterBytes = 64 * 1024;
+constexpr double kTooLongSeconds = 15e-3, kAlike = 2;
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);
@@ -77,10 +78,11 @@ Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions o
     sinks_.push_back(std::make_unique<RailSink>(*this, static_cast<int>(i)));
     rails_[i]->attach(*sinks_.back());
   }
+  capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kLongBytes);
   if (rails_.size() > 1) capabilities_.segmentBytes = kSharedBytes;
   capabilities_.isAcknowledging = true;
-  whereUnlike_ = capabilities_;
-  if (rails_.size() > 1) whereUnlike_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kUnlikeBytes);
+  withShorterFrames_ = capabilities_;
+  withShorterFrames_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kShorterBytes);
   counters_.rails.resize(rails_.size());
 }
 
@@ -103,10 +105,11 @@ void Striped::connect(int peer) { peerOf(peer); }
 
 const Transport::Capabilities& Striped::capabilitiesFor(int rank) const {
   const auto found = peers_.find(rank);
-  return found != peers_.end() && found->second.areRailsAlike ? capabilities_ : whereUnlike_;
+  const bool isShorter = rails_.size() > 1 && (found == peers_.end() || !found->second.takesLongFrames);
+  return isShorter ? withShorterFrames_ : capabilities_;
 }
 
-bool Striped::areRailsAlike(const Peer& peer, int rank) const {
+bool Striped::takeLongFrames(const Peer& peer, int rank) const {
   double least = std::numeric_limits<double>::max(), most = 0;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!peer.isUp[rail]) continue;
@@ -115,7 +118,7 @@ bool Striped::areRailsAlike(const Peer& peer, int rank) const {
     least = std::min(least, seconds);
     most = std::max(most, seconds);
   }
-  return most <= std::max(kAlike * least, kLongSeconds);
+  return most <= kTooLongSeconds && most <= std::max(kAlike * least, kLongSeconds);
 }
 
 bool Striped::canSend(int rank) const {
@@ -241,7 +244,7 @@ Clock::time_point Striped::tick(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
     if (peer.stage == Stage::kDead) continue;
     ++peer.numQuietTicks;
-    peer.areRailsAlike = areRailsAlike(peer, rank);
+    if (rails_.size() > 1 && !peer.outstanding.empty()) peer.takesLongFrames = takeLongFrames(peer, rank);
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);

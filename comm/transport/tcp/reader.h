@@ -42,7 +42,7 @@ class Reader final : public Poller::Handler {
   static constexpr size_t kLeastAwaited = 8 * 1024, kMostAwaited = 64 * 1024;
 
   Moved readOnce(size_t& numAsked);
-  /// Is not woken for every few packets of a long payload, but when its end has come. After each turn.
+  /// Is not woken for every few packets of a long payload, but when its end has come or much of it. After each turn.
   void awaitRest();
   bool consume();
   bool consumeHeader();

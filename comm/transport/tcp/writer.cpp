@@ -31,7 +31,7 @@ constexpr int kMinUnsentBytes = 32 * 1024;
 constexpr int kMaxUnsentBytes = 1024 * 1024;
 constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
-constexpr double kUnsentDecay = 0.99;  ///< with each look at the connection, every 10 ms
+constexpr double kUnsentDecay = 0.99;  ///< with each check, every 10 ms
 
 /// Between two looks at what is under way; meanwhile it is what the rate makes of it.
 constexpr std::chrono::milliseconds kLookInterval{1};
@@ -125,7 +125,8 @@ void Writer::readAfterGreeting() {
 }
 
 void Writer::send(const OutgoingFrame& frame) {
-  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval)
+    look(now, socket_.unacknowledgedBytes());
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(prefix_);
   encodeHeader(frame.header, prefix.first<kHeaderBytes>());
@@ -188,7 +189,7 @@ bool Writer::check(Clock::time_point now) {
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
   vitals_ = socket_.vitals();
-  look(now);
+  look(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   limitUnsent();
   if (held_.follow(rate_.bytesPerSecond(), vitals_.leastRoundTripSeconds)) socket_.limitHeld(held_.bytes());
@@ -229,10 +230,10 @@ void Writer::doubt(Clock::time_point now) {
   owner_.writerStalled(peer_, LossCause::kStalled, why);
 }
 
-void Writer::look(Clock::time_point now) {
+void Writer::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // The greeting's bytes are no part of the count.
-  numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min<uint64_t>(socket_.unacknowledgedBytes(), numBytes_);
+  numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
   rate_.look(now, numAcked_, numAcked_ == numBytes_, vitals_.leastRoundTripSeconds);
 }
 
@@ -251,7 +252,7 @@ void Writer::limitUnsent() {
 }
 
 uint64_t Writer::numUnderWay() {
-  look(Clock::now());
+  look(Clock::now(), socket_.unacknowledgedBytes());
   return numBytes_ - numAcked_;
 }
 
@@ -259,7 +260,7 @@ bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - n
 
 double Writer::delaySeconds(size_t numBytes) {
   const Clock::time_point now = Clock::now();
-  if (now - lookedAt_ >= kLookInterval) look(now);
+  if (now - lookedAt_ >= kLookInterval) look(now, socket_.unacknowledgedBytes());
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
   const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
   const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);

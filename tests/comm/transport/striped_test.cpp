@@ -122,17 +122,20 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   EXPECT_TRUE(striped_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, FramesAreLongWhereRailsAreAlike) {
-  const auto longest = [&] {
+TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndNotSlow) {
+  send(1, 0);  // on its way
+  const auto longest = [&](double first, double second) {
+    rails_[0]->secondsPerByte = first;
+    rails_[1]->secondsPerByte = second;
     striped_->tick(Clock::now());
     return striped_->capabilitiesFor(kPeer).maxPayloadBytes;
   };
-  rails_[0]->secondsPerByte = rails_[1]->secondsPerByte = 1e-7;
-  EXPECT_EQ(longest(), kLongest);
-  rails_[1]->secondsPerByte = 4e-7;
-  EXPECT_EQ(longest(), kLongest / 2) << "a fourth of the rate";
-  lose(1, LossCause::kStalled);
-  EXPECT_EQ(longest(), kLongest) << "the slow one is gone";
+  EXPECT_EQ(longest(1e-7, 1e-7), kLongest);
+  EXPECT_EQ(longest(2.5e-8, 1e-7), kLongest / 2) << "a fourth of the rate";
+  EXPECT_EQ(longest(2e-9, 1e-8), kLongest) << "both quick";
+  EXPECT_EQ(longest(1e-6, 1e-6), kLongest / 2) << "both slow";
+  lose(0, LossCause::kStalled);
+  EXPECT_EQ(longest(1e-6, 1e-7), kLongest) << "the slow one is gone";
 }
 
 TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {

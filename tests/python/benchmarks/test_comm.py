@@ -86,10 +86,12 @@ def test_buckets_can_only_add_to_the_fluid_bound() -> None:
 
 def test_the_bound_of_submitted_buckets_is_that_of_the_rank_that_is_done_last() -> None:
     links = [Link(1e6), Link(1e6)]  # an all-reduce of two ranks sends each byte once
-    early = [(100.5, 500_000), (101.0, 250_000), (102.5, 1_000_000)]  # the second step begins at 102.0
-    late = [(100.5, 500_000), (101.25, 250_000), (102.5, 1_000_000)]
-    found = step.over_submitted(block(2.0, 3.0), [early, late], links)
-    assert found == pytest.approx([2.0 / 1.5, 3.0 / 1.5])
+    early = [(100.5, 500_000), (101.0, 250_000), (102.5, 750_000)]  # the second step begins at 102.0
+    late = [(100.5, 500_000), (101.25, 250_000), (102.5, 750_000)]
+    found = step.over_submitted(block(2.0, 3.0), [early, late], links, 750_000)
+    assert found == pytest.approx([2.0 / 1.5, 3.0 / 1.25])
+    with pytest.raises(RuntimeError, match="fewer steps"):
+        step.over_submitted(block(2.0, 3.0), [early, late[1:]], links, 750_000)
 
 
 # --- networks and sizes -----------------------------------------------------------------------------------------------

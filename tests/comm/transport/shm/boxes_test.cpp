@@ -176,7 +176,9 @@ TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
 TEST_P(Boxes, ALargeMessageThatNobodyAskedForIsReadWhereItLiesAndItsSenderWoken) {
   const std::vector<std::byte> payload(framed::kMostUnasked, std::byte{3});
   outbox->send(frameOf(payload, 1, FrameKind::kEager));
-  if (canRead()) EXPECT_EQ(counters.numCopiedBytes, 0u);
+  if (canRead()) {
+    EXPECT_EQ(counters.numCopiedBytes, 0u);
+  }
   EXPECT_FALSE(outbox->isFlushed()) << "its memory is needed until it is read";
   outbox->askToBeWoken();
   bell.setSleeping(true);
