@@ -19,12 +19,10 @@ constexpr uint64_t kMaxBytesDue = 256 * 1024;
 /// tenth of the others' rate it carries a frame at a time.
 constexpr double kMuchSooner = 0.6;
 constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each other too badly to wait by them
-/// Payloads that several rails share well, and the longest ones.
-constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024;
-/// The longest where what comes after a frame would wait for it: where some rail takes so long for a long one, or so
-/// many times longer than another.
-constexpr uint32_t kShorterBytes = 64 * 1024;
-constexpr double kTooLongSeconds = 15e-3, kAlike = 2;
+/// Payloads that several rails share well, and the longest ones: what comes after a frame waits for it, so none takes
+/// longer than that on any rail; and rails of which one takes so many times longer than another get shorter ones.
+constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024, kUnlikeBytes = 64 * 1024;
+constexpr double kLongestSeconds = 15e-3, kAlike = 2;
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);
@@ -81,8 +79,6 @@ Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions o
   capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kLongBytes);
   if (rails_.size() > 1) capabilities_.segmentBytes = kSharedBytes;
   capabilities_.isAcknowledging = true;
-  withShorterFrames_ = capabilities_;
-  withShorterFrames_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, kShorterBytes);
   counters_.rails.resize(rails_.size());
 }
 
@@ -92,6 +88,7 @@ Striped::Peer& Striped::peerOf(int rank) {
   const auto [entry, isNew] = peers_.try_emplace(rank);
   Peer& peer = entry->second;
   if (isNew) {
+    peer.capabilities = capabilities_;
     peer.placements.resize(rails_.size());
     peer.causes.resize(rails_.size(), LossCause::kSilent);
     peer.isUp.resize(rails_.size());
@@ -105,11 +102,10 @@ void Striped::connect(int peer) { peerOf(peer); }
 
 const Transport::Capabilities& Striped::capabilitiesFor(int rank) const {
   const auto found = peers_.find(rank);
-  const bool isShorter = rails_.size() > 1 && (found == peers_.end() || !found->second.takesLongFrames);
-  return isShorter ? withShorterFrames_ : capabilities_;
+  return found == peers_.end() ? capabilities_ : found->second.capabilities;
 }
 
-bool Striped::takeLongFrames(const Peer& peer, int rank) const {
+uint32_t Striped::longestPayload(const Peer& peer, int rank) const {
   double least = std::numeric_limits<double>::max(), most = 0;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!peer.isUp[rail]) continue;
@@ -118,7 +114,11 @@ bool Striped::takeLongFrames(const Peer& peer, int rank) const {
     least = std::min(least, seconds);
     most = std::max(most, seconds);
   }
-  return most <= kTooLongSeconds && most <= std::max(kAlike * least, kLongSeconds);
+  const uint32_t longest = capabilities_.maxPayloadBytes;
+  const uint32_t limit = most > std::max(kAlike * least, kLongSeconds) ? std::min(longest, kUnlikeBytes) : longest;
+  if (most <= kLongestSeconds) return limit;
+  const auto soonThere = static_cast<uint32_t>(kLongestSeconds / most * longest);
+  return std::clamp(soonThere, std::min(kSharedBytes, limit), limit);
 }
 
 bool Striped::canSend(int rank) const {
@@ -244,7 +244,9 @@ Clock::time_point Striped::tick(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
     if (peer.stage == Stage::kDead) continue;
     ++peer.numQuietTicks;
-    if (rails_.size() > 1 && !peer.outstanding.empty()) peer.takesLongFrames = takeLongFrames(peer, rank);
+    if (rails_.size() > 1 && !peer.outstanding.empty()) {
+      peer.capabilities.maxPayloadBytes = longestPayload(peer, rank);
+    }
     judge(rank, peer, now);
     if (!capabilities_.isReliable) resendLate(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);

@@ -106,7 +106,7 @@ class Striped final : public Transport {
     std::vector<LossCause> causes;  ///< of the rails' last failures; meaningful while none is up
     bool wasFound = false;          ///< somebody was there, if only to close the connection
     std::vector<bool> isUp;
-    bool takesLongFrames = false;   ///< looked at with each tick while frames are on their way
+    Capabilities capabilities;      ///< the longest payload follows the rails while frames are on their way
     Clock::time_point downSince{};  ///< when the last rail was lost, or the peer first wanted
     int numQuietTicks = 0;          ///< since then, or since something last arrived
     bool isWarned = false;
@@ -118,8 +118,8 @@ class Striped final : public Transport {
 
   Peer& peerOf(int peer);
   int chooseRail(const Peer& peer, int rank, size_t size) const;
-  /// Whether a long frame is soon carried by all rails that are up, and about as soon by all.
-  bool takeLongFrames(const Peer& peer, int rank) const;
+  /// That all rails which are up carry soon.
+  uint32_t longestPayload(const Peer& peer, int rank) const;
   /// Whether a rail that is full now would still deliver a frame much sooner than any that is not.
   bool isFullOneWorthWaitingFor(const Peer& peer, int rank) const;
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
@@ -143,7 +143,6 @@ class Striped final : public Transport {
   std::vector<std::unique_ptr<RailSink>> sinks_;
   StripedOptions options_;
   Capabilities capabilities_;
-  Capabilities withShorterFrames_;  ///< the same, for peers that take no long ones
   StripedCounters counters_;
   Sink* sink_ = nullptr;
   std::map<int, Peer> peers_;

@@ -122,7 +122,7 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   EXPECT_TRUE(striped_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndNotSlow) {
+TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   send(1, 0);  // on its way
   const auto longest = [&](double first, double second) {
     rails_[0]->secondsPerByte = first;
@@ -133,7 +133,8 @@ TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndNotSlow) {
   EXPECT_EQ(longest(1e-7, 1e-7), kLongest);
   EXPECT_EQ(longest(2.5e-8, 1e-7), kLongest / 2) << "a fourth of the rate";
   EXPECT_EQ(longest(2e-9, 1e-8), kLongest) << "both quick";
-  EXPECT_EQ(longest(1e-6, 1e-6), kLongest / 2) << "both slow";
+  EXPECT_EQ(longest(5e-7, 5e-7), 30000u) << "15 ms";
+  EXPECT_EQ(longest(2e-6, 1e-6), 16384u) << "both slow";
   lose(0, LossCause::kStalled);
   EXPECT_EQ(longest(1e-6, 1e-7), kLongest) << "the slow one is gone";
 }
