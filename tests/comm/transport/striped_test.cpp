@@ -130,13 +130,13 @@ TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
     striped_->tick(Clock::now());
     return striped_->capabilitiesFor(kPeer).maxPayloadBytes;
   };
-  EXPECT_EQ(longest(1e-7, 1e-7), kLongest);
-  EXPECT_EQ(longest(2.5e-8, 1e-7), kLongest / 2) << "a fourth of the rate";
+  EXPECT_EQ(longest(2e-8, 2e-8), kLongest);
+  EXPECT_EQ(longest(9e-9, 3.6e-8), kLongest / 2) << "a fourth of the rate";
   EXPECT_EQ(longest(2e-9, 1e-8), kLongest) << "both quick";
-  EXPECT_EQ(longest(5e-7, 5e-7), 30000u) << "15 ms";
+  EXPECT_EQ(longest(2e-7, 2e-7), 25000u) << "5 ms";
   EXPECT_EQ(longest(2e-6, 1e-6), 16384u) << "both slow";
   lose(0, LossCause::kStalled);
-  EXPECT_EQ(longest(1e-6, 1e-7), kLongest) << "the slow one is gone";
+  EXPECT_EQ(longest(1e-6, 2e-8), kLongest) << "the slow one is gone";
 }
 
 TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
