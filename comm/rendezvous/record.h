@@ -29,7 +29,7 @@ struct RailAddress {
 };
 
 struct PeerRecord {
-  static constexpr uint16_t kVersion = 3;  ///< of this record, the handshake and the frames
+  static constexpr uint16_t kVersion = 4;  ///< of this record, the handshake and the frames
   static constexpr size_t kMaxRails = 64;
 
   Protection protection = Protection::kIntegrity;

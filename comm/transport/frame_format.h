@@ -35,6 +35,7 @@ enum class FrameKind : uint8_t {
   kPing = 8,      ///< asks for an answer: is the receiver's process alive?
   kPong = 9,      ///< the answer
   kGone = 10,     ///< the other answer: its sender has given the receiver up
+  kCarrier = 11,  ///< its sender's rail number `offset` has lost its carrier, or has it again where `total` is 1
 };
 
 constexpr size_t kHeaderBytes = 72;

@@ -74,7 +74,8 @@ void Conversation::arrived(const FrameHeader& header) {
     case FrameKind::kCredit:
     case FrameKind::kPong:
     case FrameKind::kVoid:
-    case FrameKind::kAck: break;
+    case FrameKind::kAck:
+    case FrameKind::kCarrier: break;
   }
   pump();
 }

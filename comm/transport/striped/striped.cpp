@@ -80,6 +80,7 @@ Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions o
   if (rails_.size() > 1) capabilities_.segmentBytes = kSharedBytes;
   capabilities_.isAcknowledging = true;
   counters_.rails.resize(rails_.size());
+  hasCarrier_.resize(rails_.size(), true);
 }
 
 Striped::~Striped() = default;
@@ -259,13 +260,42 @@ Clock::time_point Striped::tick(Clock::time_point now) {
 }
 
 void Striped::acknowledge(int rank, Peer& peer) {
+  FrameHeader header;
+  header.kind = FrameKind::kAck;
+  if (sendUncounted(rank, peer, header)) ++counters_.numAcks;
+}
+
+void Striped::carrierChanged(int rail, bool hasCarrier) {
+  if (hasCarrier_[static_cast<size_t>(rail)] == hasCarrier) return;
+  hasCarrier_[static_cast<size_t>(rail)] = hasCarrier;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.stage != Stage::kAlive) continue;
+    std::erase(peer.carriersToTell, rail);
+    peer.carriersToTell.push_back(rail);
+    tellCarriers(rank, peer);
+  }
+}
+
+void Striped::tellCarriers(int rank, Peer& peer) {
+  while (!peer.carriersToTell.empty()) {
+    const int rail = peer.carriersToTell.back();
+    FrameHeader header;
+    header.kind = FrameKind::kCarrier;
+    header.offset = static_cast<uint64_t>(rail);
+    header.total = hasCarrier_[static_cast<size_t>(rail)] ? 1 : 0;
+    if (!sendUncounted(rank, peer, header)) return;
+    std::erase(peer.carriersToTell, rail);
+  }
+}
+
+bool Striped::sendUncounted(int rank, Peer& peer, FrameHeader header) {
   const int rail = chooseRail(peer, rank, 0);
-  if (rail == kNoRail) return;
-  ++counters_.numAcks;
-  Outstanding ack;
-  ack.frame.header.kind = FrameKind::kAck;
-  ack.frame.header.epoch = options_.epoch;
-  transmit(rank, peer, ack, rail);
+  if (rail == kNoRail) return false;
+  header.epoch = options_.epoch;
+  Outstanding frame;
+  frame.frame.header = header;
+  transmit(rank, peer, frame, rail);
+  return true;
 }
 
 void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
@@ -343,6 +373,9 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
   if (header.epoch != options_.epoch || peer.stage == Stage::kDead) return;
   peer.numQuietTicks = 0;
   takeAcknowledgement(rank, peer, header.acknowledged);
+  if (header.kind == FrameKind::kCarrier) {
+    for (const auto& own : rails_) own->peerCarrierChanged(rank, header.offset, header.total != 0);
+  }
   if (header.number == 0) return;
   if (!peer.received.isWanted(header.number)) {
     ++counters_.numDuplicates;
@@ -398,6 +431,7 @@ void Striped::writable(int rail, int rank) {
   peer.isWarned = false;
   if (!peer.isUp[static_cast<size_t>(rail)]) handBack(peer, rail);
   peer.isUp[static_cast<size_t>(rail)] = true;
+  tellCarriers(rank, peer);
   resend(rank, peer);
   if (peer.numToResend == 0) sink_->writable(rank);
   if (isAcknowledgementDue(peer)) acknowledge(rank, peer);

@@ -54,6 +54,9 @@ class Striped final : public Transport {
   ~Striped() override;
 
   const StripedCounters& counters() const { return counters_; }
+  /// A rail of this rank has lost its carrier, or has it again. Peers are told over the others: nothing else would tell
+  /// them but the silence.
+  void carrierChanged(int rail, bool hasCarrier);
 
   const Capabilities& capabilities() const override { return capabilities_; }
   void attach(Sink& sink) override { sink_ = &sink; }
@@ -111,6 +114,7 @@ class Striped final : public Transport {
     int numQuietTicks = 0;          ///< since then, or since something last arrived
     bool isWarned = false;
     std::string lastFailure;
+    std::vector<int> carriersToTell;  ///< rails of this rank about whose carriers the peer must be told
 
     /// Whether any rail leads to it.
     bool isReached() const { return std::find(isUp.begin(), isUp.end(), true) != isUp.end(); }
@@ -126,6 +130,9 @@ class Striped final : public Transport {
   void resend(int rank, Peer& peer);
   static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
+  void tellCarriers(int rank, Peer& peer);
+  /// A frame that is not counted and may get lost. Returns: whether there was room for it.
+  bool sendUncounted(int rank, Peer& peer, FrameHeader header);
   void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);
   void giveUp(int rank, Peer& peer, LossCause cause, const Status& status);
   void judge(int rank, Peer& peer, Clock::time_point now);
@@ -145,6 +152,7 @@ class Striped final : public Transport {
   Capabilities capabilities_;
   StripedCounters counters_;
   Sink* sink_ = nullptr;
+  std::vector<bool> hasCarrier_;
   std::map<int, Peer> peers_;
 };
 

@@ -174,7 +174,7 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
   }
   const PeerRecord& record = (*found)->record;
   const std::vector<int> pairs = pairRails(directory_.rails(), record.rails);
-  const int theirs = pairs[options_.index];
+  const int theirs = lane.peerRail = pairs[options_.index];
   if (theirs < 0) {
     if (std::count(pairs.begin(), pairs.end(), -1) == std::ssize(pairs)) {
       return failAttempt(peer, lane, LossCause::kUnreachable,
@@ -252,6 +252,20 @@ void TcpRail::carrierChanged(bool isUp) {
     lane.nextAttempt = {};
     if (!isUp && lane.writer != nullptr) lane.writer->giveUp("the interface " + options_.device + " has no carrier");
   }
+}
+
+void TcpRail::peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) {
+  const auto found = lanes_.find(peer);
+  if (found == lanes_.end() || found->second.peerRail < 0 || static_cast<uint64_t>(found->second.peerRail) != rail) {
+    return;
+  }
+  Lane& lane = found->second;
+  // What has been made since may be well; what is being made has lost its first packets.
+  if (lane.writer != nullptr && !(hasCarrier && lane.writer->isUp())) {
+    lane.writer->giveUp(hasCarrier ? "the peer's interface has its carrier again"
+                                   : "the peer's interface has no carrier");
+  }
+  if (hasCarrier) lane.nextAttempt = {};
 }
 
 std::string TcpRail::name() const {

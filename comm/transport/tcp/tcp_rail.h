@@ -54,6 +54,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
   bool mayHear(int peer) const override;
+  void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
 
   void writerWritable(int peer) override;
@@ -66,6 +67,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   /// The two connections with a peer.
   struct Lane {
     bool isWanted = false;
+    int peerRail = -1;  ///< where the peer's end of the writer is, among the peer's rails
     std::unique_ptr<Writer> writer;
     std::unique_ptr<Reader> reader;
     Clock::time_point upSince{};
