@@ -23,7 +23,10 @@ uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
     waiting += message->bytes.size() - message->numSent;
     if (waiting >= kFramesAhead * can.maxPayloadBytes) break;
   }
-  return std::min(left, std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes));
+  const uint64_t most = std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
+  // All of one length: a short rest would cost as much as a long one.
+  const uint64_t numFrames = (left + most - 1) / most;
+  return (left + numFrames - 1) / numFrames;
 }
 
 OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {

@@ -22,7 +22,7 @@ constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each ot
 /// Payloads that several rails share well, and the longest ones: what comes after a frame waits for it, so none takes
 /// longer than that on any rail; and rails of which one takes so many times longer than another get shorter ones.
 constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024, kUnlikeBytes = 64 * 1024;
-constexpr double kLongestSeconds = 5e-3, kAlike = 2;
+constexpr double kLongestSeconds = 8e-3, kAlike = 2;
 constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 constexpr Clock::duration kWarnAfter = milliseconds(500);

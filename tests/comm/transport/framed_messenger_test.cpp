@@ -157,6 +157,7 @@ TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEn
 TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
   transport->can.segmentBytes = 16 * 1024;
   Parcel amidst(kPeer, {1, 2, 1}, framed::kMostUnasked), last(kPeer, {1, 2, 2}, framed::kMostUnasked);
+  Parcel alike(kPeer, {1, 2, 3}, framed::kMostUnasked);
   const auto lengths = [&](Parcel& parcel) {
     transport->sent.clear();
     messenger->send(parcel);
@@ -167,9 +168,11 @@ TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
     }
     return found;
   };
-  amidst.numFollowing = 1 << 20;
+  amidst.numFollowing = alike.numFollowing = 1 << 20;
   EXPECT_THAT(lengths(amidst), ElementsAre(64, 64));
-  EXPECT_THAT(lengths(last), ElementsAre(32, 24, 18, 16, 16, 16, 6));
+  EXPECT_THAT(lengths(last), ElementsAre(32, 24, 18, 13, 13, 13, 13));
+  transport->can.maxPayloadBytes = 52 * 1024;
+  EXPECT_THAT(lengths(alike), ElementsAre(42, 42, 42)) << "no short rest";
   messenger->progress({});
 }
 

@@ -136,7 +136,7 @@ TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   EXPECT_EQ(longest(2e-8, 2e-8), kLongest);
   EXPECT_EQ(longest(9e-9, 3.6e-8), kLongest / 2) << "a fourth of the rate";
   EXPECT_EQ(longest(2e-9, 1e-8), kLongest) << "both quick";
-  EXPECT_EQ(longest(2e-7, 2e-7), 25000u) << "5 ms";
+  EXPECT_EQ(longest(2e-7, 2e-7), 40000u) << "8 ms";
   EXPECT_EQ(longest(2e-6, 1e-6), 16384u) << "both slow";
   lose(0, LossCause::kStalled);
   EXPECT_EQ(longest(1e-6, 2e-8), kLongest) << "the slow one is gone";
