@@ -18,6 +18,9 @@ class RateMeter {
   /// At `now` `numAcked` bytes were acknowledged in all. `isIdle`: too few others were under way to tell a rate by.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
+  /// What was seen tells nothing any more.
+  void forget() { bytesPerSecond_ = 0; }
+
   /// Lately; 0 when not known yet.
   double bytesPerSecond() const { return bytesPerSecond_; }
   /// In the better times of late, when nothing else than the path held it up: over a tenth of a second, in which bursts

@@ -34,7 +34,7 @@ constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< with each check, every 10 ms
 
 /// Between two looks at what is under way; meanwhile it is what the rate makes of it.
-constexpr std::chrono::milliseconds kLookInterval{2};
+constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 

@@ -54,6 +54,9 @@ class Writer final : public Poller::Handler {
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double delaySeconds(size_t numBytes);
+  /// As last measured; 0 when not known.
+  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
+  void forgetRate() { rate_.forget(); }
   /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
   uint64_t numBytes() const { return numBytes_; }
   uint64_t numUnderWay();

@@ -56,6 +56,18 @@ TEST_F(RateMeterTest, FollowsAPathThatChanges) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 2e6);
 }
 
+TEST_F(RateMeterTest, WhatIsForgottenIsMeasuredAnew) {
+  rest(1);
+  carry(100, 2'500);
+  ASSERT_NEAR(meter_.bytesPerSecond(), 2.5e6, 1e5);
+  meter_.forget();
+  EXPECT_EQ(meter_.bytesPerSecond(), 0);
+  rest(500);
+  EXPECT_EQ(meter_.bytesPerSecond(), 0) << "a pause tells nothing";
+  carry(10, 25'000);
+  EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 1e5) << "at once, not by and by";
+}
+
 TEST_F(RateMeterTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMostly) {
   rest(1);
   for (int i = 0; i < 20; ++i) {
