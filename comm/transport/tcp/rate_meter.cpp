@@ -2,6 +2,7 @@
 #include "comm/transport/tcp/rate_meter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace agspeed::comm::tcp {
 namespace {
@@ -17,6 +18,8 @@ constexpr double kWeight = 0.25;
 /// known: a shaper lets short bursts through at any rate. Then the rate grows by this factor at a time.
 constexpr double kRecovered = 8;
 constexpr double kGrowth = 1.1;
+/// A rate measured before all connections carried so much is old.
+constexpr double kOldSeconds = 0.5;
 constexpr double kBestSeconds = 0.1;
 constexpr double kWeightOfWorse = 0.02;  ///< in the rate of the better times
 
@@ -30,12 +33,22 @@ void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, doub
     if (numBytes < (seconds < kLongSeconds ? kLeastBytes : kLeastBytesOfLong)) return;
     const double rate = static_cast<double>(numBytes) / seconds;
     bytesPerSecond_ = bytesPerSecond_ > 0 ? bytesPerSecond_ + kWeight * (rate - bytesPerSecond_) : rate;
+    isNew_ = true;
     lookForBest(seconds, static_cast<double>(numBytes));
   } else if (numBytes >= kLeastBytesOfLong && static_cast<double>(numBytes) > kRecovered * bytesPerSecond_ * seconds) {
     bytesPerSecond_ *= kGrowth;
+    isNew_ = true;
   }
   since_ = now;
   ackedBefore_ = numAcked;
+}
+
+void RateMeter::age(uint64_t numAckedOfAll, double rateOfAll) {
+  if (std::exchange(isNew_, false)) {
+    measuredAfter_ = numAckedOfAll;
+  } else if (rateOfAll > 0 && static_cast<double>(numAckedOfAll - measuredAfter_) > kOldSeconds * rateOfAll) {
+    forget();
+  }
 }
 
 void RateMeter::lookForBest(double seconds, double numBytes) {

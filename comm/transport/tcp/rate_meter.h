@@ -18,6 +18,10 @@ class RateMeter {
   /// At `now` `numAcked` bytes were acknowledged in all. `isIdle`: too few others were under way to tell a rate by.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
+  /// All connections of the rail have carried `numAckedOfAll` bytes so far and carry `rateOfAll` bytes per second (0:
+  /// not known). The rate is forgotten when it was measured before they carried what they do in half a second: who
+  /// seems slow is given nothing by which its rate could be measured again.
+  void age(uint64_t numAckedOfAll, double rateOfAll);
   /// What was seen tells nothing any more.
   void forget() { bytesPerSecond_ = 0; }
 
@@ -33,7 +37,9 @@ class RateMeter {
   Clock::time_point since_;
   uint64_t ackedBefore_ = 0;
   double bytesPerSecond_ = 0;
-  double seconds_ = 0;  ///< and what was acknowledged in them, since the last time that was long enough
+  bool isNew_ = false;          ///< measured since the last age()
+  uint64_t measuredAfter_ = 0;  ///< bytes of all connections
+  double seconds_ = 0;          ///< and what was acknowledged in them, since the last time that was long enough
   double numBytes_ = 0;
   double bestBytesPerSecond_ = 0;
 };

@@ -26,8 +26,6 @@ constexpr Clock::duration kStuckAfter = milliseconds(100);
 constexpr int kMaxConnecting = 8;
 /// Fewer wait for an acknowledgement that is late, not for the path.
 constexpr uint64_t kLeastBusyBytes = 8 * 1024;
-/// The rate of a connection is old when it was measured before all of them carried what the rail carries in this time.
-constexpr double kOldSeconds = 0.5;
 
 }  // namespace
 
@@ -72,7 +70,7 @@ void TcpRail::weigh(Clock::time_point now) {
   for (auto& [peer, lane] : lanes_) {
     if (lane.writer == nullptr || !lane.writer->isUp()) continue;
     ++numUp;
-    forgetOldRate(lane);
+    lane.writer->ageRate(load_.numAcked, load_.rate.bytesPerSecond());
     if (!lane.isBusy) continue;
     const uint64_t numUnderWay = lane.writer->numUnderWay();
     const uint64_t numAcked = lane.writer->numBytes() - numUnderWay;
@@ -86,17 +84,6 @@ void TcpRail::weigh(Clock::time_point now) {
   }
   load_.numUnderWay = static_cast<double>(sum);
   load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kLeastBusyBytes, roundTripSeconds);
-}
-
-/// A connection that seems slow is given nothing by which its rate could be measured again.
-void TcpRail::forgetOldRate(Lane& lane) const {
-  const double rate = lane.writer->bytesPerSecond(), rateOfAll = load_.rate.bytesPerSecond();
-  if (rate != lane.bytesPerSecond) {
-    lane.bytesPerSecond = rate;
-    lane.numAckedThen = load_.numAcked;
-  } else if (rateOfAll > 0 && static_cast<double>(load_.numAcked - lane.numAckedThen) > kOldSeconds * rateOfAll) {
-    lane.writer->forgetRate();
-  }
 }
 
 void TcpRail::abandon(int peer, ByteView bytes) {

@@ -75,8 +75,6 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     bool isWarned = false;         ///< that it does
     bool isBusy = false;           ///< the writer may have bytes under way
     uint64_t numAcked = 0;         ///< of the writer's bytes, at the last look at the load
-    double bytesPerSecond = 0;     ///< of the writer, at that look
-    uint64_t numAckedThen = 0;     ///< of all connections' bytes, when that was another rate
     Clock::time_point ackedAt{};   ///< the last look that saw progress, or when it became busy
     Clock::time_point nextAttempt{};
     Clock::duration pause{};
@@ -94,7 +92,6 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
   /// Looks at all connections that may be busy.
   void weigh(Clock::time_point now);
-  void forgetOldRate(Lane& lane) const;
   /// Connects to those who are wanted. Returns: when to look again at the latest.
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
   void attempt(int peer, Lane& lane, Clock::time_point now);

@@ -54,9 +54,8 @@ class Writer final : public Poller::Handler {
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double delaySeconds(size_t numBytes);
-  /// As last measured; 0 when not known.
-  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
-  void forgetRate() { rate_.forget(); }
+  /// As RateMeter::age().
+  void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
   /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
   uint64_t numBytes() const { return numBytes_; }
   uint64_t numUnderWay();

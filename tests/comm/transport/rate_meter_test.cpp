@@ -68,6 +68,27 @@ TEST_F(RateMeterTest, WhatIsForgottenIsMeasuredAnew) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 1e5) << "at once, not by and by";
 }
 
+TEST_F(RateMeterTest, ARateIsForgottenWhenAllHaveCarriedHalfASecondsBytesSince) {
+  rest(1);
+  carry(100, 2'500);
+  meter_.age(1'000'000, 2.5e7);
+  meter_.age(13'400'000, 2.5e7);
+  EXPECT_GT(meter_.bytesPerSecond(), 0) << "less than half a second's";
+  meter_.age(99'000'000, 0);
+  EXPECT_GT(meter_.bytesPerSecond(), 0) << "nobody knows what half a second's are";
+  meter_.age(13'600'000, 2.5e7);
+  EXPECT_EQ(meter_.bytesPerSecond(), 0);
+}
+
+TEST_F(RateMeterTest, ARateThatIsMeasuredAgainIsNotForgotten) {
+  rest(1);
+  for (uint64_t numAckedOfAll = 0; numAckedOfAll < 100'000'000; numAckedOfAll += 10'000'000) {
+    carry(100, 2'500);
+    meter_.age(numAckedOfAll, 2.5e7);
+    EXPECT_GT(meter_.bytesPerSecond(), 0) << numAckedOfAll;
+  }
+}
+
 TEST_F(RateMeterTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMostly) {
   rest(1);
   for (int i = 0; i < 20; ++i) {

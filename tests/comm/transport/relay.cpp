@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 
 #include "runtime/base/check.h"
@@ -95,6 +96,7 @@ bool Relay::happens(double bytesPerFault, size_t numBytes) {
 }
 
 bool Relay::forward(int from, int to) {
+  if (isSlow_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::array<char, 16384> buffer;
   const ssize_t size = recv(from, buffer.data(), buffer.size(), 0);
   if (size <= 0) return false;

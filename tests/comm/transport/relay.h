@@ -43,6 +43,8 @@ class Relay {
   const RailAddress& address() const { return address_; }
   /// While closed, connections end at once and new ones are refused.
   void setOpen(bool isOpen) { isOpen_ = isOpen; }
+  /// While slow, at most 16 KiB are moved every 5 ms.
+  void setSlow(bool isSlow) { isSlow_ = isSlow; }
 
  private:
   struct Pair {
@@ -63,6 +65,7 @@ class Relay {
   int listener_ = -1;
   std::vector<Pair> pairs_;
   std::atomic<bool> isOpen_ = true;
+  std::atomic<bool> isSlow_ = false;
   std::atomic<bool> isStopped_ = false;
   std::thread thread_;
 };
