@@ -15,6 +15,8 @@ using std::chrono::milliseconds;
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// While something happens timers are looked at this often.
 constexpr Clock::duration kBusyTick = milliseconds(10);
+/// While much waits for a way that stays busy, this share of that time passes between two wake-ups, but no longer.
+constexpr double kRestShare = 0.5, kLongestRest = 2e-3;
 
 }  // namespace
 
@@ -121,12 +123,28 @@ bool FramedMessenger::progress(Clock::time_point until) {
     const Clock::time_point now = Clock::now();
     if (now >= nextTick_) tick(now);
     if (completions_.tell()) return true;
-    const bool isWoken = poller_.wait(std::min(until, nextTick_));
+    const Clock::time_point limit = std::min(until, nextTick_);
+    const bool isWoken = poller_.wait(limit, std::min(limit, restUntil()));
+    wokenAt_ = Clock::now();
     // Whatever happened may have set a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (completions_.tell()) return true;
-    if (isWoken || until == Clock::time_point() || Clock::now() >= until) return false;
+    if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;
   }
+}
+
+Clock::time_point FramedMessenger::restUntil() const {
+  bool isAnyWaiting = false;
+  double seconds = kLongestRest;
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto& conversation = conversations_[static_cast<size_t>(peer)];
+    if (conversation == nullptr || !conversation->hasLargeUnsent()) continue;
+    isAnyWaiting = true;
+    seconds = std::min(seconds, transport_->busySeconds(peer) * kRestShare);
+    if (seconds == 0) break;
+  }
+  if (!isAnyWaiting) return {};
+  return wokenAt_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 void FramedMessenger::watch() {

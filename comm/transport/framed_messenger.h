@@ -71,6 +71,9 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void tick(Clock::time_point now);
   /// Looks whether those who are waited for are alive. Returns: when to look again.
   Clock::time_point lookAtPulses(Clock::time_point now);
+  /// Until when it may be left waiting what arrives and who has room: ways that more is to be sent on stay busy for
+  /// longer, and to wake up for each packet costs more than to handle it.
+  Clock::time_point restUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
 
@@ -85,6 +88,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextLook_{};
+  Clock::time_point wokenAt_{};  ///< when the last wait ended
 };
 
 }  // namespace agspeed::comm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/transport/poller.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -21,17 +22,23 @@ constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
 /// While there is always something in memory, descriptors get their turn this often.
 constexpr uint32_t kLooksPerTurn = 16;
+/// Less is not worth a system call.
+constexpr std::chrono::microseconds kLeastRest{100};
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
 
+timespec toTimespec(Clock::duration duration) {
+  const auto nanoseconds = std::max<int64_t>(0, std::chrono::nanoseconds(duration).count());
+  return {static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+}
+
 /// epoll_wait with a timeout finer than a millisecond where the kernel has it.
 int waitFor(int epoll, epoll_event* events, Clock::duration timeout) {
-  const auto nanoseconds = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(timeout).count());
-  const timespec limit = {static_cast<time_t>(nanoseconds / 1'000'000'000),
-                          static_cast<long>(nanoseconds % 1'000'000'000)};
+  const timespec limit = toTimespec(timeout);
   const int count = epoll_pwait2(epoll, events, kMaxEvents, &limit, nullptr);
   if (count >= 0 || errno != ENOSYS) return count;
-  return epoll_wait(epoll, events, kMaxEvents, static_cast<int>((nanoseconds + 999'999) / 1'000'000));
+  return epoll_wait(epoll, events, kMaxEvents,
+                    static_cast<int>(limit.tv_sec * 1'000 + (limit.tv_nsec + 999'999) / 1'000'000));
 }
 
 }  // namespace
@@ -72,7 +79,8 @@ void Poller::remove(Id id, int descriptor) {
   freeSlots_.push_back(id);
 }
 
-bool Poller::wait(Clock::time_point until) {
+bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
+  if (until != Clock::time_point()) rest(restUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
   if (memory_->look()) return ++numLooks_ % kLooksPerTurn == 0 && waitForDescriptors({});
   if (until == Clock::time_point()) return waitForDescriptors({});
@@ -83,6 +91,14 @@ bool Poller::wait(Clock::time_point until) {
     memory_->look();
   }
   return isWoken;
+}
+
+void Poller::rest(Clock::time_point until) const {
+  const Clock::duration left = until - Clock::now();
+  if (left < kLeastRest) return;
+  const timespec limit = toTimespec(left);
+  pollfd woken = {wakeUp_, POLLIN, 0};
+  ppoll(&woken, 1, &limit, nullptr);
 }
 
 bool Poller::waitForDescriptors(Clock::time_point until) {

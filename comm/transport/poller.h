@@ -48,13 +48,15 @@ class Poller {
   /// What to look at besides; nullptr: nothing any more. Stays the caller's.
   void setMemory(Memory* memory) { memory_ = memory; }
 
-  /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. Returns: whether wake()
-  /// was called.
-  bool wait(Clock::time_point until);
+  /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. What becomes ready
+  /// before `restUntil` is left until then. Returns: whether wake() was called.
+  bool wait(Clock::time_point until, Clock::time_point restUntil = {});
   void wake();
 
  private:
   bool waitForDescriptors(Clock::time_point until);
+  /// Waits for nothing but wake().
+  void rest(Clock::time_point until) const;
 
   struct Slot {
     Handler* handler = nullptr;

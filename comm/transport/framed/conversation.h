@@ -31,6 +31,8 @@ class Conversation {
   void forget(uint32_t communicator);
   bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
+  /// Whether large messages wait to be handed to the transport.
+  bool hasLargeUnsent() const { return failure_.isOk() && sends_.hasLarge(); }
 
   // As of Transport::Sink.
   std::span<std::byte> place(const FrameHeader& header);

@@ -44,6 +44,11 @@ Transport& LocalFirst::transportOf(int peer) const {
   return *network_;
 }
 
+double LocalFirst::busySeconds(int peer) const {
+  // Peers in shared memory are never to wait for those in the network.
+  return numLocal() > 0 ? 0 : network_->busySeconds(peer);
+}
+
 bool LocalFirst::canSend(int peer) const {
   return routes_[static_cast<size_t>(peer)] != Route::kUndecided && transportOf(peer).canSend(peer);
 }

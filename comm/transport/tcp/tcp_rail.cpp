@@ -113,12 +113,22 @@ double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
   Writer& writer = *lane->second.writer;
-  const double alone = writer.delaySeconds(numBytes);
+  return writer.leastRoundTripSeconds() / 2 + std::max(writer.carrySeconds(numBytes), carrySeconds(numBytes));
+}
+
+double TcpRail::busySeconds(int peer) const {
+  const auto lane = lanes_.find(peer);
+  if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
+  Writer& writer = *lane->second.writer;
+  // The last of what is under way is on the path no more: it is being acknowledged.
+  return std::max(0.0, std::max(writer.carrySeconds(0), carrySeconds(0)) - writer.leastRoundTripSeconds());
+}
+
+double TcpRail::carrySeconds(size_t numBytes) const {
   const double rate = load_.rate.bytesPerSecond();
-  if (rate == 0) return alone;
+  if (rate == 0) return 0;
   const double sinceLook = std::chrono::duration<double>(Clock::now() - load_.lookedAt).count();
-  const double underWay = std::max(0.0, load_.numUnderWay - rate * sinceLook);
-  return std::max(alone, writer.leastRoundTripSeconds() / 2 + (underWay + static_cast<double>(numBytes)) / rate);
+  return (std::max(0.0, load_.numUnderWay - rate * sinceLook) + static_cast<double>(numBytes)) / rate;
 }
 
 double TcpRail::leastRoundTripSeconds(int peer) const {

@@ -56,6 +56,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   bool mayHear(int peer) const override;
   void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
+  double busySeconds(int peer) const override;
 
   void writerWritable(int peer) override;
   void writerStalled(int peer, LossCause cause, const std::string& why) override;
@@ -90,6 +91,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   };
 
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
+  /// Until the path has carried what all connections have under way, and then `numBytes`; 0 when its rate is not known.
+  double carrySeconds(size_t numBytes) const;
   /// Looks at all connections that may be busy.
   void weigh(Clock::time_point now);
   /// Connects to those who are wanted. Returns: when to look again at the latest.

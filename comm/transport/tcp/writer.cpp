@@ -258,13 +258,13 @@ uint64_t Writer::numUnderWay() {
 
 bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
 
-double Writer::delaySeconds(size_t numBytes) {
+double Writer::carrySeconds(size_t numBytes) {
   const Clock::time_point now = Clock::now();
   if (now - lookedAt_ >= kLookInterval) look(now, socket_.unacknowledgedBytes());
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
   const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
   const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);
-  return vitals_.leastRoundTripSeconds / 2 + (underWay + static_cast<double>(numBytes)) / rate;
+  return (underWay + static_cast<double>(numBytes)) / rate;
 }
 
 }  // namespace agspeed::comm::tcp

@@ -53,7 +53,8 @@ class Writer final : public Poller::Handler {
   bool hasLostAllLarge();
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
-  double delaySeconds(size_t numBytes);
+  /// Until the path has carried what is under way, and then `numBytes`.
+  double carrySeconds(size_t numBytes);
   /// As RateMeter::age().
   void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
   /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.

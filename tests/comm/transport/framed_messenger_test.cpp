@@ -9,6 +9,7 @@
 
 #include "tests/comm/transport/fake_transport.h"
 #include "tests/comm/transport/network_group.h"
+#include "tests/comm/transport/ready_descriptor.h"
 
 namespace agspeed::comm {
 namespace {
@@ -328,6 +329,24 @@ TEST_F(FramedMessengerTest, AnotherReceiveConnectsOnce) {
   EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
   messenger->cancel(first, unavailable("the test ends"));
   messenger->cancel(second, unavailable("the test ends"));
+}
+
+TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy) {
+  ReadyDescriptor descriptor(poller);
+  const auto numWakeUps = [&](int numMilliseconds) {
+    const int before = descriptor.numSeen;
+    messenger->progress(Clock::now() + std::chrono::milliseconds(numMilliseconds));
+    return descriptor.numSeen - before;
+  };
+  transport->busyFor = 10;
+  EXPECT_GT(numWakeUps(100), 60) << "nothing is to be sent";
+  transport->room = 0;
+  Parcel parcel(kPeer, {1, 2, 3}, kLarge + 20'000);
+  messenger->send(parcel);
+  EXPECT_LE(numWakeUps(100), 51);
+  transport->busyFor = 100e-6;
+  EXPECT_GT(numWakeUps(100), 60) << "the way may be free at any moment";
+  messenger->cancel(parcel, {});
 }
 
 }  // namespace

@@ -125,6 +125,16 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   EXPECT_TRUE(striped_->canSend(kPeer));
 }
 
+TEST_F(StripedTest, StaysBusyAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
+  rails_[0]->busyFor = 3e-3;
+  rails_[1]->busyFor = 5e-3;
+  EXPECT_EQ(striped_->busySeconds(kPeer), 3e-3);
+  rails_[0]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
+  EXPECT_EQ(striped_->busySeconds(kPeer), 5e-3);
+  rails_[1]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
+  EXPECT_EQ(striped_->busySeconds(kPeer), 0);
+}
+
 TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   send(1, 0);  // on its way
   const auto longest = [&](double first, double second) {
