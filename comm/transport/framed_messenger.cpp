@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// While something happens timers are looked at this often.
 constexpr Clock::duration kBusyTick = milliseconds(10);
-/// While much waits for a way that stays busy, this share of that time passes between two wake-ups, but no longer.
-constexpr double kRestShare = 0.5, kLongestRest = 2e-3;
+/// While much waits for ways that stay busy, so much passes between two wake-ups; less would save nothing.
+constexpr double kLeastRest = 1e-3, kLongestRest = 2e-3;
 
 }  // namespace
 
@@ -134,16 +134,14 @@ bool FramedMessenger::progress(Clock::time_point until) {
 }
 
 Clock::time_point FramedMessenger::restUntil() const {
-  bool isAnyWaiting = false;
-  double seconds = kLongestRest;
+  double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& conversation = conversations_[static_cast<size_t>(peer)];
     if (conversation == nullptr || !conversation->hasLargeUnsent()) continue;
-    isAnyWaiting = true;
-    seconds = std::min(seconds, transport_->busySeconds(peer) * kRestShare);
-    if (seconds == 0) break;
+    const double most = seconds == 0 ? kLongestRest : seconds;
+    seconds = std::min(most, transport_->restSeconds(peer));
+    if (seconds < kLeastRest) return {};
   }
-  if (!isAnyWaiting) return {};
   return wokenAt_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 

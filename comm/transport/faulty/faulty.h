@@ -40,7 +40,7 @@ class Faulty final : public Transport {
     inner_->peerCarrierChanged(peer, rail, hasCarrier);
   }
   double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
-  double busySeconds(int peer) const override { return inner_->busySeconds(peer); }
+  double restSeconds(int peer) const override { return inner_->restSeconds(peer); }
 
  private:
   bool happens(double share) { return std::uniform_real_distribution<>()(random_) < share; }

@@ -56,7 +56,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   bool mayHear(int peer) const override;
   void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
-  double busySeconds(int peer) const override;
+  double restSeconds(int peer) const override;
 
   void writerWritable(int peer) override;
   void writerStalled(int peer, LossCause cause, const std::string& why) override;

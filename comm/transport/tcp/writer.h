@@ -53,6 +53,7 @@ class Writer final : public Poller::Handler {
   bool hasLostAllLarge();
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
+  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
   /// Until the path has carried what is under way, and then `numBytes`.
   double carrySeconds(size_t numBytes);
   /// As RateMeter::age().

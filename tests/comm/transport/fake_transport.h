@@ -20,14 +20,14 @@ struct FakeTransport : Transport {
   void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
   bool isFlushed() const override { return true; }
   bool mayHear(int) const override { return isHeard; }
-  double busySeconds(int) const override { return busyFor; }
+  double restSeconds(int) const override { return restFor; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
   int room = 100;           ///< frames that it still takes
   bool isHeard = false;     ///< the peer's connection is open
-  double busyFor = 0;       ///< seconds
+  double restFor = 0;       ///< seconds
   std::vector<int> wanted;  ///< peers to connect to
   std::vector<OutgoingFrame> sent;
   std::vector<ByteView> abandoned;

@@ -125,14 +125,14 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   EXPECT_TRUE(striped_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, StaysBusyAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
-  rails_[0]->busyFor = 3e-3;
-  rails_[1]->busyFor = 5e-3;
-  EXPECT_EQ(striped_->busySeconds(kPeer), 3e-3);
+TEST_F(StripedTest, MayBeLeftAloneAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
+  rails_[0]->restFor = 3e-3;
+  rails_[1]->restFor = 5e-3;
+  EXPECT_EQ(striped_->restSeconds(kPeer), 3e-3);
   rails_[0]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->busySeconds(kPeer), 5e-3);
+  EXPECT_EQ(striped_->restSeconds(kPeer), 5e-3);
   rails_[1]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->busySeconds(kPeer), 0);
+  EXPECT_EQ(striped_->restSeconds(kPeer), 0);
 }
 
 TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
