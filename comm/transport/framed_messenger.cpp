@@ -137,7 +137,7 @@ Clock::time_point FramedMessenger::restUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& conversation = conversations_[static_cast<size_t>(peer)];
-    if (conversation == nullptr || !conversation->hasLargeUnsent()) continue;
+    if (conversation == nullptr || !conversation->hasMuchUnsent()) continue;
     const double most = seconds == 0 ? kLongestRest : seconds;
     seconds = std::min(most, transport_->restSeconds(peer));
     if (seconds < kLeastRest) return {};

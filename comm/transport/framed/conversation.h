@@ -31,8 +31,8 @@ class Conversation {
   void forget(uint32_t communicator);
   bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
-  /// Whether large messages wait to be handed to the transport.
-  bool hasLargeUnsent() const { return failure_.isOk() && sends_.hasLarge(); }
+  /// Whether much waits to be handed to the transport.
+  bool hasMuchUnsent() const { return failure_.isOk() && sends_.hasMuch(); }
 
   // As of Transport::Sink.
   std::span<std::byte> place(const FrameHeader& header);

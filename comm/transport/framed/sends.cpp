@@ -17,16 +17,27 @@ uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
   const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
-  const Transfer* first = queue.front()->transfer;
-  uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
-  for (const Outgoing* message : queue) {
-    waiting += message->bytes.size() - message->numSent;
-    if (waiting >= kFramesAhead * can.maxPayloadBytes) break;
-  }
+  const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
   const uint64_t most = std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
   // All of one length: a short rest would cost as much as a long one.
   const uint64_t numFrames = (left + most - 1) / most;
   return (left + numFrames - 1) / numFrames;
+}
+
+uint64_t Sends::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
+  if (queue.empty()) return 0;
+  const Transfer* first = queue.front()->transfer;
+  uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
+  for (const Outgoing* message : queue) {
+    waiting += message->bytes.size() - message->numSent;
+    if (waiting >= enough) break;
+  }
+  return waiting;
+}
+
+bool Sends::hasMuch() const {
+  const uint64_t much = kFramesAhead * pair_.transport.capabilitiesFor(pair_.peer).maxPayloadBytes;
+  return numWaiting(large_, much) >= much;
 }
 
 OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {

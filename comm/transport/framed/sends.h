@@ -45,7 +45,8 @@ class Sends {
   /// Whether what callers take for sent, or what keeps transfers going, waits to be handed to the transport.
   bool isWaiting() const { return !control_.empty() || !small_.empty(); }
   bool hasSmall() const { return !small_.empty(); }
-  bool hasLarge() const { return !large_.empty(); }
+  /// Whether so much is to be sent that frames are as long as they may be.
+  bool hasMuch() const;
   /// One of the unfinished transfers that are in a hurry; null when there is none.
   const Transfer* awaited() const;
 
@@ -77,6 +78,8 @@ class Sends {
   Outgoing& add(const MessageId& id, ByteView bytes);
   void sendSegment(std::deque<Outgoing*>& queue);
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
+  /// Bytes of the messages and of what follows them; not counted further than to `enough`.
+  static uint64_t numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough);
   /// Of the first message's next frame.
   uint64_t segmentBytes(const std::deque<Outgoing*>& queue) const;
 
