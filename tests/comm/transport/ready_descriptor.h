@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A descriptor that is always ready, and what its poller makes of it.
 #pragma once
 
 #include <sys/epoll.h>
