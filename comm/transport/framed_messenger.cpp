@@ -137,7 +137,8 @@ Clock::time_point FramedMessenger::restUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& conversation = conversations_[static_cast<size_t>(peer)];
-    if (conversation == nullptr || !conversation->hasMuchUnsent()) continue;
+    if (conversation == nullptr || !conversation->isSending()) continue;
+    if (!conversation->hasMuchToSend()) return {};
     const double most = seconds == 0 ? kLongestRest : seconds;
     seconds = std::min(most, transport_->restSeconds(peer));
     if (seconds < kLeastRest) return {};

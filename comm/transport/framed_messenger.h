@@ -71,8 +71,8 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void tick(Clock::time_point now);
   /// Looks whether those who are waited for are alive. Returns: when to look again.
   Clock::time_point lookAtPulses(Clock::time_point now);
-  /// Until when it may be left waiting what arrives and who has room: ways that more is to be sent on stay busy for
-  /// longer, and to wake up for each packet costs more than to handle it.
+  /// Until when nobody looks at what arrives and at ways that have room again, as all ways on which something is to be
+  /// sent stay busy for longer: to wake up for each packet costs more than to handle it. A past time: look at once.
   Clock::time_point restUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;

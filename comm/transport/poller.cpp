@@ -80,9 +80,9 @@ void Poller::remove(Id id, int descriptor) {
 }
 
 bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
-  if (until != Clock::time_point()) rest(restUntil);
+  const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(restUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
-  if (memory_->look()) return ++numLooks_ % kLooksPerTurn == 0 && waitForDescriptors({});
+  if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
   if (until == Clock::time_point()) return waitForDescriptors({});
   memory_->fallAsleep();
   const bool isWoken = waitForDescriptors(memory_->look() ? Clock::time_point() : until);
@@ -93,18 +93,20 @@ bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
   return isWoken;
 }
 
-void Poller::rest(Clock::time_point until) const {
+bool Poller::rest(Clock::time_point until) const {
   const Clock::duration left = until - Clock::now();
-  if (left < kLeastRest) return;
+  if (left < kLeastRest) return false;
   const timespec limit = toTimespec(left);
   pollfd woken = {wakeUp_, POLLIN, 0};
   ppoll(&woken, 1, &limit, nullptr);
+  return true;
 }
 
 bool Poller::waitForDescriptors(Clock::time_point until) {
   std::array<epoll_event, kMaxEvents> events;
   const bool isInThePast = until == Clock::time_point();
   const int count = waitFor(epoll_, events.data(), isInThePast ? Clock::duration::zero() : until - Clock::now());
+  isMoreReady_ = count == kMaxEvents;
   bool isWoken = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t key = events[static_cast<size_t>(i)].data.u64;

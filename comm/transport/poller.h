@@ -49,14 +49,15 @@ class Poller {
   void setMemory(Memory* memory) { memory_ = memory; }
 
   /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. What becomes ready
-  /// before `restUntil` is left until then. Returns: whether wake() was called.
+  /// before `restUntil`, memory included, is left until then or until wake(); not where `until` is no time at all, nor
+  /// where the last call left something that is ready. Returns: whether wake() was called.
   bool wait(Clock::time_point until, Clock::time_point restUntil = {});
   void wake();
 
  private:
   bool waitForDescriptors(Clock::time_point until);
-  /// Waits for nothing but wake().
-  void rest(Clock::time_point until) const;
+  /// Waits for nothing but wake(). Returns: whether it did.
+  bool rest(Clock::time_point until) const;
 
   struct Slot {
     Handler* handler = nullptr;
@@ -68,6 +69,7 @@ class Poller {
   std::vector<Id> freeSlots_;
   Memory* memory_ = nullptr;
   uint32_t numLooks_ = 0;  ///< with something to see
+  bool isMoreReady_ = false;
 };
 
 }  // namespace agspeed::comm

@@ -31,8 +31,9 @@ class Conversation {
   void forget(uint32_t communicator);
   bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
-  /// Whether much waits to be handed to the transport.
-  bool hasMuchUnsent() const { return failure_.isOk() && sends_.hasMuch(); }
+  /// Whether anything waits to be handed to the transport, and whether that and what follows it is much.
+  bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasLarge()); }
+  bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
   // As of Transport::Sink.
   std::span<std::byte> place(const FrameHeader& header);

@@ -45,6 +45,7 @@ class Sends {
   /// Whether what callers take for sent, or what keeps transfers going, waits to be handed to the transport.
   bool isWaiting() const { return !control_.empty() || !small_.empty(); }
   bool hasSmall() const { return !small_.empty(); }
+  bool hasLarge() const { return !large_.empty(); }
   /// Whether so much is to be sent that frames are as long as they may be.
   bool hasMuch() const;
   /// One of the unfinished transfers that are in a hurry; null when there is none.

@@ -24,9 +24,9 @@ constexpr Clock::duration kLookInterval = milliseconds(1);
 constexpr Clock::duration kStuckAfter = milliseconds(100);
 /// So many connections are made at a time: with hundreds of peers more would time out waiting for each other.
 constexpr int kMaxConnecting = 8;
-/// A rail is left alone for this share of the time in which it carries what is under way, and while so much comes on a
-/// connection, as about as much comes as goes: kernels acknowledge little of what their process leaves lying
-/// (tcp_ack_snd_check).
+/// A rail is left alone for this share of the time in which it carries what is under way, and no longer than a
+/// connection takes to carry so much. About as much comes as goes, it is presumed, and kernels acknowledge little of
+/// what their process leaves lying (tcp_ack_snd_check).
 constexpr double kRestShare = 0.5, kRestBytes = 16 * 1024;
 /// Fewer wait for an acknowledgement that is late, not for the path.
 constexpr uint64_t kLeastBusyBytes = 8 * 1024;
@@ -126,9 +126,9 @@ double TcpRail::restSeconds(int peer) const {
   Writer& writer = *lane->second.writer;
   const double alone = writer.bytesPerSecond();
   if (alone == 0) return 0;
-  // Of all connections where that is known: what is not under way on this one others may carry.
-  const double carry = load_.rate.bytesPerSecond() > 0 ? carrySeconds(0) : writer.carrySeconds(0);
-  return std::clamp(kRestShare * (carry - writer.leastRoundTripSeconds()), 0.0, kRestBytes / alone);
+  // Of all connections: what is not under way on this one others carry. What acknowledges the last of it is not
+  // carried.
+  return std::clamp(kRestShare * (carrySeconds(0) - writer.leastRoundTripSeconds()), 0.0, kRestBytes / alone);
 }
 
 double TcpRail::carrySeconds(size_t numBytes) const {
