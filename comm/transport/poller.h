@@ -68,8 +68,8 @@ class Poller {
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
   Memory* memory_ = nullptr;
-  uint32_t numLooks_ = 0;  ///< with something to see
-  bool isMoreReady_ = false;
+  uint32_t numLooks_ = 0;     ///< with something to see
+  bool isMoreReady_ = false;  ///< than the last wait could take in
 };
 
 }  // namespace agspeed::comm

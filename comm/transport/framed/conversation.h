@@ -31,8 +31,9 @@ class Conversation {
   void forget(uint32_t communicator);
   bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
-  /// Whether anything waits to be handed to the transport, and whether that and what follows it is much.
+  /// Whether anything waits to be handed to the transport.
   bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasLarge()); }
+  /// Whether that and what follows it is much, and nothing of it short.
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
   // As of Transport::Sink.

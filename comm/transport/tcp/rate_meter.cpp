@@ -47,7 +47,7 @@ void RateMeter::age(uint64_t numAckedOfAll, double rateOfAll) {
   if (std::exchange(isNew_, false)) {
     measuredAfter_ = numAckedOfAll;
   } else if (rateOfAll > 0 && static_cast<double>(numAckedOfAll - measuredAfter_) > kOldSeconds * rateOfAll) {
-    forget();
+    bytesPerSecond_ = 0;
   }
 }
 

@@ -22,8 +22,6 @@ class RateMeter {
   /// not known). The rate is forgotten when it was measured before they carried what they do in half a second: who
   /// seems slow is given nothing by which its rate could be measured again.
   void age(uint64_t numAckedOfAll, double rateOfAll);
-  /// What was seen tells nothing any more.
-  void forget() { bytesPerSecond_ = 0; }
 
   /// Lately; 0 when not known yet.
   double bytesPerSecond() const { return bytesPerSecond_; }
