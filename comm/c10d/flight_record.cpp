@@ -91,8 +91,9 @@ std::string FlightRecorder::toJson(const std::string& reason) {
                     {"started_at", entry.startedAt},
                     {"seconds", seconds((isOpen ? Clock::now() : entry.ended) - entry.facts.started)},
                     {"timeout_s", seconds(entry.facts.timeout)}};
-      if (entry.facts.rank >= 0) found["rank"] = entry.facts.rank;
-      if (entry.facts.tag >= 0) found["tag"] = entry.facts.tag;
+      const bool isMessage = entry.facts.tag >= 0;
+      if (entry.facts.rank >= 0) found[isMessage ? "peer" : "root"] = entry.facts.rank;
+      if (isMessage) found["tag"] = entry.facts.tag;
       if (!entry.error.empty()) found["error"] = entry.error;
       entries.push_back(std::move(found));
     }

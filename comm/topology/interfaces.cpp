@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -21,6 +22,10 @@
 
 namespace agspeed::comm {
 namespace {
+
+// PCI vendors of network adapters.
+constexpr std::string_view kAmazon = "0x1d0f";
+constexpr std::string_view kGoogle = "0x1ae0";
 
 std::optional<IpAddress> toIpAddress(const sockaddr* address) {
   if (address == nullptr) return std::nullopt;
@@ -59,6 +64,15 @@ StatusOr<std::vector<Interface>> listInterfaces() {
     }
   }
   return result;
+}
+
+int connectionsToFill(const std::string& name, int numPeers, const std::string& folder) {
+  std::string vendor;
+  std::ifstream(folder + "/" + name + "/device/vendor") >> vendor;
+  if (vendor != kAmazon && vendor != kGoogle) return 1;
+  const int inAll = vendor == kAmazon ? 16 : 4;
+  numPeers = std::max(numPeers, 1);
+  return std::clamp((inAll + numPeers - 1) / numPeers, 2, 8);
 }
 
 std::pair<std::string, std::string> interfaceSelection() {

@@ -16,6 +16,12 @@ namespace agspeed::comm {
 /// All interfaces with an address, in the kernel's order. Thread-safe.
 StatusOr<std::vector<Interface>> listInterfaces();
 
+/// How many connections to each of `numPeers` other ranks fill the interface `name`: 1, but more in clouds that limit
+/// the rate of each. There (told by the adapter's PCI vendor) NCCL's socket transport uses 16 (Amazon) or 4 (Google)
+/// between two ranks; we use so many to all peers together, since ranks talk to all of them at once, but 2 to 8 to
+/// each. `folder`: the kernel's list of interfaces.
+int connectionsToFill(const std::string& name, int numPeers, const std::string& folder = "/sys/class/net");
+
 /// The environment variable that selects interfaces (agspeed's before NCCL's before Gloo's), and its value; both empty
 /// when none is set.
 std::pair<std::string, std::string> interfaceSelection();

@@ -48,17 +48,23 @@ StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
     if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
     AG_ASSIGN_OR_RETURN(chosen, std::move(selected));
   }
-  const auto numRails = static_cast<int64_t>(chosen.size());
-  if (options.flowsPerInterface < 1 || numRails * options.flowsPerInterface > int64_t{PeerRecord::kMaxRails}) {
-    return invalidArgument(std::to_string(numRails) + " interfaces are selected with " +
-                           std::to_string(options.flowsPerInterface) + " flows each: there must be 1 to " +
-                           std::to_string(PeerRecord::kMaxRails) + " flows in all");
+  const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
+  const int64_t asked = options.flowsPerInterface;
+  if (most < 1 || asked < 0 || asked > most) {
+    return invalidArgument(std::to_string(chosen.size()) + " interfaces are selected with " + std::to_string(asked) +
+                           " flows each: there may be " + std::to_string(PeerRecord::kMaxRails) + " flows in all");
   }
-  chosen.reserve(static_cast<size_t>(numRails * options.flowsPerInterface));
-  for (int64_t i = numRails; i < numRails * options.flowsPerInterface; ++i) {
-    chosen.push_back(chosen[static_cast<size_t>(i - numRails)]);
+  std::vector<int64_t> flows;
+  for (const Interface& each : chosen) {
+    flows.push_back(asked > 0 ? asked : std::min<int64_t>(connectionsToFill(each.name, options.size - 1), most));
   }
-  return chosen;
+  std::vector<Interface> rails;
+  for (int64_t flow = 0; flow < most; ++flow) {
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (flow < flows[i]) rails.push_back(chosen[i]);
+    }
+  }
+  return rails;
 }
 
 }  // namespace

@@ -31,8 +31,9 @@ struct NetworkOptions {
   std::string mode;
   JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
-  int64_t flowsPerInterface = 1;  ///< rails on each interface; more where one connection cannot fill it
-  bool sharesMemory = true;       ///< with ranks of this host and network namespace
+  /// Rails on each interface; 0: one, but more where one connection cannot fill it (connectionsToFill).
+  int64_t flowsPerInterface = 0;
+  bool sharesMemory = true;  ///< with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.
   std::vector<Interface> rails;
   /// Wraps each rail before it is striped; for tests.

@@ -60,6 +60,7 @@ def add(commands: Any) -> None:
     bench.add_argument("--link-rate", metavar="RATE", help="what a host's links carry in all: adds the share of it")
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
     bench.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot")
+    bench.add_argument("--started-by", help=argparse.SUPPRESS)  # the command of the process that started this rank
     bench.set_defaults(run=_run)
 
 
@@ -143,7 +144,7 @@ def _document(
         "backend": arguments.backend,
         "ranks": ranks,
         "dtype": arguments.dtype,
-        "command": environment.command(),
+        "command": arguments.started_by or environment.command(),
         "link_gbytes_per_s": link_bytes / 1e9 if link_bytes else None,
         "rows": rows,
     }
@@ -220,6 +221,7 @@ def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
     names = ("collectives", "sizes", "algorithms", "dtype", "backend", "seconds", "link_rate", "html")
     given = [(name, getattr(arguments, name)) for name in names]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+    options.append(f"--started-by={environment.command()}")
     return ["comm", "bench", *options, *(["--json"] if arguments.json else [])]
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
-import shlex
 import statistics
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -56,7 +54,7 @@ def make_report(session: Session) -> model.Report:
     data["cache"]["stores"] = _cache_stores(tuner, session)
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
-    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": _plan_file(session)}
+    data["reproduce"] = {"command": environment.command(), "environment": _environment(), "plan": _plan_file(session)}
     return model.Report(data)
 
 
@@ -67,7 +65,7 @@ def make_idle_report(name: str, reason: str) -> model.Report:
     data["header"].update({key: value for key, value in described.items() if key in data["header"]})
     data["status"] = {"state": "eager", "reason": reason}
     data["decision"].update(chosen="eager", why=reason)
-    data["reproduce"] = {"command": _command(), "environment": _environment(), "plan": None}
+    data["reproduce"] = {"command": environment.command(), "environment": _environment(), "plan": None}
     return model.Report(data)
 
 
@@ -301,10 +299,6 @@ def _signature(region: Region) -> str:
     data = [value for value in tensors if not isinstance(value, torch.nn.Parameter)]
     shown = [f"{str(value.dtype).removeprefix('torch.')}{[str(n) for n in value.shape]}" for value in data[:4]]
     return ", ".join(shown).replace("'", "") or "no tensor inputs"
-
-
-def _command() -> str:
-    return shlex.join([os.path.basename(sys.executable), *sys.argv])
 
 
 def _plan_file(session: Session) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import os
 import platform
 import shlex
@@ -19,6 +20,7 @@ from typing import Any
 __all__ = ["command", "cores", "cpu_name", "describe", "isa", "machine", "memory_bytes", "threads", "versions"]
 
 _PACKAGES = ("agspeed", "torch", "numpy")
+_TORCHRUN = ("GROUP_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 # Widest first: the first one whose every flag the processor has.
 _ISA_FLAGS = (
     ("avx512_bf16", ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")),
@@ -101,9 +103,20 @@ def isa() -> str:
 
 
 def command() -> str:
-    """The command line of this process, ready for a shell."""
-    arguments = sys.orig_argv or sys.argv
-    return shlex.join(arguments)
+    """The command line that started this process, ready for a shell; torchrun's, if this is one of its ranks."""
+    arguments = sys.orig_argv or [sys.executable, *sys.argv]
+    if not os.environ.keys() >= set(_TORCHRUN):
+        return shlex.join(arguments)
+    program = itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", arguments[1:])
+    return shlex.join(["torchrun", f"--nproc-per-node={os.environ['LOCAL_WORLD_SIZE']}", *_meeting(), *program])
+
+
+def _meeting() -> list[str]:
+    """The options of torchrun by which this node meets the others."""
+    nodes, node, host, port = (os.environ[name] for name in _TORCHRUN[:4])
+    if nodes == "1":
+        return ["--standalone"]
+    return [f"--nnodes={nodes}", f"--node-rank={node}", f"--master-addr={host}", f"--master-port={port}"]
 
 
 def _accelerators() -> list[str]:

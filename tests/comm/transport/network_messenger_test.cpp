@@ -118,9 +118,12 @@ TEST(NetworkMessenger, BadOptionsAreNamed) {
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));
   options.mode = "";
   options.rails.clear();
+  for (const int64_t flows : {-1, 1000}) {
+    options.flowsPerInterface = flows;
+    EXPECT_THAT(NetworkMessenger::create(store, options).status().message(),
+                HasSubstr("with " + std::to_string(flows) + " flows each"));
+  }
   options.flowsPerInterface = 0;
-  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("with 0 flows each"));
-  options.flowsPerInterface = 1;
   options.interfaces = "nosuch0";
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'nosuch0' selects no interface"));
 }

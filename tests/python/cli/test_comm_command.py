@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -33,6 +34,7 @@ def test_ranks_on_this_host(tmp_path: Path) -> None:
     document = json.loads(found.stdout)
     rows = document["rows"]
     assert (document["ranks"], document["backend"]) == (2, "agspeed")
+    assert document["command"].endswith(shlex.join(["-m", "agspeed", "comm", "bench", "--ranks=2", *options]))
     assert {row["collective"] for row in rows} >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather"}
     assert {row["algorithm"] for row in rows if row["collective"] == "all_reduce"} >= {"auto", "exchange", "ring"}
     assert all(row["is_correct"] and row["microseconds"] > 0 for row in rows)

@@ -89,9 +89,9 @@ def test_a_record_says_what_each_group_did(ranks: Ranks, tmp_path: Path) -> None
         messages = [each for each in whole["operations"] if each["operation"] in ("send", "receive")]
         if rank < 2:
             [message] = messages
-            assert (message["operation"], message["rank"], message["tag"]) == (("send", "receive")[rank], 1 - rank, 3)
+            assert (message["operation"], message["peer"], message["tag"]) == (("send", "receive")[rank], 1 - rank, 3)
             [broadcast] = record["groups"][1]["operations"]
-            assert (broadcast["operation"], broadcast["rank"]) == ("broadcast", 0)
+            assert (broadcast["operation"], broadcast["root"]) == ("broadcast", 0)
         else:
             assert not messages and len(record["groups"]) == 1
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from agspeed.reporting import environment, model
 
 
@@ -23,6 +25,24 @@ def test_rank_and_world_size_come_from_the_launcher(monkeypatch):
     assert (environment.describe()["rank"], environment.describe()["world_size"]) == (3, 8)
     monkeypatch.setenv("RANK", "not a number")
     assert environment.describe()["rank"] is None
+
+
+def test_the_command_is_that_of_this_process(monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "train.py", "--name", "two words"])
+    assert environment.command() == "python -X dev train.py --name 'two words'"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "meeting"),
+    [("1", "--standalone"), ("2", "--nnodes=2 --node-rank=1 --master-addr=node-a --master-port=29500")],
+)
+def test_the_command_of_a_rank_is_the_one_that_starts_all_of_its_node(monkeypatch, nodes, meeting):
+    told = {"LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
+    for name, value in (told | {"GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": "none"}).items():
+        monkeypatch.setenv(name, value)
+    for program in ("train.py --epochs 3", "-m package.train"):
+        monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python", "-u", *program.split()])
+        assert environment.command() == f"torchrun --nproc-per-node=4 {meeting} {program}"
 
 
 def test_describing_does_not_load_torch():
