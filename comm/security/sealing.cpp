@@ -4,10 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <openssl/evp.h>
-
 #include "comm/security/crc32c.h"
-#include "runtime/base/check.h"
 
 namespace agspeed::comm {
 namespace {
@@ -20,42 +17,7 @@ constexpr ProtectionName kNames[] = {{Protection::kIntegrity, "integrity"},
                                      {Protection::kAuthenticated, "authenticated"},
                                      {Protection::kEncrypted, "encrypted"}};
 
-constexpr size_t kNonceBytes = 12;
-
-const unsigned char* raw(ByteView bytes) { return reinterpret_cast<const unsigned char*>(bytes.data()); }
-unsigned char* rawOut(std::span<std::byte> bytes) { return reinterpret_cast<unsigned char*>(bytes.data()); }
-
 uint32_t checksum(uint64_t counter, ByteView text) { return crc32c(text, static_cast<uint32_t>(counter) + 1); }
-
-/// Starts the cipher with the nonce of `counter`. `forEncryption` as in EVP_CipherInit_ex.
-void start(evp_cipher_ctx_st* context, uint64_t counter, int forEncryption) {
-  unsigned char nonce[kNonceBytes] = {};
-  std::memcpy(nonce, &counter, sizeof(counter));
-  AG_CHECK(EVP_CipherInit_ex(context, nullptr, nullptr, nullptr, nonce, forEncryption) == 1, "AES-GCM does not start");
-}
-
-void update(evp_cipher_ctx_st* context, unsigned char* out, ByteView text) {
-  int size = 0;
-  AG_CHECK(EVP_CipherUpdate(context, out, &size, raw(text), static_cast<int>(text.size())) == 1, "AES-GCM fails");
-}
-
-void writeTag(evp_cipher_ctx_st* context, std::span<std::byte> tag) {
-  unsigned char rest[kMaxTagBytes];
-  int size = 0;
-  AG_CHECK(EVP_CipherFinal_ex(context, rest, &size) == 1, "AES-GCM fails");
-  AG_CHECK(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, static_cast<int>(tag.size()), tag.data()) == 1,
-           "AES-GCM gives no tag");
-}
-
-bool hasTag(evp_cipher_ctx_st* context, ByteView tag) {
-  unsigned char expected[kMaxTagBytes];
-  std::memcpy(expected, tag.data(), tag.size());
-  AG_CHECK(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, static_cast<int>(tag.size()), expected) == 1,
-           "AES-GCM takes no tag");
-  unsigned char rest[kMaxTagBytes];
-  int size = 0;
-  return EVP_CipherFinal_ex(context, rest, &size) == 1;
-}
 
 }  // namespace
 
@@ -71,24 +33,17 @@ std::optional<Protection> protectionFromString(std::string_view text) {
   return std::nullopt;
 }
 
-void SealState::FreeContext::operator()(evp_cipher_ctx_st* context) const { EVP_CIPHER_CTX_free(context); }
-
 SealState::SealState(Protection protection, const SealKey& key, SealLimits limits)
     : protection_(protection), key_(key), limits_(limits) {
   if (protection == Protection::kIntegrity) return;
-  context_.reset(EVP_CIPHER_CTX_new());
-  setKey();
-}
-
-void SealState::setKey() {
-  AG_CHECK(EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, raw(ByteView(key_)), nullptr, 1) == 1,
-           "OpenSSL offers no AES-128-GCM");
+  cipher_ = makeGcm();
+  cipher_->setKey(key_);
 }
 
 uint64_t SealState::next(size_t size) {
-  if (context_ != nullptr && (numSeals_ >= limits_.maxSeals || numBytes_ >= limits_.maxBytes)) {
+  if (cipher_ != nullptr && (numSeals_ >= limits_.maxSeals || numBytes_ >= limits_.maxBytes)) {
     deriveKey(ByteView(SealKey(key_)), {}, bytesOf("agspeed next key"), key_);
-    setKey();
+    cipher_->setKey(key_);
     numSeals_ = 0;
     numBytes_ = 0;
   }
@@ -103,15 +58,12 @@ void Sealer::sign(ByteView text, std::span<std::byte> tag) {
     std::memcpy(tag.data(), &crc, sizeof(crc));
     return;
   }
-  start(state_.context(), counter, 1);
-  update(state_.context(), nullptr, text);
-  writeTag(state_.context(), tag);
+  state_.cipher().sign(counter, text, tag.first<Gcm::kTagBytes>());
 }
 
 void Sealer::encrypt(ByteView plain, std::span<std::byte> cipher, std::span<std::byte> tag) {
-  start(state_.context(), state_.next(plain.size()), 1);
-  update(state_.context(), rawOut(cipher), plain);
-  writeTag(state_.context(), tag);
+  const uint64_t counter = state_.next(plain.size());
+  state_.cipher().encrypt(counter, plain, cipher, tag.first<Gcm::kTagBytes>());
 }
 
 bool Opener::verify(ByteView text, ByteView tag) {
@@ -120,15 +72,12 @@ bool Opener::verify(ByteView text, ByteView tag) {
     const uint32_t crc = checksum(counter, text);
     return std::memcmp(tag.data(), &crc, sizeof(crc)) == 0;
   }
-  start(state_.context(), counter, 0);
-  update(state_.context(), nullptr, text);
-  return hasTag(state_.context(), tag);
+  return state_.cipher().verify(counter, text, tag.first<Gcm::kTagBytes>());
 }
 
 bool Opener::decrypt(std::span<std::byte> text, ByteView tag) {
-  start(state_.context(), state_.next(text.size()), 0);
-  update(state_.context(), rawOut(text), text);
-  return hasTag(state_.context(), tag);
+  const uint64_t counter = state_.next(text.size());
+  return state_.cipher().decrypt(counter, text, tag.first<Gcm::kTagBytes>());
 }
 
 }  // namespace agspeed::comm

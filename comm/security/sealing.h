@@ -20,9 +20,8 @@
 #include <span>
 #include <string_view>
 
+#include "comm/security/gcm.h"
 #include "comm/security/keys.h"
-
-struct evp_cipher_ctx_st;
 
 namespace agspeed::comm {
 
@@ -32,10 +31,8 @@ enum class Protection : uint8_t { kIntegrity = 1, kAuthenticated = 2, kEncrypted
 std::string_view toString(Protection protection);
 std::optional<Protection> protectionFromString(std::string_view text);
 
-constexpr size_t kMaxTagBytes = 16;
+constexpr size_t kMaxTagBytes = Gcm::kTagBytes;
 constexpr size_t tagBytes(Protection protection) { return protection == Protection::kIntegrity ? 4 : kMaxTagBytes; }
-
-using SealKey = std::array<std::byte, 16>;
 
 /// How much one key seals.
 struct SealLimits {
@@ -49,22 +46,18 @@ class SealState {
   SealState(Protection protection, const SealKey& key, SealLimits limits);
 
   Protection protection() const { return protection_; }
-  /// Counts one seal over `size` bytes; returns its counter. The cipher context is keyed for it.
+  /// Counts one seal over `size` bytes; returns its counter. The cipher has the key for it.
   uint64_t next(size_t size);
-  evp_cipher_ctx_st* context() const { return context_.get(); }
+  /// Requires: not kIntegrity.
+  Gcm& cipher() const { return *cipher_; }
 
  private:
-  struct FreeContext {
-    void operator()(evp_cipher_ctx_st* context) const;
-  };
-  void setKey();
-
   Protection protection_;
   SealKey key_;
   SealLimits limits_;
   uint64_t numSeals_ = 0;
   uint64_t numBytes_ = 0;
-  std::unique_ptr<evp_cipher_ctx_st, FreeContext> context_;
+  std::unique_ptr<Gcm> cipher_;
 };
 
 class Sealer {

@@ -57,7 +57,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),
     r"hwy/": ("comm/reduce",),
-    r"openssl/": ("comm/security",),
+    r"(openssl/|intel-ipsec-mb\.h)": ("comm/security",),
     r"sqlite3": ("runtime/tune",),
 }
 
