@@ -190,6 +190,9 @@ ProcessGroup::TorchWork ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
 ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors, int rank, int tag) {
   const char* name = isSend ? "send" : "recv";
   const at::Tensor& tensor = single(tensors, name);
+  const bool isToAnother = rank >= 0 && rank < getSize() && rank != getRank();
+  TORCH_CHECK_VALUE(isToAnother || rank == kAnyRank, "agspeed: ", name, ": invalid rank ", rank, " at rank ", getRank(),
+                    " of a group of ", getSize());
   TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
   Buffers buffers;
   const Pieces bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};

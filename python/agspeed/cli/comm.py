@@ -113,7 +113,7 @@ def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float 
     try:
         distributed.init_process_group(arguments.backend)
     except ValueError as error:
-        raise UserError(f"--backend {arguments.backend}: {error}") from None
+        raise UserError(str(error)) from None
     except RuntimeError as error:
         raise AgspeedError(f"the ranks did not form a group: {error}") from None
     try:

@@ -81,10 +81,10 @@ def interfaces() -> Iterator[Check]:
 
 
 def transport() -> Iterator[Check]:
-    """Whether a rank could listen here, with everything that the environment asks for."""
+    """Whether a rank could listen here, with everything that the environment asks for. Without interfaces, no word."""
     if "transport" in probe():
         yield Check("transport", "ok", str(probe()["transport"]))
-    elif "transport_error" in probe() and "network" in probe():
+    elif "transport_error" in probe() and _selected():
         reason = str(probe()["transport_error"])
         yield Check("transport", "fail", reason, "correct the variables; runtime/base/knobs.md lists them")
 

@@ -59,6 +59,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def test_a_transport_that_cannot_be_opened_fails_with_its_reason(host: Host) -> None:
     host.answer["transport_error"] = 'AGSPEED_COMM_MODE="secret" is unknown'
+    assert not list(net_checks.transport()), "interfaces() says that none can be used"
+    host.add("eth0", "10.0.0.5")
     (check,) = net_checks.transport()
     assert (check.status, check.detail) == ("fail", 'AGSPEED_COMM_MODE="secret" is unknown') and check.remedy
     host.answer["transport"] = "opportunistic over 1 rail: 10.0.0.5 (eth0)"

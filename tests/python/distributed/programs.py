@@ -188,6 +188,8 @@ def error_of(name: str) -> str:
             .broadcast([torch.ones(2)], _options(dist.BroadcastOptions(), 9))
             .wait()
         ),
+        "receiver": lambda: dist.send(torch.ones(2), dst=9),
+        "sender": lambda: dist.recv(torch.ones(2), src=9),
         "bits of floats": lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
     }
     try:
