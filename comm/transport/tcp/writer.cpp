@@ -125,8 +125,7 @@ void Writer::readAfterGreeting() {
 }
 
 void Writer::send(const OutgoingFrame& frame) {
-  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval)
-    look(now, socket_.unacknowledgedBytes());
+  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(prefix_);
   encodeHeader(frame.header, prefix.first<kHeaderBytes>());
@@ -230,6 +229,11 @@ void Writer::doubt(Clock::time_point now) {
   owner_.writerStalled(peer_, LossCause::kStalled, why);
 }
 
+void Writer::look(Clock::time_point now) {
+  // Ranks have hundreds of connections, most of them idle.
+  look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
+}
+
 void Writer::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // The greeting's bytes are no part of the count.
@@ -252,7 +256,7 @@ void Writer::limitUnsent() {
 }
 
 uint64_t Writer::numUnderWay() {
-  look(Clock::now(), socket_.unacknowledgedBytes());
+  look(Clock::now());
   return numBytes_ - numAcked_;
 }
 
@@ -260,7 +264,7 @@ bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - n
 
 double Writer::carrySeconds(size_t numBytes) {
   const Clock::time_point now = Clock::now();
-  if (now - lookedAt_ >= kLookInterval) look(now, socket_.unacknowledgedBytes());
+  if (now - lookedAt_ >= kLookInterval) look(now);
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
   const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
   const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);

@@ -78,6 +78,7 @@ class Writer final : public Poller::Handler {
   void awaitGreeting();
   void acknowledged(Clock::time_point now);
   void doubt(Clock::time_point now);
+  void look(Clock::time_point now);
   void look(Clock::time_point now, uint64_t numUnacknowledged);
   void keepFilled();
   void limitUnsent();
