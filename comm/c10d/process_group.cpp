@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,10 @@ namespace agspeed::comm {
 namespace {
 
 using ::c10d::OpType;
+
+/// What this thread collects, by group, between startCoalescing() and endCoalescing(); null before the first. Other
+/// threads may use the group meanwhile.
+thread_local std::map<const ProcessGroup*, c10::intrusive_ptr<Work>> coalescing;
 
 void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: ", operation, ": ", outputs.size(), " outputs for ",
@@ -60,14 +65,13 @@ ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::uniqu
     : Backend(communicator->rank(), communicator->size()),
       recorder_(world->recorder()),
       ring_(recorder_->addGroup(communicator->name(), members)),
-      world_(std::move(world)),
       id_(id),
-      communicator_(std::move(communicator)),
       members_(std::move(members)),
       options_(std::move(options)),
-      calls_(getRank(), getSize()) {}
+      calls_(getRank(), getSize()),
+      membership_(std::make_shared<Membership>(std::move(world), std::move(communicator))) {}
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() { coalescing.erase(this); }
 
 // --- collectives
 
@@ -161,15 +165,15 @@ ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& opti
 }
 
 void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) {
-  communicator();  // raises after shutdown()
+  const std::shared_ptr<Membership> member = membership();
   const bool isTimed = options.timeout != ::c10d::kUnsetTimeout && options.timeout > kNoTimeout;
-  const Status status = meet(world_->store(), {.id = id_,
-                                               .number = ++numMonitoredBarriers_,
-                                               .rank = getRank(),
-                                               .size = getSize(),
-                                               .group = communicator().name(),
-                                               .timeout = isTimed ? options.timeout : options_->timeout,
-                                               .areAllNamed = waitAllRanks});
+  const Status status = meet(member->world->store(), {.id = id_,
+                                                      .number = ++numMonitoredBarriers_,
+                                                      .rank = getRank(),
+                                                      .size = getSize(),
+                                                      .group = member->communicator->name(),
+                                                      .timeout = isTimed ? options.timeout : options_->timeout,
+                                                      .areAllNamed = waitAllRanks});
   if (!status) raise(status);
 }
 
@@ -204,44 +208,44 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
                            .tag = tag,
                            .started = Clock::now(),
                            .timeout = options.timeout};
-  OperationHandle operation = isSend ? communicator().send(rank, static_cast<uint32_t>(tag), bytes[0], options)
-                                     : communicator().receive(rank, static_cast<uint32_t>(tag), bytes[0], options);
+  const std::shared_ptr<Membership> member = membership();
+  Communicator& communicator = *member->communicator;
+  OperationHandle operation = isSend ? communicator.send(rank, static_cast<uint32_t>(tag), bytes[0], options)
+                                     : communicator.receive(rank, static_cast<uint32_t>(tag), bytes[0], options);
   ring_->add(flight, isSend ? bytes : Pieces(), isSend ? Pieces() : bytes, operation);
   const OpType type = isSend ? OpType::SEND : rank == kAnyRank ? OpType::RECVANYSOURCE : OpType::RECV;
-  WorkFacts facts{getRank(), type, sequence_, name, isSend ? Tensors() : tensors, ring_};
+  WorkFacts facts{getRank(), type, flight.sequence, name, isSend ? Tensors() : tensors, ring_, member->world};
   return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
 }
 
 // --- several at once
 
-void ProcessGroup::startCoalescing() {
-  isCoalescing_ = true;
-  coalescing_ = nullptr;
-}
+void ProcessGroup::startCoalescing() { coalescing[this] = nullptr; }
 
 ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
-  isCoalescing_ = false;
-  if (coalescing_ != nullptr) return std::exchange(coalescing_, nullptr);
-  return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_},
+  const auto collected = coalescing.extract(this);
+  if (!collected.empty() && collected.mapped() != nullptr) return collected.mapped();
+  return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_, {}},
                                    std::vector<OperationHandle>(), Buffers());
 }
 
 ProcessGroup::TorchWork ProcessGroup::handOut(c10::intrusive_ptr<Work> work) {
-  if (!isCoalescing_) return work;
-  if (coalescing_ == nullptr) {
-    coalescing_ = work;
+  const auto collected = coalescing.find(this);
+  if (collected == coalescing.end()) return work;
+  if (collected->second == nullptr) {
+    collected->second = work;
   } else {
-    coalescing_->absorb(*work);
+    collected->second->absorb(*work);
   }
-  return coalescing_;
+  return collected->second;
 }
 
 template <typename Start>
 ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start) {
   TORCH_CHECK_VALUE(count > 0, "agspeed: a coalesced operation requires non-empty tensor list");
-  if (isCoalescing_) {
+  if (const auto collected = coalescing.find(this); collected != coalescing.end()) {
     for (size_t i = 0; i < count; ++i) start(i);
-    return coalescing_;
+    return collected->second;
   }
   startCoalescing();
   try {
@@ -258,7 +262,7 @@ ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start
 c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr<::c10d::Store>& store,
                                                         const std::vector<int>& ranks,
                                                         const c10::intrusive_ptr<Options>& options) {
-  communicator();  // raises after shutdown()
+  const std::shared_ptr<World> world = membership()->world;
   std::vector<int> members;
   for (const int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "agspeed: split: rank ", rank, " is not in this group of ",
@@ -271,28 +275,28 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
   const std::string key =
       "split/" + std::to_string(id_) + "/" + std::to_string(++numSplits_) + "/" + std::to_string(members.front());
   const bool isFirst = ranks.front() == getRank();
-  const uint32_t id = valueOrThrow(world_->agreeOnId(world_->store(), key, isFirst, own->timeout));
-  return join(world_, id, std::move(members), own->group_name, own);
+  const uint32_t id = valueOrThrow(world->agreeOnId(world->store(), key, isFirst, own->timeout));
+  return join(world, id, std::move(members), own->group_name, own);
 }
 
 ::c10d::ErrorType ProcessGroup::getError() {
-  if (communicator_ == nullptr || communicator_->health().isOk()) return ::c10d::ErrorType::SUCCESS;
-  return ::c10d::ErrorType::COMM_ERROR;
+  const std::shared_ptr<Membership> member = membershipIfAny();
+  const bool isOk = member == nullptr || member->communicator->health().isOk();
+  return isOk ? ::c10d::ErrorType::SUCCESS : ::c10d::ErrorType::COMM_ERROR;
 }
 
 void ProcessGroup::abort() {
-  if (communicator_ != nullptr) communicator_->abort("abort() was called on rank " + std::to_string(getRank()));
+  const std::shared_ptr<Membership> member = membershipIfAny();
+  if (member != nullptr) member->communicator->abort("abort() was called on rank " + std::to_string(getRank()));
 }
 
 void ProcessGroup::shutdown() {
-  communicator_.reset();
-  world_.reset();
+  std::shared_ptr<Membership> ended;  // outside the lock: it waits for threads
+  const std::lock_guard lock(mutex_);
+  ended.swap(membership_);
 }
 
-std::string ProcessGroup::countersJson() {
-  communicator();  // raises after shutdown()
-  return world_->countersJson();
-}
+std::string ProcessGroup::countersJson() { return membership()->world->countersJson(); }
 
 void ProcessGroup::setAlgorithm(const std::string& collective, const std::string& algorithm) {
   const std::span<const Algorithm> all = algorithms();
@@ -308,12 +312,18 @@ void ProcessGroup::setAlgorithm(const std::string& collective, const std::string
     return findAlgorithm(rule.collective, rule.algorithm)->order == Order::kCanonical;
   });
   ++plan_.version;
-  communicator().setPlan(plan_);
+  membership()->communicator->setPlan(plan_);
 }
 
-Communicator& ProcessGroup::communicator() const {
-  TORCH_CHECK_WITH(DistBackendError, communicator_ != nullptr, "agspeed: the process group was shut down");
-  return *communicator_;
+std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membershipIfAny() const {
+  const std::lock_guard lock(mutex_);
+  return membership_;
+}
+
+std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membership() const {
+  std::shared_ptr<Membership> found = membershipIfAny();
+  TORCH_CHECK_WITH(DistBackendError, found != nullptr, "agspeed: the process group was shut down");
+  return found;
 }
 
 OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const {
@@ -331,12 +341,14 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::
                            .started = Clock::now(),
                            .timeout = own.timeout};
   const Pieces input = call.input, output = call.output;
-  WorkFacts facts{getRank(), prepared.type, sequence_, flight.name, std::move(prepared.results), ring_};
-  OperationHandle operation = communicator().start(std::move(call), std::move(own));
+  const std::shared_ptr<Membership> member = membership();
+  WorkFacts facts{getRank(), prepared.type, flight.sequence, flight.name, std::move(prepared.results),
+                  ring_,     member->world};
+  OperationHandle operation = member->communicator->start(std::move(call), std::move(own));
   ring_->add(flight, input, output, operation);
   // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
   if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&
-      communicator().health().isOk()) {
+      member->communicator->health().isOk()) {
     raise(operation->status());
   }
   return handOut(

@@ -10,7 +10,9 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -93,7 +95,14 @@ class ProcessGroup final : public ::c10d::Backend {
   static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
                                                const std::string& name, c10::intrusive_ptr<Options> options);
 
-  Communicator& communicator() const;
+  /// What a group has until shutdown(). Whoever uses it keeps it: another thread may end the group meanwhile.
+  struct Membership {
+    std::shared_ptr<World> world;
+    std::unique_ptr<Communicator> communicator;  ///< ends before its world
+  };
+  std::shared_ptr<Membership> membershipIfAny() const;
+  /// Throws DistBackendError after shutdown().
+  std::shared_ptr<Membership> membership() const;
   OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
   TorchWork start(PreparedCall prepared, std::chrono::milliseconds timeout);
   TorchWork startMessage(bool isSend, Tensors& tensors, int rank, int tag);
@@ -104,18 +113,16 @@ class ProcessGroup final : public ::c10d::Backend {
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRing> ring_;
-  std::shared_ptr<World> world_;                ///< null after shutdown()
-  const uint32_t id_;                           ///< of this group in its world
-  std::unique_ptr<Communicator> communicator_;  ///< null after shutdown()
-  const std::vector<int> members_;              ///< ranks of the world
+  const uint32_t id_;               ///< of this group in its world
+  const std::vector<int> members_;  ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
   const Calls calls_;
   Plan plan_;
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_ = 0;
   uint64_t numSplits_ = 0;
   uint64_t numMonitoredBarriers_ = 0;
-  c10::intrusive_ptr<Work> coalescing_;  ///< between startCoalescing() and endCoalescing()
-  bool isCoalescing_ = false;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Membership> membership_;  ///< guarded by mutex_
 };
 
 }  // namespace agspeed::comm

@@ -12,13 +12,19 @@
 namespace agspeed::comm {
 
 Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers)
-    : ::c10d::Work(facts.rank, facts.type), facts_(std::move(facts)), state_(std::make_shared<State>(facts_.ring)) {
+    : ::c10d::Work(facts.rank, facts.type),
+      facts_(std::move(facts)),
+      state_(std::make_shared<State>(facts_.ring, facts_.world)) {
   state_->operations = std::move(operations);
   state_->add(std::move(buffers));
 }
 
 Work::~Work() {
-  if (!state_->areDone()) whenDone(state_, 0, [] {});  // the tensors stay until then
+  if (state_->areDone()) {
+    state_->finish();
+  } else {
+    whenDone(state_, [state = state_] { state->finish(); });
+  }
 }
 
 void Work::absorb(Work& other) {
@@ -49,8 +55,9 @@ std::exception_ptr Work::exception() const {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
+  const std::shared_ptr<World> world = state_->world.lock();  // its engine is driven
   for (const OperationHandle& operation : state_->operations) {
-    if (operation->waitUntil(deadline)) continue;
+    if (operation->isDone() || operation->waitUntil(deadline)) continue;
     const std::string text =
         c10::str("agspeed: wait() gave up on ", facts_.name, " (operation ", facts_.sequence, " of rank ", facts_.rank,
                  ") after ", timeout.count(), " ms; the operation goes on until its own timeout");
@@ -73,7 +80,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     std::vector<c10::Device> devices;
     for (const auto& staging : state_->stagings) devices.push_back(staging->stream().device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::move(devices));
-    whenDone(state_, 0, [state = state_, future = future_, results = facts_.results] {
+    whenDone(state_, [state = state_, future = future_, results = facts_.results] {
       const Status& status = state->finish();
       if (status.isOk()) {
         // The future takes what the current stream does for what makes its value.
@@ -90,10 +97,15 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   return future_;
 }
 
-void Work::whenDone(const std::shared_ptr<State>& state, size_t next, std::function<void()> action) {
+void Work::whenDone(const std::shared_ptr<State>& state, std::function<void()> action) {
+  if (const std::shared_ptr<World> world = state->world.lock()) return whenDoneFrom(0, state, std::move(action));
+  action();
+}
+
+void Work::whenDoneFrom(size_t next, const std::shared_ptr<State>& state, std::function<void()> action) {
   if (next == state->operations.size()) return action();
   state->operations[next]->whenDone([state, next, action = std::move(action)](const Status&) mutable {
-    whenDone(state, next + 1, std::move(action));
+    whenDoneFrom(next + 1, state, std::move(action));
   });
 }
 
@@ -111,6 +123,8 @@ void Work::State::join() const {
 }
 
 const Status& Work::State::finish() {
+  // Tensors may go with them, and that may want Python's lock, whose owner may want ours.
+  std::vector<Buffers> dropped;
   const std::lock_guard lock(mutex);
   if (isFinished) return status;
   isFinished = true;
@@ -127,7 +141,7 @@ const Status& Work::State::finish() {
       ring->failed(status.message());
     }
   }
-  buffers.clear();
+  dropped.swap(buffers);
   return status;
 }
 

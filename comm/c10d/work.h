@@ -5,7 +5,8 @@
 // wait() drives the engine on the calling thread, so that a short operation involves no other thread; a future is
 // completed on the engine's thread for callbacks. Results are copied back once, by whoever comes first; where they are
 // on a device, wait() lets the current stream wait for that, and a future its users' streams. Thread-safety: all
-// functions, from any thread. A work that is dropped before it is done keeps its tensors until then.
+// functions, from any thread, also while the group ends. A work that is dropped keeps its tensors until it is done, and
+// its results are copied back all the same.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -18,6 +19,7 @@
 
 #include "comm/c10d/buffers.h"
 #include "comm/c10d/flight_record.h"
+#include "comm/c10d/world.h"
 #include "comm/collective/operation.h"
 
 namespace agspeed::comm {
@@ -30,6 +32,7 @@ struct WorkFacts {
   std::string_view name;             ///< "all_reduce", of static lifetime
   std::vector<at::Tensor> results;   ///< what the future yields
   std::shared_ptr<FlightRing> ring;  ///< learns of failures
+  std::weak_ptr<World> world;        ///< whose engine moves the operations; all of them end before it
 };
 
 class Work final : public ::c10d::Work {
@@ -59,6 +62,7 @@ class Work final : public ::c10d::Work {
   /// Outlives the work where operations do.
   struct State {
     const std::shared_ptr<FlightRing> ring;
+    const std::weak_ptr<World> world;
     std::vector<OperationHandle> operations;
     std::vector<Buffers> buffers;
     std::vector<std::shared_ptr<Staging>> stagings;  ///< of buffers
@@ -74,8 +78,9 @@ class Work final : public ::c10d::Work {
     void join() const;
   };
 
-  /// Calls `action` on the thread for callbacks when the last operation is done.
-  static void whenDone(const std::shared_ptr<State>& state, size_t next, std::function<void()> action);
+  /// Calls `action` on a thread for callbacks when the last operation is done; here and now where the world is gone.
+  static void whenDone(const std::shared_ptr<State>& state, std::function<void()> action);
+  static void whenDoneFrom(size_t next, const std::shared_ptr<State>& state, std::function<void()> action);
 
   WorkFacts facts_;
   std::shared_ptr<State> state_;

@@ -2,6 +2,7 @@
 #include "comm/c10d/world.h"
 
 #include <charconv>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,9 +15,20 @@ namespace {
 std::mutex defaultMutex;
 std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
 
+/// The same store over a connection of its own: torch's clients are locked while somebody waits in them. The store
+/// itself where it has no other.
+c10::intrusive_ptr<::c10d::Store> ownConnection(const c10::intrusive_ptr<::c10d::Store>& store) {
+  try {
+    return store->clone();
+  } catch (const std::exception&) {
+    return store;
+  }
+}
+
 }  // namespace
 
-StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size) {
+StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size) {
+  const c10::intrusive_ptr<::c10d::Store> store = ownConnection(jobStore);
   // Every rank counts its own worlds; all ranks make them in the same order.
   AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add("epoch/" + std::to_string(rank), 1));
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));

@@ -21,8 +21,9 @@ namespace agspeed::comm {
 
 class World {
  public:
-  /// Makes this process known under `rank`. `store` belongs to the job; worlds may follow each other in it.
-  static StatusOr<std::shared_ptr<World>> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size);
+  /// Makes this process known under `rank`. `jobStore` belongs to the job, worlds may follow each other in it; each
+  /// uses a connection of its own where the store can have one.
+  static StatusOr<std::shared_ptr<World>> create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size);
   /// Opens what a rank of this environment would, for this process alone, and says what it is.
   static StatusOr<std::string> describeAlone();
   /// The world of the living default group, whose ranks are the job's; null where that group has another backend.
