@@ -56,7 +56,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(SQLite3 REQUIRED)
 set(OPENSSL_USE_STATIC_LIBS ${AG_STATIC_LLVM})  # the wheel brings what a machine may not have
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-# Optional: exists for x86-64 only. Without it OpenSSL seals frames, three to four times as slowly.
+# Optional: exists for x86-64 only. Without it OpenSSL seals frames, more slowly.
 find_path(AG_IPSEC_MB_INCLUDE intel-ipsec-mb.h)
 if(AG_STATIC_LLVM)
   find_library(AG_IPSEC_MB_LIBRARY libIPSec_MB.a)
