@@ -170,8 +170,9 @@ class TileReducer {
     const CanonicalTree tree(static_cast<int>(inputs_.size()));
     const A* value = evaluate(tree, 0, tree.numPositions, result);
     if (divisor_ != 1) {
-      const A divisor = static_cast<A>(divisor_);
-      for (size_t i = 0; i < count_; ++i) result[i] = value[i] / divisor;
+      // Integers by an int: their own type may not hold the number of ranks.
+      const auto divisor = static_cast<std::conditional_t<std::is_integral_v<A>, int, A>>(divisor_);
+      for (size_t i = 0; i < count_; ++i) result[i] = static_cast<A>(value[i] / divisor);
     } else if (value != result) {
       std::memmove(result, value, count_ * sizeof(A));
     }

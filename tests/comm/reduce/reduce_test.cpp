@@ -89,7 +89,11 @@ void compare(DType dtype, ReduceOp op, int numInputs, size_t count, std::mt19937
     Wide expected = foldCanonically(
         numInputs, [&](int leaf) { return Type::widen(inputs[static_cast<size_t>(leaf)][i]); },
         [&](Wide a, Wide b) { return combine(op, a, b); });
-    if (divisor != 1) expected = static_cast<Wide>(expected / static_cast<Wide>(divisor));
+    if constexpr (std::is_integral_v<Wide>) {
+      expected = static_cast<Wide>(int64_t{expected} / divisor);
+    } else if (divisor != 1) {
+      expected /= static_cast<Wide>(divisor);
+    }
     const Stored narrow = Type::narrow(expected);
     if (expected != expected) {
       ASSERT_NE(wide[i], wide[i]);
@@ -120,6 +124,15 @@ void compareAll(DType dtype) {
   }
 }
 
+template <typename T>
+void compareAveragesOfManyRanks(DType dtype) {
+  std::mt19937_64 random(11);
+  for (const int numRanks : {127, 128, 200, 255, 256, 257, 512}) {
+    SCOPED_TRACE(std::string(toString(dtype)) + " of " + std::to_string(numRanks) + " ranks");
+    compare<Native<T>>(dtype, ReduceOp::kAverage, numRanks, 1000, random);
+  }
+}
+
 TEST(Reduce, F64FollowsTheCanonicalTree) { compareAll<Native<double>>(DType::kF64); }
 TEST(Reduce, F32FollowsTheCanonicalTree) { compareAll<Native<float>>(DType::kF32); }
 TEST(Reduce, F16IsAccumulatedInF32) { compareAll<HalfFloat>(DType::kF16); }
@@ -129,6 +142,14 @@ TEST(Reduce, U8Wraps) { compareAll<Native<uint8_t>>(DType::kU8); }
 TEST(Reduce, I16Wraps) { compareAll<Native<int16_t>>(DType::kI16); }
 TEST(Reduce, I32Wraps) { compareAll<Native<int32_t>>(DType::kI32); }
 TEST(Reduce, I64Wraps) { compareAll<Native<int64_t>>(DType::kI64); }
+
+TEST(Reduce, AveragesOfIntegersDivideByMoreRanksThanTheirTypeHolds) {
+  compareAveragesOfManyRanks<int8_t>(DType::kI8);
+  compareAveragesOfManyRanks<uint8_t>(DType::kU8);
+  compareAveragesOfManyRanks<int16_t>(DType::kI16);
+  compareAveragesOfManyRanks<int32_t>(DType::kI32);
+  compareAveragesOfManyRanks<int64_t>(DType::kI64);
+}
 
 TEST(Reduce, BoolsStayBools) {
   const uint8_t a[] = {0, 0, 1, 1}, b[] = {0, 1, 0, 1};
