@@ -41,6 +41,11 @@ size_t bytesOf(const CollectiveCall& call) {
   return bytes;
 }
 
+/// Whether it may start before older ones have. A barrier ends after all that was called before it.
+bool mayPass(const CollectiveOperation& operation) {
+  return !operation.readiness && operation.call.collective != Collective::kBarrier;
+}
+
 /// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
 void premultiply(CollectiveOperation& operation) {
   CollectiveCall& call = operation.call;
@@ -263,10 +268,9 @@ Group::CollectiveHandle Group::takeNext() {
   auto at = waiting_.begin();
   if ((*at)->readiness || std::any_of(running_.begin(), running_.end(), isOlder)) {
     at = std::min_element(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) {
-      return std::tuple(bool(a->readiness), a->priority, a->sequence) <
-             std::tuple(bool(b->readiness), b->priority, b->sequence);
+      return std::tuple(!mayPass(*a), a->priority, a->sequence) < std::tuple(!mayPass(*b), b->priority, b->sequence);
     });
-    if ((*at)->readiness) return nullptr;
+    if (!mayPass(**at)) return nullptr;
     if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.creditBytes) return nullptr;
   }
   if (!comparisons_.empty() && (*at)->sequence > comparisons_.front()->sequence) return nullptr;
@@ -421,10 +425,14 @@ std::string Group::describe(const MessageOperation& operation) const {
 std::string Group::progressOf(const CollectiveOperation& operation) const {
   if (operation.execution) return " in " + operation.execution->progress();
   if (operation.readiness) return " before its input was there";
-  const CollectiveOperation* first = comparisons_.empty() ? nullptr : comparisons_.front().get();
-  const bool isHeld = first && first->execution && first->sequence < operation.sequence;
-  return isHeld ? " before it started, while the ranks compared their hosts: " + first->execution->progress()
-                : " before it started";
+  const bool isBarrier = operation.call.collective == Collective::kBarrier;
+  const auto holder = std::find_if(running_.begin(), running_.end(), [&](const CollectiveHandle& other) {
+    return other->sequence < operation.sequence && (isBarrier || isComparison(other));
+  });
+  if (holder == running_.end()) return " before it started";
+  return " before it started, " +
+         (isComparison(*holder) ? "while the ranks compared their hosts: " : "after " + describe(**holder) + ", in ") +
+         (*holder)->execution->progress();
 }
 
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,

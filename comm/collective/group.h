@@ -4,7 +4,9 @@
 //
 // Order: operations start in the order of their priority while their bytes in flight stay below the group's credit; the
 // oldest one always may. All ranks submit in the same order, so the oldest is the same everywhere and nothing can wait
-// in a circle. One whose input is still to come (Readiness) keeps its place and lets others pass.
+// in a circle. One whose input is still to come (Readiness) keeps its place and lets others pass. A barrier starts as
+// the oldest, so it ends after all that was called before it, and lets others pass meanwhile; messages between two
+// ranks have no place in this order.
 //
 // Agreement: every rank hashes its calls into a chain, and bits of the chain are part of every message's name. Messages
 // of ranks whose calls differ therefore never meet; an operation that waits for long sends its last calls to the ranks

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a barrier waits for, and what it does not.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+
+#include "tests/comm/collective/ranks.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kElements = 3000;
+
+CollectiveCall sumOf(std::vector<float>& values) {
+  return {.collective = Collective::kAllReduce,
+          .dtype = DType::kF32,
+          .input = {bytesOf(values)},
+          .output = {bytesOf(values)}};
+}
+
+/// Says no so many times.
+Readiness readyAfter(int numLooks) {
+  return [numLooks]() mutable { return StatusOr<bool>(numLooks-- <= 0); };
+}
+
+TEST(Barrier, EndsAfterWhatWasCalledBeforeIt) {
+  for (const int lateRank : {0, 1, 2}) {
+    Ranks ranks(3);
+    std::atomic<int> numWrong = 0;
+    ranks.run([&](int rank, Communicator& group) {
+      std::vector<float> values(kElements, 1.0f);
+      const OperationHandle sum =
+          group.start(sumOf(values), {.readiness = rank == lateRank ? readyAfter(100) : nullptr});
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+      numWrong += !sum->isDone();
+      numWrong += !sum->wait() || values != std::vector<float>(kElements, 3.0f);
+    });
+    EXPECT_EQ(numWrong, 0) << "rank " << lateRank << " is late";
+  }
+}
+
+TEST(Barrier, EndsAfterOperationsThatWaitForCreditOrHaveALaterPriority) {
+  GroupOptions options;
+  options.creditBytes = 20000;  // of about one operation
+  options.plan.segmentBytes = 1024;
+  Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 5});
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int, Communicator& group) {
+    std::vector<std::vector<float>> buffers(40, std::vector<float>(kElements, 1.0f));
+    std::vector<OperationHandle> sums, barriers;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      sums.push_back(group.start(sumOf(buffers[i]), {.priority = static_cast<int>(i * 7 % 5)}));
+      barriers.push_back(group.start({.collective = Collective::kBarrier}, {.priority = static_cast<int>(i % 3) - 4}));
+    }
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      numWrong += !barriers[i]->wait() || !sums[i]->isDone();
+      numWrong += !sums[i]->wait() || buffers[i] != std::vector<float>(kElements, 4.0f);
+    }
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Barrier, LetsLaterOperationsPassWhileItWaits) {
+  Ranks ranks(3);
+  std::atomic<int> numWrong = 0, numPassed = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::atomic<bool> isThere = rank != 1;
+    std::vector<float> late(kElements, 1.0f), prompt(kElements, 2.0f);
+    const Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
+    const OperationHandle first = group.start(sumOf(late), {.readiness = readiness});
+    const OperationHandle barrier = group.start({.collective = Collective::kBarrier});
+    numWrong += !group.start(sumOf(prompt))->wait();
+    numPassed += rank == 1 && !first->isDone() && !barrier->isDone();
+    isThere = true;
+    numWrong += !barrier->wait() || !first->isDone();
+    numWrong += !first->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+  EXPECT_EQ(numPassed, 1);
+}
+
+TEST(Barrier, DoesNotWaitForMessages) {
+  Ranks ranks(2);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    std::vector<float> values(kElements);
+    const OperationHandle received = rank == 0 ? group.receive(1, 7, bytesOf(values)) : nullptr;
+    numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+    numWrong += rank == 0 ? !received->wait() : !group.send(0, 7, bytesOf(values))->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Barrier, OfOneGroupDoesNotWaitForAnother) {
+  Ranks ranks(2);
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& world) {
+    Engine& engine = *ranks.engines[static_cast<size_t>(rank)];
+    const auto other = Communicator::create(engine, {.id = 1, .name = "other"}).value();
+    std::vector<float> values(kElements, 1.0f);
+    const OperationHandle early = rank == 0 ? other->start(sumOf(values)) : nullptr;
+    numWrong += !world.start({.collective = Collective::kBarrier})->wait();
+    numWrong += rank == 0 ? !early->wait() : !other->start(sumOf(values))->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Barrier, WithOperationsOfManyGroupsInRandomOrderEnds) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  GroupOptions options;
+  options.creditBytes = 20000;
+  Ranks ranks(3, options, {.eagerBytes = 256, .shuffleSeed = 5});
+  std::atomic<int> numWrong = 0;
+  ranks.run([&](int rank, Communicator& world) {
+    options.id = 1;
+    const auto other = Communicator::create(*ranks.engines[static_cast<size_t>(rank)], options).value();
+    std::mt19937_64 shared(seed), own(seed + 1 + static_cast<uint64_t>(rank));
+    std::vector<std::vector<float>> buffers(200, std::vector<float>(kElements, 1.0f));
+    std::vector<OperationHandle> handles;
+    for (auto& buffer : buffers) {
+      Communicator& group = shared() % 2 ? world : *other;
+      const bool isBarrier = shared() % 3 == 0;
+      const OperationOptions how{.priority = static_cast<int>(shared() % 5),
+                                 .readiness = isBarrier ? nullptr : readyAfter(static_cast<int>(own() % 20))};
+      handles.push_back(group.start(isBarrier ? CollectiveCall{} : sumOf(buffer), how));
+    }
+    for (const auto& handle : handles) numWrong += !handle->wait();
+  });
+  EXPECT_EQ(numWrong, 0);
+}
+
+TEST(Barrier, ThatEndsAtItsDeadlineNamesWhatItWaitedFor) {
+  Ranks ranks(2);
+  std::vector<float> values(kElements);
+  const OperationHandle sum = ranks.groups[0]->start(sumOf(values));
+  const Status status = ranks.groups[0]->start({}, {.timeout = milliseconds(50)})->wait();
+  EXPECT_NE(status.message().find("barrier(), operation 2 did not end within 0.05 s before it started, after "
+                                  "all_reduce(3000 x f32, sum), operation 1, in segment 1 of 1, waiting for rank 1"),
+            std::string::npos)
+      << status.toString();
+}
+
+}  // namespace
+}  // namespace agspeed::comm
