@@ -54,8 +54,8 @@ void premultiply(CollectiveOperation& operation) {
   const bool fitsOutput = call.collective == Collective::kAllReduce;
   size_t size = 0;
   for (const auto piece : call.input) size += piece.size();
-  if (!fitsOutput) operation.scaledInput.resize(size);
-  std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.data();
+  if (!fitsOutput) operation.scaledInput = std::make_unique_for_overwrite<std::byte[]>(size);
+  std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.get();
   for (auto& piece : call.input) {
     multiply(next, piece.data(), piece.size() / elementBytes, call.dtype, call.factor);
     piece = {next, piece.size()};
@@ -332,12 +332,16 @@ void Group::executionEnded(Execution& execution) {
   const CollectiveHandle operation = std::move(*at);
   running_.erase(at);
   bytesInFlight_ -= bytesInFlight(*operation);
-  operation->execution = nullptr;
-  poolOf(*operation).idle.push_back(&execution);
+  release(*operation);
   operation->complete({});
   engine_.operationEnded();
   if (isComparison(operation)) learn();
   startWaiting();
+}
+
+void Group::release(CollectiveOperation& operation) {
+  poolOf(operation).idle.push_back(std::exchange(operation.execution, nullptr));
+  operation.scaledInput.reset();
 }
 
 void Group::executionFailed(Execution&, int rank, const Status& status) { failTransfer(rank, status); }
@@ -398,7 +402,7 @@ void Group::endAll(const Status& reason) {
   for (const auto& operation : std::exchange(running_, {})) {
     const std::string progress = progressOf(*operation);
     operation->execution->cancel(reason);
-    poolOf(*operation).idle.push_back(std::exchange(operation->execution, nullptr));
+    release(*operation);
     end(*operation, explain(describe(*operation), operation->started, reason, progress));
   }
   for (const auto& operation : std::exchange(waiting_, {})) {

@@ -46,8 +46,9 @@ struct CollectiveOperation final : Operation {
   CollectiveCall call;
   int priority = 0;
   Clock::time_point started, deadline;
-  Readiness readiness;                 ///< null once the input is there
-  std::vector<std::byte> scaledInput;  ///< of a premultiplied sum, where the output cannot hold it
+  Readiness readiness;  ///< null once the input is there
+  /// Of a premultiplied sum, where the output cannot hold it, while running.
+  std::unique_ptr<std::byte[]> scaledInput;
   // Set by the group.
   uint64_t sequence = 0;
   uint64_t chain = 0;
@@ -162,6 +163,8 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void start(const CollectiveHandle& operation);
   Pool& poolOf(const CollectiveOperation& operation);
   size_t bytesInFlight(const CollectiveOperation& operation) const;
+  /// Gives back what the operation only needs while it runs: handles of it may be kept for long.
+  void release(CollectiveOperation& operation);
 
   void askAwaited(CollectiveOperation& operation);
   void remember(const CollectiveOperation& operation);

@@ -506,6 +506,27 @@ TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {
   EXPECT_EQ(numWrong, 0);
 }
 
+TEST(Collectives, TheMultipliedCopyOfAnInputIsGoneWhenItsSumEnds) {
+  for (const bool isAborted : {false, true}) {
+    Ranks ranks(2);
+    std::atomic<int> numWrong = 0;
+    ranks.run([&](int rank, Communicator& group) {
+      std::vector<float> parts(200000), part(100000);
+      if (isAborted && rank == 1) return;
+      const OperationHandle sum = group.start({.collective = Collective::kReduceScatter,
+                                               .dtype = DType::kF32,
+                                               .input = splitEvenly(bytesOf(parts), 2),
+                                               .output = {bytesOf(part)},
+                                               .op = ReduceOp::kPremultipliedSum,
+                                               .factor = 0.5});
+      if (isAborted) group.abort("no partner");
+      numWrong += sum->wait().isOk() == isAborted;
+      numWrong += dynamic_cast<const CollectiveOperation&>(*sum).scaledInput != nullptr;
+    });
+    EXPECT_EQ(numWrong, 0) << (isAborted ? "aborted" : "ended");
+  }
+}
+
 TEST(Collectives, ABarrierHoldsEverybodyUntilTheLastOneCame) {
   Ranks ranks(5);
   std::atomic<int> numEntered = 0;
