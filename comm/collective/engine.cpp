@@ -2,6 +2,7 @@
 #include "comm/collective/engine.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace agspeed::comm {
@@ -16,12 +17,16 @@ constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
 /// The longest wait for the network without a look around.
 constexpr milliseconds kLongWait{1000};
+/// What queued callbacks wait, per thread for callbacks, before there is another such thread. Few wait for each other,
+/// but thousands may wait for one lock of their caller.
+constexpr milliseconds kPatiencePerThread{1};
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
 }  // namespace
 
 Engine::Engine(Messenger& messenger) : messenger_(messenger), lastUse_(now()) {
+  callbackThreads_.emplace_back([this] { runCallbacks(); });
   backgroundThread_ = std::thread([this] { driveInBackground(); });
 }
 
@@ -103,28 +108,56 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
 }
 
 void Engine::callLater(std::function<void()> callback) {
-  std::lock_guard lock(callbackMutex_);
+  const std::lock_guard lock(callbackMutex_);
   callbacks_.push_back(std::move(callback));
-  if (callbacks_.size() > numIdleCallbackThreads_) callbackThreads_.emplace_back([this] { runCallbacks(); });
+  keepOneFree();
   callbackAdded_.notify_one();
+}
+
+void Engine::keepOneFree() {
+  if (callbacks_.empty() || numFreeThreads_ > 0) return;
+  try {
+    callbackThreads_.emplace_back([this] {
+      standBy();
+      runCallbacks();
+    });
+    ++numFreeThreads_;
+  } catch (const std::system_error&) {
+    // There are as many as the system allows; the first to come free goes on.
+  }
+}
+
+void Engine::standBy() {
+  std::unique_lock lock(callbackMutex_);
+  uint64_t numSeen;
+  do {
+    numSeen = numCallbacksTaken_;
+    const auto patience = kPatiencePerThread * callbackThreads_.size();
+    lock.unlock();
+    std::this_thread::sleep_for(patience);
+    lock.lock();
+  } while (!callbacks_.empty() && numSeen != numCallbacksTaken_);
 }
 
 void Engine::runCallbacks() {
   std::unique_lock lock(callbackMutex_);
   while (!isStopping_ || !callbacks_.empty()) {
     if (callbacks_.empty()) {
-      ++numIdleCallbackThreads_;
       callbackAdded_.wait(lock);
-      --numIdleCallbackThreads_;
       continue;
     }
     std::function<void()> callback = std::move(callbacks_.front());
     callbacks_.pop_front();
+    ++numCallbacksTaken_;
+    --numFreeThreads_;
+    keepOneFree();
     lock.unlock();
     callback();
     callback = nullptr;
     lock.lock();
+    ++numFreeThreads_;
   }
+  --numFreeThreads_;
 }
 
 void Engine::addWork(Worker& worker, uint64_t token, int priority) {

@@ -64,8 +64,8 @@ class Engine {
   bool isOwnThread();
   /// Drives, or lets another waiting thread drive, until `isDone` or `until`. Returns: isDone. Not from the driver.
   bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
-  /// Runs `callback` on a thread for callbacks. There are as many as callbacks block at once, so that one may wait for
-  /// another.
+  /// Runs `callback` on a thread for callbacks. It may block, also until a later one has run: while callbacks are
+  /// queued and no thread comes free for some milliseconds there is one more, if the system has it.
   void callLater(std::function<void()> callback);
 
   // --- on the driver ---
@@ -98,6 +98,10 @@ class Engine {
   void driveInBackground();
   /// Requires: the lock while nobody drives, or to be the driver.
   bool needsBackground() const;
+  /// While callbacks are queued some thread is free to take them, now or after standing by. Requires: callbackMutex_.
+  void keepOneFree();
+  /// Returns when nothing is queued, or when the other threads have taken nothing for a while.
+  void standBy();
   void runCallbacks();
 
   Messenger& messenger_;
@@ -126,7 +130,8 @@ class Engine {
   std::condition_variable callbackAdded_;
   std::deque<std::function<void()>> callbacks_;
   std::vector<std::thread> callbackThreads_;
-  size_t numIdleCallbackThreads_ = 0;
+  size_t numFreeThreads_ = 1;  ///< of those for callbacks: in none
+  uint64_t numCallbacksTaken_ = 0;
   std::thread backgroundThread_;
 };
 

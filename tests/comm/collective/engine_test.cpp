@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/collective/engine.h"
 
-#include <thread>
-
 #include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <thread>
+#include <vector>
 
 namespace agspeed::comm {
 namespace {
@@ -34,6 +41,26 @@ class Unflushed final : public Messenger {
   std::atomic<bool> isFlushed_ = false;
 };
 
+/// No thread can be started meanwhile: its stack would be larger than the address space.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge = before_;
+    pthread_attr_setstacksize(&huge, size_t{1} << 48);
+    pthread_setattr_default_np(&huge);
+  }
+  ~NoMoreThreads() { pthread_setattr_default_np(&before_); }
+
+ private:
+  pthread_attr_t before_;
+};
+
+int numThreads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return static_cast<int>(std::distance(begin(threads), end(threads)));
+}
+
 TEST(Engine, BytesOfFinishedSendsLeaveThoughTheUserIsBusy) {
   Unflushed messenger;
   Engine engine(messenger);
@@ -56,6 +83,64 @@ TEST(Engine, IsDrivenInTheBackgroundAfterALongWait) {
   const Clock::time_point limit = Clock::now() + seconds(20);
   while (messenger.hasUnsent() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_FALSE(messenger.hasUnsent());
+}
+
+TEST(Engine, CallbacksThatBlockAloneStartFewThreads) {
+  constexpr int kCallbacks = 2000;
+  std::promise<void> gate;
+  const std::shared_future<void> isOpen = gate.get_future();
+  std::atomic<int> numCalled = 0;
+  int numStarted = 0;
+  {
+    Unflushed messenger;
+    Engine engine(messenger);
+    const int numBefore = numThreads();
+    for (int i = 0; i < kCallbacks; ++i) {
+      engine.callLater([&] {
+        isOpen.wait();
+        ++numCalled;
+      });
+    }
+    numStarted = numThreads() - numBefore;
+    gate.set_value();
+  }
+  EXPECT_EQ(numCalled, kCallbacks);
+  EXPECT_LT(numStarted, kCallbacks / 10);
+}
+
+TEST(Engine, ACallbackMayWaitForThoseQueuedAfterIt) {
+  constexpr size_t kDepth = 20;
+  std::vector<std::promise<void>> calls(kDepth + 1);
+  calls[kDepth].set_value();
+  std::atomic<int> numInTime = 0;
+  Unflushed messenger;
+  Engine engine(messenger);
+  for (size_t i = 0; i < kDepth; ++i) {
+    engine.callLater([&, i] {
+      numInTime += calls[i + 1].get_future().wait_for(seconds(20)) == std::future_status::ready ? 1 : 0;
+      calls[i].set_value();
+    });
+  }
+  calls[0].get_future().wait();
+  EXPECT_EQ(numInTime, kDepth);
+}
+
+TEST(Engine, CallbacksRunOnTheThreadsThereAreWhereNoneCanBeStarted) {
+  std::promise<void> isRunning, gate, isLastCalled;
+  Unflushed messenger;
+  Engine engine(messenger);
+  engine.callLater([&] {
+    isRunning.set_value();
+    gate.get_future().wait();
+  });
+  isRunning.get_future().wait();
+  {
+    const NoMoreThreads noMore;
+    ASSERT_THROW(std::thread([] {}).join(), std::system_error);
+    EXPECT_NO_THROW(engine.callLater([&] { isLastCalled.set_value(); }));
+  }
+  gate.set_value();
+  EXPECT_EQ(isLastCalled.get_future().wait_for(seconds(20)), std::future_status::ready);
 }
 
 }  // namespace
