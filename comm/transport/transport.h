@@ -98,6 +98,8 @@ class Transport {
   virtual std::string route(int) const { return "its connection"; }
   /// Whether what the peer sends may still arrive: a connection that it made is open.
   virtual bool mayHear(int) const { return false; }
+  /// The peer is given up: no connection to it is wanted any more. Said to rails.
+  virtual void disconnect(int /*peer*/) {}
   /// The peer says that its rail of that number has lost its carrier, or has it again. Said to rails.
   virtual void peerCarrierChanged(int /*peer*/, uint64_t /*rail*/, bool /*hasCarrier*/) {}
   /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.

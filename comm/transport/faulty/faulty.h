@@ -36,6 +36,7 @@ class Faulty final : public Transport {
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override { return inner_->route(peer); }
   bool mayHear(int peer) const override { return inner_->mayHear(peer); }
+  void disconnect(int peer) override { inner_->disconnect(peer); }
   void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override {
     inner_->peerCarrierChanged(peer, rail, hasCarrier);
   }

@@ -341,6 +341,7 @@ void Striped::giveUp(int rank, Peer& peer, LossCause cause, const Status& status
   peer.stage = Stage::kDead;
   peer.outstanding.clear();
   peer.numToResend = 0;
+  for (const auto& rail : rails_) rail->disconnect(rank);
   sink_->lost(rank, cause, status);
 }
 

@@ -42,7 +42,8 @@ TcpRail::TcpRail(RailOptions options, Socket listener, Poller& poller, Directory
     : options_(std::move(options)),
       poller_(poller),
       directory_(directory),
-      acceptor_(poller, std::move(listener), directory, *this) {}
+      acceptor_(poller, std::move(listener), directory, *this),
+      triedLast_(directory.options().rank) {}
 
 const Transport::Capabilities& TcpRail::capabilities() const {
   static constexpr Capabilities kCapabilities = {
@@ -164,15 +165,16 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
 
 Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnecting) {
   Clock::time_point next = Clock::time_point::max();
-  // Every rank begins with those after it, so that not all come to the same one.
-  auto at = lanes_.upper_bound(directory_.options().rank);
+  // Every rank begins with those after it, so that not all come to the same one, and goes on after whom it tried last,
+  // so that those who do not answer keep nobody waiting.
+  auto at = lanes_.upper_bound(triedLast_);
   for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
     if (at == lanes_.end()) at = lanes_.begin();
     Lane& lane = at->second;
     if (!lane.isWanted || lane.writer != nullptr) continue;
     if (now >= lane.nextAttempt) {
       if (numConnecting >= kMaxConnecting) continue;  // a connection less is soon seen
-      attempt(at->first, lane, now);
+      attempt(triedLast_ = at->first, lane, now);
       if (lane.writer != nullptr) ++numConnecting;
     }
     if (lane.isWanted && lane.writer == nullptr) next = std::min(next, std::max(lane.nextAttempt, now));
@@ -270,6 +272,13 @@ void TcpRail::carrierChanged(bool isUp) {
     lane.nextAttempt = {};
     if (!isUp && lane.writer != nullptr) lane.writer->giveUp("the interface " + options_.device + " has no carrier");
   }
+}
+
+void TcpRail::disconnect(int peer) {
+  const auto lane = lanes_.find(peer);
+  if (lane == lanes_.end()) return;
+  lane->second.isWanted = false;
+  if (lane->second.writer != nullptr) lane->second.writer->giveUp("the peer was given up");
 }
 
 void TcpRail::peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) {

@@ -54,6 +54,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
   bool mayHear(int peer) const override;
+  void disconnect(int peer) override;
   void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
   double restSeconds(int peer) const override;
@@ -111,6 +112,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   Sink* sink_ = nullptr;
   bool hasCarrier_ = true;
   std::map<int, Lane> lanes_;
+  int triedLast_;  ///< the peer to which it tried to connect last, at first this rank
   Load load_;
   // Closed connections whose functions may still be on the stack.
   std::vector<std::unique_ptr<Writer>> closedWriters_;

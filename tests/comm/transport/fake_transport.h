@@ -12,6 +12,7 @@ struct FakeTransport : Transport {
   const Capabilities& capabilities() const override { return can; }
   void attach(Sink& to) override { sink = &to; }
   void connect(int peer) override { wanted.push_back(peer); }
+  void disconnect(int peer) override { unwanted.push_back(peer); }
   bool canSend(int) const override { return room > 0; }
   void send(int, const OutgoingFrame& frame) override {
     --room;
@@ -25,10 +26,11 @@ struct FakeTransport : Transport {
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
-  int room = 100;           ///< frames that it still takes
-  bool isHeard = false;     ///< the peer's connection is open
-  double restFor = 0;       ///< seconds
-  std::vector<int> wanted;  ///< peers to connect to
+  int room = 100;             ///< frames that it still takes
+  bool isHeard = false;       ///< the peer's connection is open
+  double restFor = 0;         ///< seconds
+  std::vector<int> wanted;    ///< peers to connect to
+  std::vector<int> unwanted;  ///< of these, those that were given up
   std::vector<OutgoingFrame> sent;
   std::vector<ByteView> abandoned;
 };

@@ -109,6 +109,19 @@ TEST(NetworkMessenger, RanksWithFewerRailsUseThoseInPairs) {
   EXPECT_THAT(receive.status.message(), HasSubstr("its process has ended"));
 }
 
+TEST(NetworkMessenger, APeerThatWasGivenUpIsNotSoughtAnyMore) {
+  NetworkGroup group(2, 1);
+  ASSERT_EQ(group.exchange(10, 1000, freshSeed()), "");
+  RailAddress address = group[1].rails().front();
+  Parcel receive(1, {5, 5, 5}, 1000);
+  group[0].receive(receive);
+  group.destroy(1);
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }, milliseconds(3000)));
+  const tcp::Socket listener = tcp::Socket::listen(address).value();
+  group.drive([] { return false; }, milliseconds(800));
+  EXPECT_FALSE(listener.accept());
+}
+
 TEST(NetworkMessenger, BadOptionsAreNamed) {
   MemoryStore store;
   NetworkOptions options = loopbackOptions(0, 2, 1);

@@ -134,26 +134,50 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
   EXPECT_EQ(group[0].numRefused(), 0u);
 }
 
-TEST(Crowd, OfPeersThatDoNotGreetIsConnectedToAFewAtATime) {
-  constexpr int kSize = 21, kAtATime = 8;
-  MemoryStore store;
-  RailAddress address = {*parseIpAddress("127.0.0.1"), 8, 0};
-  const tcp::Socket listener = tcp::Socket::listen(address).value();  // of all peers; nobody accepts
-  std::vector<std::unique_ptr<Parcel>> receives;
-  const auto messenger = NetworkMessenger::create(store, loopbackOptions(0, kSize, 1)).value();
-  for (int rank = 1; rank < kSize; ++rank) {
+/// Rank 0, which waits for all others. The test plays those.
+class CrowdOfPeersThatDoNotGreet : public testing::Test {
+ protected:
+  static constexpr int kSize = 25, kAtATime = 8;
+
+  /// As if it listened there.
+  void publish(int rank, const RailAddress& address) {
     DirectoryOptions peer;
     peer.rank = rank;
     peer.size = kSize;
-    ASSERT_TRUE(Directory(store, peer).publish({address}).isOk());
-    receives.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
-    messenger->receive(*receives.back());
+    ASSERT_TRUE(Directory(store_, peer).publish({address}).isOk());
+    receives_.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    messenger_->receive(*receives_.back());
   }
-  const Clock::time_point end = Clock::now() + milliseconds(500);
-  while (Clock::now() < end) messenger->progress(Clock::now() + milliseconds(5));
+  void drive(milliseconds time) {
+    const Clock::time_point end = Clock::now() + time;
+    while (Clock::now() < end) messenger_->progress(Clock::now() + milliseconds(5));
+  }
+
+  MemoryStore store_;
+  std::vector<std::unique_ptr<Parcel>> receives_;
+  std::unique_ptr<NetworkMessenger> messenger_ = NetworkMessenger::create(store_, loopbackOptions(0, kSize, 1)).value();
+  RailAddress address_ = {*parseIpAddress("127.0.0.1"), 8, 0};
+  tcp::Socket listener_ = tcp::Socket::listen(address_).value();
+};
+
+TEST_F(CrowdOfPeersThatDoNotGreet, IsConnectedToAFewAtATime) {
+  for (int rank = 1; rank < kSize; ++rank) publish(rank, address_);
+  drive(milliseconds(500));
   int numConnected = 0;
-  while (listener.accept()) ++numConnected;
+  while (listener_.accept()) ++numConnected;
   EXPECT_EQ(numConnected, kAtATime);
+}
+
+TEST_F(CrowdOfPeersThatDoNotGreet, KeepsNobodyFromBeingConnectedTo) {
+  constexpr int kRounds = 4;  // the first peers are tried again before the last ones have had their turn
+  RailAddress addressOfLast = {address_.address, 8, 0};
+  const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();
+  for (int rank = 1; rank < kSize; ++rank) publish(rank, rank <= 2 * kAtATime ? address_ : addressOfLast);
+  for (int round = 0; round < kRounds; ++round) {
+    drive(milliseconds(100));
+    while (listener_.accept()) continue;  // and closed
+  }
+  EXPECT_TRUE(listenerOfLast.accept());
 }
 
 }  // namespace

@@ -310,6 +310,15 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   EXPECT_FALSE(striped_->canSend(kPeer));
 }
 
+TEST_F(StripedTest, RailsSeekNoPeerThatIsGivenUp) {
+  lose(0, LossCause::kStalled);
+  lose(1, LossCause::kUnreachable);
+  EXPECT_THAT(rails_[0]->unwanted, ElementsAre());
+  striped_->tick(Clock::now() + std::chrono::seconds(11));
+  ASSERT_NE(sink_.failure, "");
+  for (const FakeRail* rail : rails_) EXPECT_THAT(rail->unwanted, ElementsAre(kPeer));
+}
+
 TEST_F(StripedTest, APeerThatNobodyListensForIsHeardToItsEnd) {
   rails_[1]->isHeard = true;
   lose(0, LossCause::kRefused);
