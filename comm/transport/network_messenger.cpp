@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/security/crc32c.h"
+#include "comm/transport/descriptors.h"
 #include "runtime/base/knobs.h"
 #include "runtime/base/log.h"
 
@@ -54,9 +55,11 @@ StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
     return invalidArgument(std::to_string(chosen.size()) + " interfaces are selected with " + std::to_string(asked) +
                            " flows each: there may be " + std::to_string(PeerRecord::kMaxRails) + " flows in all");
   }
+  const int numPeers = options.size - 1;
+  const int64_t fitting = std::min(most, flowsWithin(mostDescriptors(), chosen.size(), static_cast<size_t>(numPeers)));
   std::vector<int64_t> flows;
   for (const Interface& each : chosen) {
-    flows.push_back(asked > 0 ? asked : std::min<int64_t>(connectionsToFill(each.name, options.size - 1), most));
+    flows.push_back(asked > 0 ? asked : std::min<int64_t>(connectionsToFill(each.name, numPeers), fitting));
   }
   std::vector<Interface> rails;
   for (int64_t flow = 0; flow < most; ++flow) {
@@ -102,6 +105,7 @@ NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseRails(options));
+  makeRoomForDescriptors(interfaces.size(), static_cast<size_t>(options.size - 1));
   std::vector<std::unique_ptr<Transport>> rails;
   std::vector<RailAddress> addresses;
   for (const Interface& interface : interfaces) {
@@ -110,6 +114,7 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
     // Loopback addresses may stand for rails whose traffic takes other interfaces.
     if (!interface.address.isLoopback()) rail.device = interface.name;
     rail.index = rails.size();
+    rail.numRails = interfaces.size();
     AG_ASSIGN_OR_RETURN(std::unique_ptr<tcp::TcpRail> made, tcp::TcpRail::create(std::move(rail), poller_, directory_));
     addresses.push_back(made->address());
     rails_.push_back(made.get());

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -30,9 +31,7 @@ Greeter::Greeter(Poller& poller, Descriptor listener, Directory& directory, cons
       directory_(directory),
       bell_(bell),
       owner_(owner),
-      pollId_(poller.add(listener_.get(), EPOLLIN, *this)) {}
-
-Greeter::~Greeter() { poller_.remove(pollId_, listener_.get()); }
+      listening_(poller, listener_.get(), *this) {}
 
 Greeter::Pending::Pending(Greeter& owner, Descriptor connection, Process from)
     : greeter(owner),
@@ -48,7 +47,7 @@ Greeter::Pending::~Pending() {
 void Greeter::ready(uint32_t) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     Descriptor socket = acceptAt(listener_);
-    if (!socket.isOpen()) return;
+    if (!socket.isOpen()) return listening_.failed(errno);
     const std::optional<Process> process = trustedProcessAt(socket);
     if (!process) continue;
     if (pending_.size() >= kMaxStrangers + static_cast<size_t>(directory_.options().size)) pending_.pop_front();
@@ -65,6 +64,7 @@ void Greeter::readAll() {
 }
 
 void Greeter::expire(Clock::time_point now) {
+  listening_.resume();
   while (!pending_.empty() && pending_.front().deadline < now) pending_.pop_front();
   for (auto next = pending_.begin(); next != pending_.end();) {
     Pending& pending = *next++;

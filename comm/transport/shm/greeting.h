@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
+#include "comm/transport/descriptors.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/admission.h"
 #include "comm/transport/shm/doorbell.h"
@@ -42,7 +43,6 @@ class Greeter final : public Poller::Handler {
 
   /// `bell` is this process's own.
   Greeter(Poller& poller, Descriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
-  ~Greeter();
 
   void ready(uint32_t events) override;
   /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
@@ -80,7 +80,7 @@ class Greeter final : public Poller::Handler {
   Directory& directory_;
   const Doorbell& bell_;
   Owner& owner_;
-  Poller::Id pollId_;
+  Listening listening_;
   std::list<Pending> pending_;  ///< oldest first
   uint64_t numRefused_ = 0;
 };

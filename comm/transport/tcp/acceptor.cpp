@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -12,8 +13,9 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-/// Places for greetings, at least; every rank of the job has one, since all may come at once.
-constexpr size_t kMinPlaces = 64;
+/// Places for greetings, at least: of all rails, and of each; every rank of the job has one, since all may come at
+/// once.
+constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4;
 constexpr int kMaxAcceptsAtOnce = 16;
 constexpr std::chrono::milliseconds kGreetingTimeout{3000};
 constexpr std::chrono::milliseconds kLookInterval{40};
@@ -22,15 +24,13 @@ constexpr size_t kMagicBytes = 6;
 
 }  // namespace
 
-Acceptor::Acceptor(Poller& poller, Socket listener, Directory& directory, Owner& owner)
+Acceptor::Acceptor(Poller& poller, Socket listener, size_t numRails, Directory& directory, Owner& owner)
     : poller_(poller),
       listener_(std::move(listener)),
       directory_(directory),
       owner_(owner),
-      numPlaces_(std::max(kMinPlaces, static_cast<size_t>(directory.options().size))),
-      pollId_(poller.add(listener_.descriptor(), EPOLLIN, *this)) {}
-
-Acceptor::~Acceptor() { poller_.remove(pollId_, listener_.descriptor()); }
+      numPlaces_(std::max({kMinPlaces / numRails, kMinPlacesOfRail, static_cast<size_t>(directory.options().size)})),
+      listening_(poller, listener_.descriptor(), *this) {}
 
 Acceptor::Pending::Pending(Acceptor& owner, Socket connection)
     : acceptor(owner), socket(std::move(connection)), pollId(owner.poller_.add(socket.descriptor(), EPOLLIN, *this)) {}
@@ -42,7 +42,7 @@ Acceptor::Pending::~Pending() {
 void Acceptor::ready(uint32_t) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     std::optional<Socket> socket = listener_.accept();
-    if (!socket) return;
+    if (!socket) return listening_.failed(errno);
     if (pending_.size() >= numPlaces_) refuse(pending_.begin());
     pending_.emplace_back(*this, std::move(*socket));
     pending_.back().self = std::prev(pending_.end());
@@ -50,6 +50,7 @@ void Acceptor::ready(uint32_t) {
 }
 
 Clock::time_point Acceptor::expire(Clock::time_point now) {
+  listening_.resume();
   const Clock::duration looked = attended_.look(now);
   for (Pending& pending : pending_) pending.waited += looked;
   while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) refuse(pending_.begin());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acceptor: the listener of a rail. Anybody can connect to it, so a connection gets a fixed-size buffer, a deadline and
-// one of as many places as there are ranks (64 at least), and is closed at the first byte that no peer would send. Only
-// one that proves the secret of a pair is handed on. Owned by the rail; one thread.
+// one of as many places as there are ranks (and 64 on all rails together), and is closed at the first byte that no peer
+// would send. Only one that proves the secret of a pair is handed on. Owned by the rail; one thread.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 
 #include "comm/rendezvous/directory.h"
 #include "comm/security/sealing.h"
+#include "comm/transport/descriptors.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/admission.h"
 #include "comm/transport/tcp/attended_time.h"
@@ -28,8 +29,8 @@ class Acceptor final : public Poller::Handler {
     ~Owner() = default;
   };
 
-  Acceptor(Poller& poller, Socket listener, Directory& directory, Owner& owner);
-  ~Acceptor();
+  /// One of `numRails`.
+  Acceptor(Poller& poller, Socket listener, size_t numRails, Directory& directory, Owner& owner);
 
   void ready(uint32_t events) override;
   /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
@@ -65,7 +66,7 @@ class Acceptor final : public Poller::Handler {
   Directory& directory_;
   Owner& owner_;
   const size_t numPlaces_;
-  Poller::Id pollId_;
+  Listening listening_;
   std::list<Pending> pending_;  ///< oldest first
   AttendedTime attended_{Clock::now()};
   uint64_t numRefused_ = 0;

@@ -42,7 +42,7 @@ TcpRail::TcpRail(RailOptions options, Socket listener, Poller& poller, Directory
     : options_(std::move(options)),
       poller_(poller),
       directory_(directory),
-      acceptor_(poller, std::move(listener), directory, *this),
+      acceptor_(poller, std::move(listener), options_.numRails, directory, *this),
       triedLast_(directory.options().rank) {}
 
 const Transport::Capabilities& TcpRail::capabilities() const {

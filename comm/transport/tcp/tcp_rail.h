@@ -25,6 +25,7 @@ struct RailOptions {
   RailAddress address;  ///< port 0: any
   std::string device;   ///< interface that sockets are bound to where that is allowed; empty: by address only
   size_t index = 0;     ///< among this rank's rails
+  size_t numRails = 1;  ///< of this rank
 };
 
 class TcpRail final : public Transport, public Writer::Owner, public Reader::Owner, public Acceptor::Owner {

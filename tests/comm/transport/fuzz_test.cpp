@@ -98,7 +98,7 @@ class AcceptorFuzz : public testing::Test, public Acceptor::Owner {
  protected:
   AcceptorFuzz() {
     RailAddress address{*parseIpAddress("127.0.0.1"), 8, 0};
-    acceptor_ = std::make_unique<Acceptor>(poller_, Socket::listen(address).value(), self_, *this);
+    acceptor_ = std::make_unique<Acceptor>(poller_, Socket::listen(address).value(), 1, self_, *this);
     port_ = address.port;
     EXPECT_TRUE(self_.publish({address}).isOk() && other_.publish({address}).isOk());
     const Peer* peer = nullptr;

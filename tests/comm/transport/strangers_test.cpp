@@ -113,6 +113,18 @@ TEST_F(Strangers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
   EXPECT_GT(group_[0].numRefused(), refusedBefore + 500);
 }
 
+TEST(Crowd, OfStrangersFindsNoMorePlacesOnManyRailsThanOnOne) {
+  constexpr size_t kPlaces = 64, kStrangersPerRail = 20;
+  NetworkGroup group(2, 16);
+  const size_t before = countDescriptors();
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const RailAddress& rail : group[0].rails()) {
+    for (size_t i = 0; i < kStrangersPerRail; ++i) strangers.push_back(std::make_unique<Stranger>(rail));
+  }
+  for (int turn = 0; turn < 20; ++turn) group[0].progress({});
+  EXPECT_LE(countDescriptors(), before + strangers.size() + kPlaces);
+}
+
 TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
   NetworkGroup group(100, 1);
   std::vector<std::unique_ptr<Parcel>> sends;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors, of which a process may open only so many: making do with those that it may, and waiting for more.
+//
+// Limits belong to the process, Listening to the thread of its poller.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/transport/poller.h"
+
+namespace agspeed::comm {
+
+/// Rails on each of `numInterfaces` interfaces, so many that connections to all peers take at most half of the
+/// descriptors that the process may open; at least 1.
+int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers);
+
+/// How many descriptors the process may open once it has raised its limit as far as it may.
+size_t mostDescriptors();
+
+/// Raises the limit of the process as far as it may where connections over `numRails` rails to all peers may take more
+/// than half of it.
+void makeRoomForDescriptors(size_t numRails, size_t numPeers);
+
+/// A listener in the poller. What it has no descriptor for stays in the kernel and would make it ready again and again:
+/// it is left alone meanwhile.
+class Listening {
+ public:
+  /// The descriptor stays the caller's.
+  Listening(Poller& poller, int descriptor, Poller::Handler& handler);
+  ~Listening();
+  Listening(const Listening&) = delete;
+
+  /// Accepting failed with this error. When there are no descriptors the handler is not called any more.
+  void failed(int error);
+  /// With every tick: the handler is called again.
+  void resume();
+
+ private:
+  Poller& poller_;
+  const int descriptor_;
+  Poller::Handler& handler_;
+  Poller::Id pollId_;
+  bool isPaused_ = false;
+  bool isWarned_ = false;
+};
+
+}  // namespace agspeed::comm
