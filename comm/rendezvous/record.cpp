@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/record.h"
 
+#include <algorithm>
 #include <array>
 
 #include "comm/rendezvous/byte_io.h"
@@ -35,6 +36,17 @@ PeerRecord takeFields(ByteReader& reader) {
     rail.port = reader.take<uint16_t>();
   }
   return record;
+}
+
+/// For each of the rails whether any of `others` is in its network.
+std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const std::vector<RailAddress>& others) {
+  std::vector<bool> result;
+  for (const RailAddress& rail : rails) {
+    result.push_back(std::any_of(others.begin(), others.end(), [&](const RailAddress& other) {
+      return isSameNetwork(rail.address, other.address, rail.prefixBits);
+    }));
+  }
+  return result;
 }
 
 }  // namespace
@@ -79,14 +91,16 @@ StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs) {
   std::vector<int> pairs(mine.size(), -1);
   std::vector<bool> isTaken(theirs.size());
+  const std::vector<bool> isMineShared = haveNeighbours(mine, theirs), isTheirsShared = haveNeighbours(theirs, mine);
   for (const bool needsSameNetwork : {true, false}) {
     for (size_t index = 0; index < mine.size(); ++index) {
       const RailAddress& rail = mine[index];
       for (size_t i = 0; i < theirs.size() && pairs[index] < 0; ++i) {
         const size_t candidate = (index + i) % theirs.size();
         const IpAddress& address = theirs[candidate].address;
-        const bool fits = needsSameNetwork ? isSameNetwork(rail.address, address, rail.prefixBits)
-                                           : rail.address.isV6 == address.isV6;
+        const bool fits =
+            needsSameNetwork ? isSameNetwork(rail.address, address, rail.prefixBits)
+                             : rail.address.isV6 == address.isV6 && !(isMineShared[index] && isTheirsShared[candidate]);
         if (!fits || isTaken[candidate]) continue;
         pairs[index] = static_cast<int>(candidate);
         isTaken[candidate] = true;

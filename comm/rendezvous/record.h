@@ -47,7 +47,8 @@ std::string encodeRecord(const PeerRecord& record, const JobKey& key);
 StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key);
 
 /// For each of `mine` the rail of `theirs` that it talks to, by its index: one of the same network where there is one,
-/// else of the same kind of address, that with the same index preferred. No two share one; who finds none gets -1.
+/// else of the same kind of address, that with the same index preferred. Rails of two networks that both ranks are in
+/// are not paired: there may be no way from one to the other. No two share one; who finds none gets -1.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm

@@ -37,6 +37,7 @@ enum class LossCause {
   kStalled,       ///< no sign of the peer's kernel; what was sent may still arrive, and writable() says so
   kSilent,        ///< its kernel answers, its process does not yet
   kUnreachable,   ///< no way to the peer
+  kUnpaired,      ///< the peer has no rail for this one, which is of no use to it; final
   kIncompatible,  ///< the peer cannot be used at all; final
 };
 std::string_view toString(LossCause cause);

@@ -42,6 +42,7 @@ std::string_view toString(LossCause cause) {
     case LossCause::kStalled: return "stalled";
     case LossCause::kSilent: return "silent";
     case LossCause::kUnreachable: return "unreachable";
+    case LossCause::kUnpaired: return "unpaired";
     case LossCause::kIncompatible: return "incompatible";
   }
   return "unknown";
@@ -311,11 +312,12 @@ bool Striped::sendUncounted(int rank, Peer& peer, FrameHeader header) {
 void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   if (peer.isReached() || peer.downSince == Clock::time_point()) return;
   const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
+  const auto numPaired = std::ssize(peer.causes) - count(LossCause::kUnpaired);
   const auto lostBecause = [&](const std::string& why) {
     return unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(options_.rank) + ": " +
                        why + " (last: " + peer.lastFailure + ")");
   };
-  const bool hasRefused = count(LossCause::kRefused) == std::ssize(peer.causes);
+  const bool hasRefused = count(LossCause::kRefused) == numPaired;
   if (hasRefused && !mayHear(rank) && peer.numQuietTicks >= kQuietTicks) {
     const std::string why = "its process has ended: nobody listens there any more";
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
@@ -324,7 +326,7 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   // Somebody who does not greet or closes greetings may be busy; an address where nobody is at all is known to be
   // wrong sooner.
   const bool isNobodyThere = peer.stage == Stage::kNew && !peer.wasFound &&
-                             count(LossCause::kUnreachable) + count(LossCause::kRefused) == std::ssize(peer.causes);
+                             count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
   const Clock::duration limit = isNobodyThere ? options_.connectTimeout : options_.peerTimeout;
   const std::string seconds = std::to_string(std::chrono::duration_cast<milliseconds>(gone).count()) + " ms";
   if (gone > limit) {
@@ -467,10 +469,11 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   }
   peer.isUp[index] = false;
   peer.causes[index] = cause;
-  if (cause != LossCause::kUnreachable && cause != LossCause::kRefused) peer.wasFound = true;
-  peer.lastFailure = status.message();
   if (cause == LossCause::kIncompatible) return giveUp(rank, peer, cause, status);
   AG_LOG(kInfo, status.message() + " (" + std::string(toString(cause)) + ")");
+  if (cause == LossCause::kUnpaired) return;  // others tell whether the peer is there
+  if (cause != LossCause::kUnreachable && cause != LossCause::kRefused) peer.wasFound = true;
+  peer.lastFailure = status.message();
   for (Outstanding& outstanding : peer.outstanding) {
     if (outstanding.stalled == rail) outstanding.stalled = kNoRail;
     if (outstanding.rail != rail) continue;

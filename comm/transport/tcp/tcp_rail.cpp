@@ -201,7 +201,7 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
                          describe(peer, "the peer has no address of the same kind (IPv4 or IPv6)"));
     }
     lane.isWanted = false;
-    return sink_->lost(peer, LossCause::kRefused, describe(peer, "the peer has fewer rails"));
+    return sink_->lost(peer, LossCause::kUnpaired, describe(peer, "the peer has no rail left for it"));
   }
   StatusOr<Socket> socket = Socket::connect(options_.address.address, options_.device,
                                             record.rails[static_cast<size_t>(theirs)], lane.hasSmallPackets);

@@ -91,6 +91,14 @@ TEST(PairRails, LeavesOutWhatAPeerWithFewerRailsHasNotGot) {
   EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1")}, {rail("10.0.1.2")}), (Pairs{-1, 0}));
 }
 
+TEST(PairRails, LeavesOutFlowsThatAPeerHasNotGotInTheirNetwork) {
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.1.1"), rail("10.0.0.1")},
+                      {rail("10.0.0.2"), rail("10.0.1.2"), rail("10.0.1.2")}),
+            (Pairs{0, 1, -1}));
+  EXPECT_EQ(pairRails({rail("10.0.0.1"), rail("10.0.0.1")}, {rail("10.0.0.2"), rail("10.9.0.2")}), (Pairs{0, 1}))
+      << "a network of the peer alone may be reached from anywhere";
+}
+
 TEST(PairRails, FindsNothingOfAnotherKind) { EXPECT_EQ(pairRails({rail("10.0.0.1")}, {rail("fd00::2")}), (Pairs{-1})); }
 
 }  // namespace

@@ -339,6 +339,29 @@ TEST_F(StripedTest, AnAddressWhereNobodyIsIsKnownSoon) {
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
 }
 
+TEST_F(StripedTest, ARailThatThePeerHasNoRailForSaysNothingOfIt) {
+  constexpr int kNew = 2;
+  striped_->connect(kNew);
+  rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
+  const Clock::time_point later = Clock::now() + std::chrono::milliseconds(1100);
+  striped_->tick(later);
+  EXPECT_EQ(sink_.failure, "") << "the other is connecting";
+  rails_[0]->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
+  EXPECT_EQ(sink_.failure, "") << "it is tried again";
+  striped_->tick(later);
+  EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
+  EXPECT_THAT(sink_.failure, HasSubstr("no answer to connecting"));
+}
+
+TEST_F(StripedTest, APeerThatListensOnFewerRailsIsKnownToHaveEnded) {
+  constexpr int kNew = 2;
+  striped_->connect(kNew);
+  rails_[0]->sink->lost(kNew, LossCause::kRefused, unavailable("refused"));
+  rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
+  for (int i = 0; i < 3; ++i) striped_->tick(Clock::now());
+  EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
+}
+
 TEST_F(StripedTest, APeerTooBusyToGreetIsWaitedFor) {
   for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
     const int peer = 2 + static_cast<int>(cause);
