@@ -43,7 +43,8 @@ StatusOr<SharedMemory> SharedMemory::create(size_t size) {
 
 StatusOr<SharedMemory> SharedMemory::open(const Descriptor& descriptor, size_t size) {
   struct stat info = {};
-  const bool isSealed = (fcntl(descriptor.get(), F_GET_SEALS) & kSeals) == kSeals;
+  const int seals = fcntl(descriptor.get(), F_GET_SEALS);
+  const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!isSealed || fstat(descriptor.get(), &info) != 0 || static_cast<size_t>(info.st_size) != size) {
     return invalidArgument("what was handed over is no shared memory of " + std::to_string(size) + " bytes");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/transport/shm/ring.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -161,6 +162,9 @@ TEST(SharedMemory, OnlySealedMemoryOfTheRightSizeIsOpened) {
   ASSERT_EQ(pipe(pipes), 0);
   const Descriptor in(pipes[0]), out(pipes[1]);
   EXPECT_FALSE(SharedMemory::open(in, 0));
+  const Descriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  ASSERT_EQ(ftruncate(file.get(), 8192), 0);
+  EXPECT_FALSE(SharedMemory::open(file, 8192)) << "its owner may cut it at any time";
 }
 
 }  // namespace
