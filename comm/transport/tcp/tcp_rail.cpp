@@ -153,6 +153,7 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
   for (auto& [peer, lane] : lanes_) {
     const bool isBusy = lane.writer != nullptr && lane.writer->check(now);
     if (lane.writer == nullptr) continue;
+    if (lane.writer->hasCarriedLarge()) lane.hasLostAllLarge = false;
     warnOfSmallPackets(peer, lane, now);
     if (!lane.writer->isEstablished()) {
       ++numConnecting;
@@ -242,9 +243,11 @@ void TcpRail::writerWritable(int peer) {
 
 void TcpRail::writerStalled(int peer, LossCause cause, const std::string& why) {
   Lane& lane = lanes_.at(peer);
-  // Greetings are small and frames are not. Where small packets do not help either, large ones have another try.
+  // Greetings are small and frames are not. One connection may have been cut just then; where small packets do not help
+  // either, large ones have another try.
   if (lane.writer->hasLostAllLarge()) {
-    lane.hasSmallPackets = !lane.hasSmallPackets;
+    if (lane.hasLostAllLarge) lane.hasSmallPackets = !lane.hasSmallPackets;
+    lane.hasLostAllLarge = !lane.hasLostAllLarge;
     lane.upSince = {};
     return lane.writer->giveUp(why + ", and no large frame has ever arrived");
   }

@@ -75,7 +75,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
     std::unique_ptr<Reader> reader;
     Clock::time_point upSince{};
     bool hasSmallPackets = false;  ///< of the next attempt: perhaps the path drops large ones
-    bool isWarned = false;         ///< that it does
+    bool hasLostAllLarge = false;  ///< the last connection that carried any, or tried to
+    bool isWarned = false;         ///< that large packets are dropped
     bool isBusy = false;           ///< the writer may have bytes under way
     uint64_t numAcked = 0;         ///< of the writer's bytes, at the last look at the load
     Clock::time_point ackedAt{};   ///< the last look that saw progress, or when it became busy

@@ -51,6 +51,8 @@ class Writer final : public Poller::Handler {
   bool check(Clock::time_point now);
   /// Larger frames than fit any packet were sent, and nothing from the first of them on was acknowledged.
   bool hasLostAllLarge();
+  /// Of such frames something was acknowledged at the last look.
+  bool hasCarriedLarge() const { return numAcked_ > firstLarge_; }
   /// Gives the connection up: the rail is known to be cut.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
