@@ -115,8 +115,8 @@ TEST(Barrier, WithOperationsOfManyGroupsInRandomOrderEnds) {
   options.creditBytes = 20000;
   Ranks ranks(3, options, {.eagerBytes = 256, .shuffleSeed = 5});
   std::atomic<int> numWrong = 0;
+  options.id = 1;
   ranks.run([&](int rank, Communicator& world) {
-    options.id = 1;
     const auto other = Communicator::create(*ranks.engines[static_cast<size_t>(rank)], options).value();
     std::mt19937_64 shared(seed), own(seed + 1 + static_cast<uint64_t>(rank));
     std::vector<std::vector<float>> buffers(200, std::vector<float>(kElements, 1.0f));
