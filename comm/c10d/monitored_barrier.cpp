@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/monitored_barrier.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <thread>
 
 namespace agspeed::comm {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-
-constexpr milliseconds kLongestPause{50};
 const std::string kEverybodyCame = "everybody came";
 
 // Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> how many entered
@@ -44,7 +38,7 @@ Status asStatus(const MonitoredBarrier& barrier, const std::string& outcome) {
 }  // namespace
 
 Status meet(TorchStore& store, const MonitoredBarrier& barrier) {
-  const auto deadline = steady_clock::now() + barrier.timeout;
+  const auto deadline = std::chrono::steady_clock::now() + barrier.timeout;
   const std::string outcomeKey = key(barrier, "outcome", barrier.number);
   AG_RETURN_IF_ERROR(
       store.set(key(barrier, "here", static_cast<uint64_t>(barrier.rank)), std::to_string(barrier.number)));
@@ -53,12 +47,8 @@ Status meet(TorchStore& store, const MonitoredBarrier& barrier) {
     AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, kEverybodyCame));
     return asStatus(barrier, outcome);
   }
-  // Asks rather than waits: a wait would keep torch's store from everybody else in this process.
-  for (milliseconds pause{1}; steady_clock::now() < deadline; pause = std::min(2 * pause, kLongestPause)) {
-    AG_ASSIGN_OR_RETURN(const std::optional<std::string> outcome, store.tryGet(outcomeKey));
-    if (outcome.has_value()) return asStatus(barrier, *outcome);
-    std::this_thread::sleep_for(pause);
-  }
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> decided, store.getUntil(outcomeKey, deadline));
+  if (decided.has_value()) return asStatus(barrier, *decided);
   AG_ASSIGN_OR_RETURN(const std::string missing, missingRanks(store, barrier));
   const std::string failure = missing + " failed to pass monitoredBarrier in " +
                               std::to_string(barrier.timeout.count()) + " ms (barrier " +

@@ -25,6 +25,16 @@ void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::T
                     inputs.size(), " inputs");
 }
 
+/// The number of a group of `world` that torch has named.
+uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+  TorchStore store = world.within(options.store);
+  // Torch may name a group as it named one that has ended: every rank counts those it made.
+  const int64_t count = valueOrThrow(store.add("made/" + std::to_string(options.group_rank), 1));
+  return valueOrThrow(world.agreeOnId(store, "group/" + std::to_string(count),
+                                      {.name = options.group_id, .rank = options.group_rank, .timeout = timeout}));
+}
+
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedBackendOptions& options) {
@@ -39,8 +49,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
     if (isDefault) World::setOfDefaultGroup(world);
     return join(std::move(world), 0, {}, options.group_id, std::move(own));
   }
-  TorchStore store(options.store, "agspeed/");
-  const uint32_t id = valueOrThrow(world->agreeOnId(store, "group", options.group_rank == 0, own->timeout));
+  const uint32_t id = numberOf(*world, options);
   return join(std::move(world), id, std::move(members), options.group_id, std::move(own));
 }
 
@@ -274,8 +283,9 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
   // Torch's store may be that of all parts. All ranks split a group equally often.
   const std::string key =
       "split/" + std::to_string(id_) + "/" + std::to_string(++numSplits_) + "/" + std::to_string(members.front());
-  const bool isFirst = ranks.front() == getRank();
-  const uint32_t id = valueOrThrow(world->agreeOnId(world->store(), key, isFirst, own->timeout));
+  const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), getRank()) - ranks.begin());
+  const uint32_t id = valueOrThrow(
+      world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
   return join(world, id, std::move(members), own->group_name, own);
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/torch_store.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
+#include <thread>
 #include <utility>
 
 namespace agspeed::comm {
 namespace {
+
+constexpr std::chrono::milliseconds kLongestPause{50};
 
 /// What `action` returns, or its exception as a sentence.
 template <typename Action>
@@ -75,11 +79,13 @@ StatusOr<std::string> TorchStore::setOnce(const std::string& key, const std::str
   return guarded("set " + key, [&] { return textOf(store_->compareSet(prefix_ + key, {}, bytesOf(value))); });
 }
 
-StatusOr<std::string> TorchStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return guarded("wait for " + key, [&] {
-    store_->wait({prefix_ + key}, timeout);
-    return textOf(store_->get(prefix_ + key));
-  });
+StatusOr<std::optional<std::string>> TorchStore::getUntil(const std::string& key,
+                                                          std::chrono::steady_clock::time_point deadline) {
+  for (std::chrono::milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    AG_ASSIGN_OR_RETURN(std::optional<std::string> value, tryGet(key));
+    if (value.has_value() || std::chrono::steady_clock::now() >= deadline) return value;
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 }  // namespace agspeed::comm

@@ -7,6 +7,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
+
 #include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {
@@ -25,8 +27,9 @@ class TorchStore final : public Store {
 
   /// Sets `key` unless it is set. Returns: the value that it has then, the same for everybody.
   StatusOr<std::string> setOnce(const std::string& key, const std::string& value);
-  /// Waits until somebody has set `key`. Fails as unavailable after `timeout`.
-  StatusOr<std::string> get(const std::string& key, std::chrono::milliseconds timeout);
+  /// The value of `key` as soon as somebody has set it; nothing where nobody has until `deadline`. Asks rather than
+  /// waits: a wait would keep torch's store from everybody else in this process.
+  StatusOr<std::optional<std::string>> getUntil(const std::string& key, std::chrono::steady_clock::time_point deadline);
 
  private:
   c10::intrusive_ptr<::c10d::Store> store_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/world.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <charconv>
 #include <exception>
 #include <mutex>
@@ -25,6 +27,12 @@ c10::intrusive_ptr<::c10d::Store> ownConnection(const c10::intrusive_ptr<::c10d:
   }
 }
 
+Status rankZeroIsMissing(const NewGroup& group) {
+  const double seconds = std::chrono::duration<double>(group.timeout).count();
+  return resourceExhausted(c10::str("rank ", group.rank, " of group '", group.name, "': rank 0 of it did not make the ",
+                                    "group within ", seconds, " s; all its ranks have to"));
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size) {
@@ -33,9 +41,10 @@ StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::
   AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add("epoch/" + std::to_string(rank), 1));
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));
   options.epoch = static_cast<uint32_t>(epoch);
-  auto own = std::make_unique<TorchStore>(store, "agspeed/" + std::to_string(epoch) + "/");
+  std::string prefix = "agspeed/" + std::to_string(epoch) + "/";
+  auto own = std::make_unique<TorchStore>(store, prefix);
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
-  return std::shared_ptr<World>(new World(std::move(own), std::move(messenger)), &World::end);
+  return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);
 }
 
 void World::end(World* world) {
@@ -63,8 +72,9 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
   defaultWorld = world;
 }
 
-World::World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
+World::World(std::string prefix, std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
     : recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
+      prefix_(std::move(prefix)),
       store_(std::move(store)),
       messenger_(std::move(messenger)),
       engine_(*messenger_) {}
@@ -75,17 +85,19 @@ std::string World::countersJson() {
   return text;
 }
 
-StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, bool isFirst,
-                                    std::chrono::milliseconds timeout) {
-  if (isFirst) {
+StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, const NewGroup& group) {
+  const auto deadline = std::chrono::steady_clock::now() + group.timeout;
+  if (group.rank == 0) {
     AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
     AG_RETURN_IF_ERROR(store.set(key, std::to_string(id)));
+    return static_cast<uint32_t>(id);
   }
-  AG_ASSIGN_OR_RETURN(const std::string text, store.get(key, timeout));
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.getUntil(key, deadline));
+  if (!text.has_value()) return rankZeroIsMissing(group);
   uint32_t id = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return dataLoss("the store's " + key + " is '" + text + "', not the number of a group");
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), id);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    return dataLoss("the store's " + key + " is '" + *text + "', not the number of a group");
   }
   return id;
 }

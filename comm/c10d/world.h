@@ -10,6 +10,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/c10d/flight_record.h"
@@ -18,6 +19,13 @@
 #include "comm/transport/network_messenger.h"
 
 namespace agspeed::comm {
+
+/// One rank's view of a group that is being made.
+struct NewGroup {
+  std::string name;  ///< for people
+  int rank = 0;      ///< of this process in the group
+  std::chrono::milliseconds timeout{0};
+};
 
 class World {
  public:
@@ -37,19 +45,21 @@ class World {
   /// What was sent and received so far (counters.h).
   std::string countersJson();
 
-  /// A number for a new group, equal at all of its members and of no other group: its first member takes it and tells
-  /// the others in `store` under `key`, which no other group uses.
-  StatusOr<uint32_t> agreeOnId(TorchStore& store, const std::string& key, bool isFirst,
-                               std::chrono::milliseconds timeout);
+  /// A number for a new group, equal at all of its members and of no other group: its rank 0 takes it and tells the
+  /// others in `store` under `key`, which no other group uses. Fails as exhausted where it has not after `timeout`.
+  StatusOr<uint32_t> agreeOnId(TorchStore& store, const std::string& key, const NewGroup& group);
   /// The job's, for keys of this world.
   TorchStore& store() { return *store_; }
+  /// Another store, for keys of this world.
+  TorchStore within(c10::intrusive_ptr<::c10d::Store> store) const { return {std::move(store), prefix_}; }
 
  private:
   /// Deletes the world; on a thread of its own where the last group went in a callback, which the engine waits for.
   static void end(World* world);
-  World(std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);
+  World(std::string prefix, std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);
 
   const std::shared_ptr<FlightRecorder> recorder_;
+  const std::string prefix_;  ///< of this world's keys in any store
   std::unique_ptr<TorchStore> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;

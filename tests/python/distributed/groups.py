@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests of groups that are named again. Sums are of rank numbers."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import init_device_mesh
+
+from agspeed.runtime import native
+
+
+def sum_over(group: Any) -> float | None:
+    """None at ranks that are not in the group."""
+    if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return None
+    tensor = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(tensor, group=group)
+    return float(tensor)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def named_again(times: int) -> list[float | None]:
+    """Sums over groups of the first two ranks, each of which ends before the next one of the same name is made."""
+    found = []
+    for _ in range(times):
+        if dist.get_rank() == 0:
+            time.sleep(0.1)  # the other one looks for the number first
+        group = dist.new_group([0, 1], use_local_synchronization=True, timeout=datetime.timedelta(seconds=5))
+        found.append(sum_over(group))
+        if found[-1] is not None:
+            dist.destroy_process_group(group)
+    return found
+
+
+def meshes_after_each_other(times: int) -> list[tuple[float | None, ...]]:
+    """Sums along both dimensions of a mesh of half as many columns as ranks, under default groups on one store."""
+    store, rank, size = distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+    found = []
+    for _ in range(times):
+        dist.destroy_process_group()
+        timeout = datetime.timedelta(seconds=5)
+        dist.init_process_group("agspeed", store=store, rank=rank, world_size=size, timeout=timeout)
+        mesh = init_device_mesh("cpu", (2, size // 2))
+        found.append(tuple(sum_over(mesh.get_group(dimension)) for dimension in (0, 1)))
+    return found
+
+
+def made_by_others_only() -> str:
+    """The error of the ranks that make a group without its first one."""
+    if dist.get_rank() == 0:
+        return ""
+    try:
+        dist.new_group(use_local_synchronization=True, timeout=datetime.timedelta(seconds=0.5))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def store_used_while_a_group_is_made() -> bool:
+    """Whether rank 1 can use its client of a TCPStore while it waits there for rank 0 to make a group."""
+    rank, shared = dist.get_rank(), distributed_c10d._get_default_store()
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        shared.set("port", str(store.port))
+        store.wait(["rank 1 waits"], datetime.timedelta(seconds=20))
+        group = _pair_in(store)
+    elif rank == 1:
+        store = dist.TCPStore("127.0.0.1", int(shared.get("port")))
+        made: list[Any] = []
+        thread = threading.Thread(target=lambda: made.append(_pair_in(store)))
+        thread.start()
+        time.sleep(0.3)  # it waits
+        store.set("rank 1 waits", "yes")
+        thread.join()
+        [group] = made
+    else:
+        return True
+    group.allreduce([torch.ones(1)]).wait()
+    return True
+
+
+def _pair_in(store: Any) -> Any:
+    """A group of the first two ranks that torch does not know."""
+    options = distributed_c10d._DistributedBackendOptions()
+    options.store, options.group_id = store, "pair"
+    options.group_rank, options.group_size, options.global_ranks_in_group = dist.get_rank(), 2, [0, 1]
+    options.timeout = datetime.timedelta(seconds=10)
+    module = native.load()
+    assert module is not None
+    return module.create_process_group(options)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups beside the default one: named as others were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agspeed.runtime import native
+from tests.python.distributed import groups
+from tests.python.distributed.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+
+SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(SIZE) as started:
+        yield started
+
+
+def test_a_name_may_be_given_again(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(groups.named_again, tmp_path, times=3)
+    assert found == [[1.0] * 3] * 2 + [[None] * 3] * (SIZE - 2)
+
+
+def test_a_store_serves_one_default_group_after_another(ranks: Ranks, tmp_path: Path) -> None:
+    for rank, found in enumerate(ranks.run(groups.meshes_after_each_other, tmp_path, times=3)):
+        row = float(sum(other for other in range(SIZE) if other // 2 == rank // 2))
+        column = float(sum(other for other in range(SIZE) if other % 2 == rank % 2))
+        assert found == [(column, row)] * 3
+
+
+def test_a_group_whose_first_rank_does_not_come_is_named(ranks: Ranks, tmp_path: Path) -> None:
+    for rank, message in enumerate(ranks.run(groups.made_by_others_only, tmp_path)):
+        if rank > 0:
+            assert f"DistBackendError: rank {rank} of group '" in message
+            assert "rank 0 of it did not make the group within 0.5 s" in message
+
+
+def test_a_store_serves_others_while_a_group_is_made(ranks: Ranks, tmp_path: Path) -> None:
+    assert all(ranks.run(groups.store_used_while_a_group_is_made, tmp_path))
