@@ -25,6 +25,18 @@ void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::T
                     inputs.size(), " inputs");
 }
 
+/// The members of a group that are its `ranks`.
+std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks) {
+  TORCH_CHECK_VALUE(!ranks.empty(), "agspeed: split: a group needs at least one rank");
+  std::vector<int> found;
+  for (const int rank : ranks) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < std::ssize(members), "agspeed: split: rank ", rank,
+                      " is not in this group of ", members.size());
+    found.push_back(members[static_cast<size_t>(rank)]);
+  }
+  return found;
+}
+
 /// The number of a group of `world` that torch has named.
 uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
@@ -270,20 +282,16 @@ ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr<::c10d::Store>& store,
                                                         const std::vector<int>& ranks,
-                                                        const c10::intrusive_ptr<Options>& options) {
+                                                        const c10::intrusive_ptr<Backend::Options>& options) {
   const std::shared_ptr<World> world = membership()->world;
-  std::vector<int> members;
-  for (const int rank : ranks) {
-    TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "agspeed: split: rank ", rank, " is not in this group of ",
-                      getSize());
-    members.push_back(members_[static_cast<size_t>(rank)]);
-  }
-  TORCH_CHECK_VALUE(!members.empty(), "agspeed: split: a group needs at least one rank");
-  const auto own = c10::make_intrusive<Options>(options != nullptr ? *options : *options_);
-  // Torch's store may be that of all parts. All ranks split a group equally often.
-  const std::string key =
-      "split/" + std::to_string(id_) + "/" + std::to_string(++numSplits_) + "/" + std::to_string(members.front());
+  std::vector<int> members = membersOf(members_, ranks);
+  ++numSplits_;  // equal at all ranks, as those in no part split, too
   const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), getRank()) - ranks.begin());
+  if (rank == std::ssize(ranks)) return nullptr;
+  auto own = options != nullptr ? c10::make_intrusive<Options>(*options) : c10::make_intrusive<Options>(*options_);
+  // Torch's store may be that of all parts.
+  const std::string key =
+      "split/" + std::to_string(id_) + "/" + std::to_string(numSplits_) + "/" + std::to_string(members.front());
   const uint32_t id = valueOrThrow(
       world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
   return join(world, id, std::move(members), own->group_name, own);

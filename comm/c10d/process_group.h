@@ -29,13 +29,20 @@ class ProcessGroup final : public ::c10d::Backend {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
+  /// Torch's own, as a type that Python can copy, as torch does to split a group.
+  struct Options final : Backend::Options {
+    using Backend::Options::Options;
+    explicit Options(const Backend::Options& other) : Backend::Options(other) {}
+  };
+
   /// A group for torch: part of the default group's world where that group is one of ours, else with a world of its
   /// own. Throws DistBackendError.
   static c10::intrusive_ptr<ProcessGroup> create(const ::c10d::DistributedBackendOptions& options);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return "agspeed"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  /// A copy: torch splits a group with the options it reads here, after writing the part's name and timeout into them.
+  c10::intrusive_ptr<Backend::Options> getBackendOptions() override { return c10::make_intrusive<Options>(*options_); }
   bool supportsCoalescing() const override { return true; }
   bool supportsSplitting() const override { return true; }
 
@@ -70,9 +77,9 @@ class ProcessGroup final : public ::c10d::Backend {
   void startCoalescing() override;
   TorchWork endCoalescing() override;
 
-  c10::intrusive_ptr<::c10d::Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
-                                            const std::vector<int>& ranks,
-                                            const c10::intrusive_ptr<Options>& options) override;
+  /// All ranks of the group split it, into one part after another. Null at ranks that are not in `ranks`.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Backend::Options>& options) override;
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }

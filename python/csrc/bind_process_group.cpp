@@ -9,6 +9,8 @@ namespace agspeed::python {
 namespace {
 
 using comm::ProcessGroup;
+using Options = ProcessGroup::Options;
+using GroupClass = pybind11::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>;
 
 void monitoredBarrier(ProcessGroup& group, std::chrono::milliseconds timeout, bool waitAllRanks) {
   ::c10d::BarrierOptions options;
@@ -24,6 +26,20 @@ std::vector<std::pair<std::string, std::string>> collectiveAlgorithms() {
   return names;
 }
 
+c10::intrusive_ptr<Options> copyOf(const Options& options) { return c10::make_intrusive<Options>(options); }
+
+/// What torch expects of backends that support splitting, beyond c10d::Backend.
+void bindSplitting(GroupClass& group) {
+  namespace py = pybind11;
+  py::class_<Options, ::c10d::Backend::Options, c10::intrusive_ptr<Options>>(group, "Options")
+      .def("__copy__", &copyOf)
+      .def("__deepcopy__", [](const Options& options, const py::dict& /*memo*/) { return copyOf(options); });
+  group
+      .def_property_readonly("options", &ProcessGroup::getBackendOptions)
+      // Called at the ranks outside a new group, which our groups do not need.
+      .def("perform_nocolor_split", [](const ProcessGroup&, const py::object&) {}, py::arg("device"));
+}
+
 }  // namespace
 
 void bindProcessGroup(pybind11::module_& module) {
@@ -31,12 +47,12 @@ void bindProcessGroup(pybind11::module_& module) {
   py::module_::import("torch.distributed");  // makes the base class known, whatever was imported first
   const auto released = py::call_guard<py::gil_scoped_release>();
   // The last reference may be Python's, and the destructor waits for threads that may want Python's lock.
-  py::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(module, "ProcessGroup",
-                                                                              py::release_gil_before_calling_cpp_dtor())
-      .def("counters", &ProcessGroup::countersJson, released)
+  GroupClass group(module, "ProcessGroup", py::release_gil_before_calling_cpp_dtor());
+  group.def("counters", &ProcessGroup::countersJson, released)
       .def("flight_record", &ProcessGroup::flightRecordJson, released)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), py::arg("wait_all_ranks"), released)
       .def("set_algorithm", &ProcessGroup::setAlgorithm, py::arg("collective"), py::arg("algorithm"), released);
+  bindSplitting(group);
   module.def("collective_algorithms", &collectiveAlgorithms);
   module.def("create_process_group", &ProcessGroup::create, py::arg("options"), released);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of groups that are named again. Sums are of rank numbers."""
+"""What ranks do in tests of groups that are split, made beside a device, or named again. Sums are of rank numbers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,39 @@ def sum_over(group: Any) -> float | None:
     tensor = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(tensor, group=group)
     return float(tensor)
+
+
+def _bind_device() -> None:
+    """What init_process_group does with a device_id, which it takes only where there is such a device."""
+    dist.group.WORLD.bound_device_id = torch.device("cuda", 0)
+
+
+def _timeout_s(group: Any) -> float:
+    return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+
+
+# --- splitting --------------------------------------------------------------------------------------------------------
+
+
+def new_groups_beside_a_device() -> list[float | None]:
+    """Sums over the first two ranks and over all."""
+    _bind_device()
+    return [sum_over(dist.new_group([0, 1])), sum_over(dist.new_group())]
+
+
+def split_beside_a_device() -> list[float | None]:
+    """Sums over the first two ranks, which are the only part, over parts that are everybody, and over the first two."""
+    _bind_device()
+    everybody = [[rank] for rank in range(2, dist.get_world_size())]
+    return [sum_over(dist.split_group(None, parts)) for parts in ([[0, 1]], [*everybody, [0, 1]], [[0, 1]])]
+
+
+def split_with_a_timeout() -> list[float]:
+    """The timeouts in seconds of a group before and after it was split, and of the part."""
+    whole = dist.group.WORLD
+    before = _timeout_s(whole)
+    part = whole.split_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=5))
+    return [before, _timeout_s(whole), _timeout_s(part)]
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups beside the default one: named as others were."""
+"""Groups beside the default one: split from it, made beside a bound device, named as others were."""
 
 from __future__ import annotations
 
@@ -15,12 +15,27 @@ from tests.python.distributed.ranks import Ranks
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 SIZE = 4
+TOTAL = float(sum(range(SIZE)))
 
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     with Ranks(SIZE) as started:
         yield started
+
+
+def test_new_groups_beside_a_bound_device_leave_the_others_out(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(groups.new_groups_beside_a_device, tmp_path)
+    assert found == [[1.0, TOTAL]] * 2 + [[None, TOTAL]] * (SIZE - 2)
+
+
+def test_ranks_in_no_part_of_a_split_group_get_none(ranks: Ranks, tmp_path: Path) -> None:
+    for rank, found in enumerate(ranks.run(groups.split_beside_a_device, tmp_path)):
+        assert found == ([1.0, 1.0, 1.0] if rank < 2 else [None, float(rank), None])
+
+
+def test_a_part_has_its_own_timeout(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(groups.split_with_a_timeout, tmp_path) == [[30.0, 30.0, 5.0]] * SIZE
 
 
 def test_a_name_may_be_given_again(ranks: Ranks, tmp_path: Path) -> None:
