@@ -21,10 +21,17 @@ def find(group: Any = None) -> Any | None:
         return None
     whole: Any = group if group is not None else distributed.group.WORLD
     for device in getattr(whole, "_device_types", ()):
-        backend = whole._get_backend(device)
+        backend = _unwrapped(whole._get_backend(device))
         if isinstance(backend, module.ProcessGroup):
             return backend
     return None
+
+
+def _unwrapped(backend: Any) -> Any:
+    """What torch has put a wrapper around because of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    while hasattr(backend, "wrapped_pg"):
+        backend = backend.wrapped_pg
+    return backend
 
 
 def require(group: Any = None) -> Any:

@@ -13,7 +13,13 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
+import agspeed.distributed as agspeed_distributed
 from agspeed.runtime import native
+
+
+def detailed() -> None:
+    """From now on torch wraps its backends."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
 
 
 def sum_over(group: Any) -> float | None:
@@ -130,3 +136,16 @@ def _pair_in(store: Any) -> Any:
     module = native.load()
     assert module is not None
     return module.create_process_group(options)
+
+
+# --- wrappers ---------------------------------------------------------------------------------------------------------
+
+
+def tools_in_detail() -> tuple[str, int, str]:
+    """The backend as torch sees it, how often counters counted its all_reduce, and the last operation on record."""
+    dist.all_reduce(torch.ones(3))
+    agspeed_distributed.monitored_barrier(timeout=20.0)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    operations = {row["operation"]: row for row in agspeed_distributed.counters()["operations"]}
+    last = agspeed_distributed.flight_record()["groups"][0]["operations"][-1]
+    return type(backend).__name__, operations["all_reduce"]["started"], last["operation"]

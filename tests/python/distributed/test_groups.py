@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups beside the default one: split from it, made beside a bound device, named as others were."""
+"""Groups beside the default one: split from it, made beside a bound device, named as others were, wrapped by torch."""
 
 from __future__ import annotations
 
@@ -59,3 +59,8 @@ def test_a_group_whose_first_rank_does_not_come_is_named(ranks: Ranks, tmp_path:
 
 def test_a_store_serves_others_while_a_group_is_made(ranks: Ranks, tmp_path: Path) -> None:
     assert all(ranks.run(groups.store_used_while_a_group_is_made, tmp_path))
+
+
+def test_tools_see_through_torchs_debugging_wrapper(tmp_path: Path) -> None:
+    with Ranks(2, prepare=groups.detailed) as ranks:
+        assert ranks.run(groups.tools_in_detail, tmp_path) == [("_ProcessGroupWrapper", 1, "all_reduce")] * 2
