@@ -6,7 +6,7 @@
 //   striped     every counted frame arrives exactly once, in any order, whatever rails are left
 //
 // Threading: one thread at a time drives everything. Ownership: a payload stays its sender's; the transport reads it
-// until the frame is acknowledged or abandoned. Calls of the Sink come from within send(), tick() or the poller.
+// until the frame is acknowledged or withdrawn. Calls of the Sink come from within send(), tick() or the poller.
 #pragma once
 
 #include <cstddef>
@@ -88,8 +88,12 @@ class Transport {
   virtual bool canSend(int peer) const = 0;
   /// Requires: canSend(peer). Never blocks.
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
-  /// From now on no byte of `bytes` is read or written for this peer: frames under way end without it.
-  virtual void abandon(int peer, ByteView bytes) = 0;
+  /// From now on no byte of `target` is written for this peer: what still comes for it is thrown away. Costs little
+  /// where nothing does.
+  virtual void abandon(int peer, ByteView target) = 0;
+  /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on
+  /// with a copy or ends without it. No other frame is changed, also of the same bytes.
+  virtual void withdraw(int peer, uint64_t token, ByteView payload) = 0;
   /// Whether everything given to send() has left this process.
   virtual bool isFlushed() const = 0;
   /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.

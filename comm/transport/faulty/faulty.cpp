@@ -28,14 +28,11 @@ void Faulty::sendDelayed(int peer) {
   inner_->send(peer, frame);
 }
 
-void Faulty::abandon(int peer, ByteView bytes) {
-  inner_->abandon(peer, bytes);
+void Faulty::withdraw(int peer, uint64_t token, ByteView payload) {
+  inner_->withdraw(peer, token, payload);
   const auto found = delayed_.find(peer);
-  if (found == delayed_.end() || found->second.payload.empty()) return;
-  const ByteView payload = found->second.payload;
-  if (payload.data() < bytes.data() + bytes.size() && bytes.data() < payload.data() + payload.size()) {
-    delayed_.erase(found);
-  }
+  if (found == delayed_.end() || found->second.token != token) return;
+  if (overlaps(found->second.payload, payload)) delayed_.erase(found);
 }
 
 Clock::time_point Faulty::tick(Clock::time_point now) {

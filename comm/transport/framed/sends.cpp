@@ -122,7 +122,7 @@ void Sends::sendSegment(std::deque<Outgoing*>& queue) {
   frame.header.offset = message.numSent;
   frame.header.length = static_cast<uint32_t>(segmentBytes(queue));
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
-  frame.token = reinterpret_cast<uintptr_t>(&message);
+  frame.token = tokenOf(message);
   message.numSent += frame.header.length;
   ++message.numUnacknowledged;
   if (message.numSent == total) {
@@ -156,11 +156,13 @@ void Sends::asked(const MessageId& id, uint64_t total) {
   messages_.erase(message.self);
 }
 
+void Sends::withdraw(const Outgoing& message) { pair_.transport.withdraw(pair_.peer, tokenOf(message), message.bytes); }
+
 bool Sends::cancel(Transfer& transfer) {
   const auto found = std::find_if(messages_.begin(), messages_.end(),
                                   [&](const Outgoing& message) { return message.transfer == &transfer; });
   if (found == messages_.end()) return false;
-  pair_.transport.abandon(pair_.peer, found->bytes);
+  withdraw(*found);
   if (const auto unasked = unasked_.find(found->id); unasked != unasked_.end() && unasked->second == &*found) {
     unasked_.erase(unasked);
   }
@@ -186,7 +188,7 @@ const Transfer* Sends::awaited() const {
 void Sends::fail(const Status& status) {
   const std::string context = "sending to rank " + std::to_string(pair_.peer) + " failed after ";
   for (const Outgoing& message : messages_) {
-    pair_.transport.abandon(pair_.peer, message.bytes);
+    withdraw(message);
     if (message.transfer == nullptr) continue;
     const std::string part = std::to_string(message.numSent) + " of " + std::to_string(message.bytes.size()) + " bytes";
     pair_.completions.add(*message.transfer, status.withContext(context + part));
@@ -204,7 +206,7 @@ void Sends::forgetCallers() {
   unasked_.clear();
   for (Outgoing& message : messages_) {
     if (message.transfer == nullptr) continue;
-    pair_.transport.abandon(pair_.peer, message.bytes);
+    withdraw(message);
     message.transfer = nullptr;
     message.isWhollySent = true;
   }

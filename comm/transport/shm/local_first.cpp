@@ -57,9 +57,14 @@ std::string LocalFirst::route(int peer) const {
   return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).route(peer);
 }
 
-void LocalFirst::abandon(int peer, ByteView bytes) {
-  local_->abandon(peer, bytes);
-  network_->abandon(peer, bytes);
+void LocalFirst::abandon(int peer, ByteView target) {
+  local_->abandon(peer, target);
+  network_->abandon(peer, target);
+}
+
+void LocalFirst::withdraw(int peer, uint64_t token, ByteView payload) {
+  local_->withdraw(peer, token, payload);
+  network_->withdraw(peer, token, payload);
 }
 
 Clock::time_point LocalFirst::tick(Clock::time_point now) {

@@ -66,11 +66,11 @@ void Outbox::await(const OutgoingFrame& frame) {
 void Outbox::stream() {
   constexpr size_t kHead = 8;
   while (streamed_) {
-    const bool isAbandoned = streamed_->payload.empty();
-    const size_t left = isAbandoned ? 0 : streamed_->payload.size() - numStreamed_;
+    const bool isWithdrawn = streamed_->payload.empty();
+    const size_t left = isWithdrawn ? 0 : streamed_->payload.size() - numStreamed_;
     const size_t size = std::min(left, kPartBytes);
     if (ring_.room() < kHead + size + kHead) return;
-    if (isAbandoned) {
+    if (isWithdrawn) {
       ring_.cut();
     } else {
       ring_.part(streamed_->payload.subspan(numStreamed_, size));
@@ -114,17 +114,17 @@ void Outbox::settle(uint64_t read) {
   }
 }
 
-// Whoever abandons bytes hears of their frames' ends later, from advance().
-void Outbox::abandon(ByteView bytes) {
+// Whoever withdraws frames hears of their ends later, from advance().
+void Outbox::withdraw(uint64_t token) {
   for (Awaited& awaited : awaited_) {
-    if (!overlaps(awaited.frame.payload, bytes)) continue;
+    if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;
     ring_.withdraw(awaited.position);
     awaited.frame.payload = {};
   }
   for (OutgoingFrame& frame : refused_) {
-    if (overlaps(frame.payload, bytes)) frame.payload = {};
+    if (frame.token == token) frame.payload = {};
   }
-  if (streamed_ && overlaps(streamed_->payload, bytes)) streamed_->payload = {};
+  if (streamed_ && streamed_->token == token) streamed_->payload = {};
 }
 
 bool Outbox::isFlushed() const {

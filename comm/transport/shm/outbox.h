@@ -30,7 +30,8 @@ class Outbox {
   void send(const OutgoingFrame& frame);
   /// Takes note of what the peer has read and goes on. Returns: whether anything moved.
   bool advance();
-  void abandon(ByteView bytes);
+  /// The payloads of frames with this token are not read any more.
+  void withdraw(uint64_t token);
   /// Whether nothing needs this process any more: what was copied is in memory that its reader has, too.
   bool isFlushed() const;
   /// Asks the peer to ring this process's bell for whatever the outbox waits for.
@@ -65,7 +66,7 @@ class Outbox {
   Doorbell& bell_;
   ShmCounters& counters_;
   std::deque<Awaited> awaited_;
-  // Without payload once abandoned.
+  // Without payload once withdrawn.
   std::deque<OutgoingFrame> refused_;  ///< to be copied after all
   std::optional<OutgoingFrame> streamed_;
   size_t numStreamed_ = 0;

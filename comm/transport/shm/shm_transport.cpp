@@ -193,10 +193,14 @@ void ShmTransport::send(int peer, const OutgoingFrame& frame) {
   laneOf(peer).outbox->send(frame);
 }
 
-void ShmTransport::abandon(int peer, ByteView bytes) {
-  Lane& lane = laneOf(peer);
-  if (lane.outbox != nullptr) lane.outbox->abandon(bytes);
-  if (lane.inbox != nullptr) lane.inbox->abandon(bytes);
+void ShmTransport::abandon(int peer, ByteView target) {
+  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  if (lane != nullptr && lane->inbox != nullptr) lane->inbox->abandon(target);
+}
+
+void ShmTransport::withdraw(int peer, uint64_t token, ByteView) {
+  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  if (lane != nullptr && lane->outbox != nullptr) lane->outbox->withdraw(token);
 }
 
 bool ShmTransport::isFlushed() const {

@@ -214,13 +214,24 @@ void Striped::resend(int rank, Peer& peer) {
   }
 }
 
-void Striped::abandon(int rank, ByteView bytes) {
+void Striped::abandon(int rank, ByteView target) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return;
-  for (const auto& rail : rails_) rail->abandon(rank, bytes);
+  for (size_t rail = 0; rail < rails_.size(); ++rail) {
+    Placement& placement = found->second.placements[rail];
+    if (!overlaps(placement.target, target)) continue;
+    rails_[rail]->abandon(rank, placement.target);
+    placement.target = {};  // its number still counts when it has arrived
+  }
+}
+
+void Striped::withdraw(int rank, uint64_t token, ByteView payload) {
+  const auto found = peers_.find(rank);
+  if (found == peers_.end()) return;
+  for (const auto& rail : rails_) rail->withdraw(rank, token, payload);
   for (Outstanding& outstanding : found->second.outstanding) {
     OutgoingFrame& frame = outstanding.frame;
-    if (!overlaps(frame.payload, bytes)) continue;
+    if (frame.token != token || !overlaps(frame.payload, payload)) continue;
     // The number must still arrive, or nothing after it could be acknowledged.
     frame.header.kind = FrameKind::kVoid;
     frame.header.length = 0;
@@ -428,7 +439,7 @@ void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
     if (outstanding.rail == kNoRail) --peer.numToResend;
     if (outstanding.frame.header.length > 0 && counters_.numResent > 0) {
       // An earlier copy may still be in a rail's hands.
-      for (const auto& rail : rails_) rail->abandon(rank, outstanding.frame.payload);
+      for (const auto& rail : rails_) rail->withdraw(rank, outstanding.frame.token, outstanding.frame.payload);
     }
     sink_->acknowledged(rank, outstanding.frame.token);
   }

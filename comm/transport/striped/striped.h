@@ -64,7 +64,8 @@ class Striped final : public Transport {
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
-  void abandon(int peer, ByteView bytes) override;
+  void abandon(int peer, ByteView target) override;
+  void withdraw(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;

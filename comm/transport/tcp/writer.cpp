@@ -167,7 +167,7 @@ void Writer::flush() {
   numBytes_ += moved.numBytes;
 }
 
-void Writer::abandon(ByteView bytes) {
+void Writer::withdraw(ByteView bytes) {
   if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
   owned_.assign(payload_.begin(), payload_.end());
   payload_ = owned_;

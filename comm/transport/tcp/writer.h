@@ -45,7 +45,8 @@ class Writer final : public Poller::Handler {
   /// What a stalled connection still holds goes other ways.
   bool isFlushed() const { return isStalled_ || written_ == size_; }
   void send(const OutgoingFrame& frame);
-  void abandon(ByteView bytes);
+  /// The sender's bytes are not read any more: a frame that is being written goes on with a copy.
+  void withdraw(ByteView bytes);
   /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
   /// tells.
   bool check(Clock::time_point now);
@@ -101,7 +102,7 @@ class Writer final : public Poller::Handler {
   std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix_{};
   ByteView payload_;
   std::array<std::byte, kMaxTagBytes> tag_{};
-  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or abandoned
+  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or withdrawn
   size_t size_ = 0;
   size_t written_ = 0;
 

@@ -202,6 +202,29 @@ TEST_P(MessengerConformance, ACancelledSendIsLeftAlone) {
   EXPECT_EQ(send.numFinished, 1);
 }
 
+TEST_P(MessengerConformance, ACancelledSendTakesNoOtherOfTheSameBytesWithIt) {
+  for (const size_t size : {size_t{100000}, size_t{300000}}) {
+    SCOPED_TRACE(size);
+    auto group = GetParam().make(2);
+    Messenger &sender = group->messenger(0), &receiver = group->messenger(1);
+    Parcel cancelled(1, {1, 1, 1}, size), send(1, {1, 1, 2}, size), greeting(1, {1, 1, 3}, 8);
+    Parcel missed(0, cancelled.id, size), receive(0, send.id, size), greeted(0, greeting.id, 8);
+    fill(send, 0, 1);
+    cancelled.bytes = send.bytes;
+    for (Parcel* each : {&missed, &receive, &greeted}) receiver.receive(*each);
+    sender.send(greeting);
+    ASSERT_TRUE(drive(*group, 2, [&] { return greeted.numFinished > 0; })) << "they are connected";
+    sender.send(cancelled);
+    sender.send(send);
+    if (cancelled.numFinished == 0) sender.cancel(cancelled, unavailable("not wanted any more"));
+    EXPECT_TRUE(drive(*group, 2, [&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+    EXPECT_EQ(receive.storage, send.storage);
+    for (Parcel* each : {&missed, &receive}) {
+      if (each->numFinished == 0) receiver.cancel(*each, unavailable("the test ends"));
+    }
+  }
+}
+
 TEST_P(MessengerConformance, ProgressReturnsAtItsDeadlineAndSaysWhetherSomethingFinished) {
   auto group = GetParam().make(2);
   Messenger& receiver = group->messenger(1);

@@ -18,7 +18,8 @@ struct FakeTransport : Transport {
     --room;
     sent.push_back(frame);
   }
-  void abandon(int, ByteView bytes) override { abandoned.push_back(bytes); }
+  void abandon(int, ByteView target) override { abandoned.push_back(target); }
+  void withdraw(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
   bool isFlushed() const override { return true; }
   bool mayHear(int) const override { return isHeard; }
   double restSeconds(int) const override { return restFor; }
@@ -33,6 +34,7 @@ struct FakeTransport : Transport {
   std::vector<int> unwanted;  ///< of these, those that were given up
   std::vector<OutgoingFrame> sent;
   std::vector<ByteView> abandoned;
+  std::vector<ByteView> withdrawn;
 };
 
 }  // namespace agspeed::comm

@@ -280,14 +280,17 @@ TEST_F(StripedTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
-TEST_F(StripedTest, AnAbandonedFrameIsSentAgainWithoutItsPayload) {
-  send(1);
-  striped_->abandon(kPeer, payload_);
+TEST_F(StripedTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
+  for (uint64_t token = 1; token <= 3; ++token) send(token);
+  striped_->withdraw(kPeer, 1, payload_);
   lose(0, LossCause::kClosed);
-  ASSERT_EQ(rails_[1]->sent.size(), 1u);
-  EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kVoid);
-  EXPECT_TRUE(rails_[1]->sent.back().payload.empty());
-  EXPECT_EQ(rails_[1]->sent.back().header.number, 1u);
+  ASSERT_EQ(rails_[1]->sent.size(), 3u);
+  const OutgoingFrame &withdrawn = rails_[1]->sent[1], &other = rails_[1]->sent[2];
+  EXPECT_EQ(withdrawn.header.kind, FrameKind::kVoid);
+  EXPECT_TRUE(withdrawn.payload.empty());
+  EXPECT_EQ(withdrawn.header.number, 1u);
+  EXPECT_EQ(other.header.kind, FrameKind::kData);
+  EXPECT_EQ(other.payload.size(), 10000u);
 }
 
 TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {

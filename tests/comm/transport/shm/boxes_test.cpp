@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An outbox and an inbox on one ring, driven in turns: every frame arrives unchanged or was withdrawn, is acknowledged
-// once, and nothing is read or written after it was abandoned.
+// once, and nothing is read after it was withdrawn or written after it was abandoned.
 #include "comm/transport/framed/credits.h"
 #include "comm/transport/shm/inbox.h"
 #include "comm/transport/shm/outbox.h"
@@ -86,13 +86,13 @@ OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, Fr
   return frame;
 }
 
-TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasAbandoned) {
+TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasWithdrawn) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::map<uint64_t, std::vector<std::byte>> payloads;
   std::map<uint64_t, std::vector<std::byte>> expected;
-  std::set<uint64_t> abandoned;
+  std::set<uint64_t> withdrawn;
   uint64_t next = 1;
   for (int round = 0; round < 3000; ++round) {
     const uint64_t choice = random() % 8;
@@ -112,9 +112,9 @@ TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasAbandoned) {
     } else if (!payloads.empty() && random() % 4 == 0) {
       // The bytes change and go at once.
       const auto victim = std::prev(payloads.end());
-      outbox->abandon(victim->second);
+      outbox->withdraw(victim->first);
       std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});
-      abandoned.insert(victim->first);
+      withdrawn.insert(victim->first);
       payloads.erase(victim);
     }
   }
@@ -123,12 +123,23 @@ TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasAbandoned) {
   EXPECT_EQ(sender.acknowledgedTokens.size(), next - 1);
   for (const auto& [number, payload] : expected) {
     const bool isThere = receiver.complete.contains(number);
-    EXPECT_TRUE(isThere || abandoned.contains(number)) << "frame " << number << " is missing";
+    EXPECT_TRUE(isThere || withdrawn.contains(number)) << "frame " << number << " is missing";
     const bool isKept = isThere && !receiver.unwanted.contains(number);
     EXPECT_TRUE(!isKept || receiver.placed[number] == payload) << "frame " << number << " has other bytes";
   }
   EXPECT_EQ(counters.numReadBytes > 0, canRead());
   EXPECT_EQ(counters.numRefusals > 0, !canRead());
+}
+
+TEST_P(Boxes, AWithdrawnFrameTakesNoOtherOfTheSameBytesWithIt) {
+  const std::vector<std::byte> payload(40000, std::byte{7});
+  outbox->send(frameOf(payload, 1, FrameKind::kData));
+  outbox->send(frameOf(payload, 2, FrameKind::kData));
+  outbox->withdraw(1);
+  drive();
+  ASSERT_TRUE(receiver.complete.contains(2));
+  EXPECT_EQ(receiver.placed.at(2), payload);
+  EXPECT_EQ(sender.acknowledgedTokens.size(), 2u);
 }
 
 /// Payloads that are read at once have no midway.
