@@ -428,6 +428,11 @@ bool Striped::isAcknowledgementDue(const Peer& peer) {
   return peer.received.next() > peer.acknowledged && (isSomebodyWaiting || peer.bytesDue >= kMaxBytesDue);
 }
 
+bool Striped::isWritten(int rank, const Outstanding& frame) const {
+  const bool hasOneCopy = frame.rail != kNoRail && frame.frame.header.attempt == 0;
+  return hasOneCopy && rails_[static_cast<size_t>(frame.rail)]->canSend(rank);
+}
+
 void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
   const uint64_t end = std::min(acknowledged, peer.firstNumber + peer.outstanding.size());
   if (peer.firstNumber >= end) return;
@@ -437,8 +442,8 @@ void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
     peer.outstanding.pop_front();
     ++peer.firstNumber;
     if (outstanding.rail == kNoRail) --peer.numToResend;
-    if (outstanding.frame.header.length > 0 && counters_.numResent > 0) {
-      // An earlier copy may still be in a rail's hands.
+    // A rail may still hold an earlier copy, or the only one: what a peer acknowledges it need not have received.
+    if (outstanding.frame.header.length > 0 && !isWritten(rank, outstanding)) {
       for (const auto& rail : rails_) rail->withdraw(rank, outstanding.frame.token, outstanding.frame.payload);
     }
     sink_->acknowledged(rank, outstanding.frame.token);

@@ -130,6 +130,8 @@ class Striped final : public Transport {
   bool isFullOneWorthWaitingFor(const Peer& peer, int rank) const;
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
   void resend(int rank, Peer& peer);
+  /// Whether no rail has any of the frame's payload left to read.
+  bool isWritten(int rank, const Outstanding& frame) const;
   static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
   void tellCarriers(int rank, Peer& peer);

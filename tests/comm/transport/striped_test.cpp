@@ -169,6 +169,15 @@ TEST_F(StripedTest, AcknowledgedFramesAreDone) {
   EXPECT_THAT(sink_.tokens, ElementsAre(1, 2, 3));
 }
 
+TEST_F(StripedTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotReadAnyMore) {
+  rails_[0]->room = 1;  // busy with the first frame
+  for (uint64_t token = 1; token <= 2; ++token) send(token);
+  rails_[1]->sink->arrived(kPeer, incoming(1, 0, 3));
+  ASSERT_THAT(sink_.tokens, ElementsAre(1, 2));
+  ASSERT_EQ(rails_[0]->withdrawn.size(), 1u) << "the second one was written whole";
+  EXPECT_EQ(rails_[0]->withdrawn[0].size(), 10000u);
+}
+
 TEST_F(StripedTest, WhatALostRailCarriedIsSentOnAnother) {
   for (uint64_t token = 1; token <= 4; ++token) send(token);
   rails_[1]->sink->arrived(kPeer, incoming(1, 0, 2));
@@ -260,6 +269,15 @@ TEST_F(StripedTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.back().header.acknowledged, 2u);
   EXPECT_TRUE(striped_->isFlushed());
+}
+
+TEST_F(StripedTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfItAndItsFrameStillCounts) {
+  const std::span<std::byte> target = rails_[0]->sink->place(kPeer, incoming(1));
+  for (int i = 0; i < 2; ++i) striped_->abandon(kPeer, target);
+  EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
+  EXPECT_EQ(rails_[1]->abandoned.size(), 0u);
+  rails_[0]->sink->arrived(kPeer, incoming(1));
+  EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
 TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {
