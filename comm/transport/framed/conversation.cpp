@@ -77,6 +77,7 @@ void Conversation::arrived(const FrameHeader& header) {
     case FrameKind::kAck:
     case FrameKind::kCarrier: break;
   }
+  if (!receives_.violation().empty()) return lose(receives_.violation());
   pump();
 }
 

@@ -21,12 +21,16 @@ struct Pair {
   const Communicators& forgotten;  ///< of them nothing is received or sent any more
 };
 
+inline std::string nameOf(const MessageId& id) {
+  return "(communicator " + std::to_string(id.communicator) + ", sequence " + std::to_string(id.sequence) + ", step " +
+         std::to_string(id.step) + ")";
+}
+
 /// Sender and receiver differ about a message's length.
 inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t sent, const MessageId& id) {
   return invalidArgument("rank " + std::to_string(receiver) + " expected " + std::to_string(expected) +
-                         " bytes from rank " + std::to_string(sender) + ", which sent " + std::to_string(sent) +
-                         " (communicator " + std::to_string(id.communicator) + ", sequence " +
-                         std::to_string(id.sequence) + ", step " + std::to_string(id.step) + ")");
+                         " bytes from rank " + std::to_string(sender) + ", which sent " + std::to_string(sent) + " " +
+                         nameOf(id));
 }
 
 }  // namespace agspeed::comm::framed

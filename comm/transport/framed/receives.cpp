@@ -29,15 +29,14 @@ bool Receives::expect(Transfer& transfer, Incoming& message) {
 }
 
 bool Receives::join(Transfer& transfer, Incoming& message) {
-  const bool isWhole = message.numReceived >= message.total;
   if (message.total == transfer.bytes.size()) {
     message.transfer = &transfer;
-    if (isWhole) finish(message, FrameKind::kEager);
-    return !isWhole;
+    if (message.isWhole()) finish(message, FrameKind::kEager);
+    return !message.isWhole();
   }
   failLength(transfer, message.total);
   abandon(message);
-  if (isWhole) {
+  if (message.isWhole()) {
     consume(message.total);
   } else {
     discarded_[transfer.id] = {.left = message.total - message.numReceived};
@@ -51,6 +50,12 @@ void Receives::ask(const MessageId& id, Incoming& message) {
 
 void Receives::failLength(Transfer& transfer, uint64_t sent) {
   pair_.completions.add(transfer, wrongLength(pair_.self, transfer.bytes.size(), pair_.peer, sent, transfer.id));
+}
+
+void Receives::refuse(ById<Incoming>::iterator found, uint64_t sent) {
+  failLength(*found->second.transfer, sent);
+  abandon(found->second);
+  incoming_.erase(found);
 }
 
 void Receives::abandon(const Incoming& message) {
@@ -82,7 +87,7 @@ std::span<std::byte> Receives::place(const FrameHeader& header) {
     found->second.buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
   }
   const Incoming& message = found->second;
-  if (message.total != header.total) return {};
+  if (message.total != header.total || !message.mayTake(header)) return {};
   std::byte* const whole = message.buffer != nullptr ? message.buffer.get() : message.transfer->bytes.data();
   return std::span(whole, message.total).subspan(header.offset, header.length);
 }
@@ -94,17 +99,22 @@ void Receives::arrived(const FrameHeader& header) {
   Incoming& message = found->second;
   if (message.total != header.total) {
     if (message.transfer == nullptr) return;  // a name used twice
-    failLength(*message.transfer, header.total);
-    abandon(message);
-    incoming_.erase(found);
+    refuse(found, header.total);
     if (header.kind == FrameKind::kEager) {
       discarded_[header.id] = {};
       discard(header);
     }
     return;
   }
+  if (!message.mayTake(header)) {
+    violation_ = "it sent more than the " + std::to_string(message.total) + " bytes of a message " + nameOf(header.id) +
+                 ", as no intact rank does";
+    return;
+  }
   message.numReceived += header.length;
-  if (message.numReceived < message.total || message.transfer == nullptr) return;
+  if (!message.isWhole()) return;
+  abandon(message);  // frames that overlap others may still be coming
+  if (message.transfer == nullptr) return;
   finish(message, header.kind);
   incoming_.erase(found);
 }
@@ -124,9 +134,7 @@ void Receives::announced(const FrameHeader& header) {
   if (found != incoming_.end()) {
     ask(header.id, found->second);
     if (found->second.total == header.total || found->second.transfer == nullptr) return;
-    failLength(*found->second.transfer, header.total);
-    abandon(found->second);
-    incoming_.erase(found);
+    refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
     // Asked for all the same, so that its sender is done with it.
     sends_.say(FrameKind::kReady, header.id, header.total);
@@ -161,7 +169,7 @@ void Receives::forget(uint32_t communicator) {
   std::erase_if(incoming_, [&](const auto& entry) {
     const auto& [id, message] = entry;
     if (id.communicator != communicator || message.transfer != nullptr) return false;
-    if (message.numReceived >= message.total) {
+    if (message.isWhole()) {
       consume(message.total);
     } else {
       abandon(message);
@@ -188,7 +196,7 @@ void Receives::fail(const Status& status) {
   const std::string context = "receiving from rank " + std::to_string(pair_.peer) + " failed after ";
   std::erase_if(incoming_, [&](const auto& entry) {
     const Incoming& message = entry.second;
-    if (message.transfer == nullptr && message.numReceived >= message.total) return false;
+    if (message.transfer == nullptr && message.isWhole()) return false;
     abandon(message);
     if (message.transfer == nullptr) return true;
     const std::string part = std::to_string(message.numReceived) + " of " + std::to_string(message.total) + " bytes";

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "comm/transport/framed/by_id.h"
 #include "comm/transport/framed/credits.h"
@@ -34,6 +35,9 @@ class Receives {
   void arrived(const FrameHeader& header);
   /// A message waits at the peer to be asked for.
   void announced(const FrameHeader& header);
+
+  /// What the peer has done that no intact one does: "it sent ..."; empty: nothing.
+  const std::string& violation() const { return violation_; }
 
   /// As of Messenger.
   void forget(uint32_t communicator);
@@ -58,6 +62,10 @@ class Receives {
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isAsked = false;
+
+    bool isWhole() const { return numReceived >= total; }
+    /// Whether a frame brings no more than what is missing.
+    bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
   };
   static constexpr uint64_t kAllBytes = UINT64_MAX;
   /// A message that nobody wants any more and that has not come whole.
@@ -73,6 +81,8 @@ class Receives {
   void finish(const Incoming& message, FrameKind kind);
   void ask(const MessageId& id, Incoming& message);
   void failLength(Transfer& transfer, uint64_t sent);
+  /// A message that is waited for has another length.
+  void refuse(ById<Incoming>::iterator found, uint64_t sent);
   /// Nobody writes any more to where the message goes.
   void abandon(const Incoming& message);
   void consume(uint64_t total);
@@ -84,6 +94,7 @@ class Receives {
   ById<Incoming> incoming_;
   ById<uint64_t> announced_;  ///< lengths that the peer announced before the receive was started
   ById<Discarded> discarded_;
+  std::string violation_;
 };
 
 }  // namespace agspeed::comm::framed

@@ -242,6 +242,35 @@ TEST_F(FramedMessengerTest, WhatIsStillArrivingIsAbandonedBeforeItsMemoryGoes) {
   EXPECT_THAT(abandoned(), ElementsAre(first, second, third));
 }
 
+TEST_F(FramedMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOthers) {
+  Parcel awaited(kPeer, {1, 2, 1}, 10), later(kPeer, {1, 2, 2}, 10);
+  messenger->receive(awaited);
+  for (const Parcel* parcel : {&awaited, &later}) {
+    const std::byte* const target = beginToArrive(part(parcel->id, 10, 0, 5));
+    for (int i = 0; i < 2; ++i) arrive(part(parcel->id, 10, 5, 5));
+    EXPECT_THAT(abandoned(), ElementsAre(target));
+    transport->abandoned.clear();
+  }
+  messenger->receive(later);
+  messenger->progress({});
+  EXPECT_TRUE(awaited.numFinished == 1 && later.numFinished == 1);
+}
+
+TEST_F(FramedMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
+  Parcel awaited(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 10);
+  messenger->receive(awaited);
+  messenger->receive(other);
+  arrive(part(awaited.id, 10, 0, 6));
+  EXPECT_EQ(beginToArrive(part(awaited.id, 10, 5, 5)), nullptr);
+  arrive(part(awaited.id, 10, 5, 5));
+  messenger->progress({});
+  EXPECT_EQ(
+      other.status.message(),
+      "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than the 10 bytes "
+      "of a message (communicator 1, sequence 1, step 2), as no intact rank does");
+  EXPECT_EQ(awaited.status.code(), StatusCode::kUnavailable);
+}
+
 TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
   framed::Credits credits;
   credits.consume(10);
@@ -273,6 +302,7 @@ TEST_F(FramedMessengerTest, CreditComesBackForWhatIsForgotten) {
   arrive(part(half, 10, 0, 4));
   arrive(part(other, 10, 0, 10));
   EXPECT_EQ(toldCredit(), 0u);
+  transport->abandoned.clear();
   messenger->forget(5);
   EXPECT_THAT(abandoned(), ElementsAre(target));
   EXPECT_EQ(toldCredit(), cost);
