@@ -79,17 +79,28 @@ void Receives::finish(const Incoming& message, FrameKind kind) {
 std::span<std::byte> Receives::place(const FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
-    const bool isUnasked = header.kind == FrameKind::kEager && mayBeUnasked(header.total);
-    if (isUnasked && pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
-    if (!isUnasked || discarded_.contains(header.id)) return {};
+    if (!keep(header)) return {};
     found = incoming_.try_emplace(header.id).first;
     found->second.total = header.total;
-    found->second.buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
+    auto buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
+    found->second.buffer = {buffer.release(), {&credits_, header.total}};
   }
   const Incoming& message = found->second;
   if (message.total != header.total || !message.mayTake(header)) return {};
   std::byte* const whole = message.buffer != nullptr ? message.buffer.get() : message.transfer->bytes.data();
   return std::span(whole, message.total).subspan(header.offset, header.length);
+}
+
+bool Receives::keep(const FrameHeader& header) {
+  if (header.kind != FrameKind::kEager || !mayBeUnasked(header.total)) return false;
+  if (pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
+  if (discarded_.contains(header.id)) return false;
+  const bool isWithinWindow = credits_.keep(header.total);
+  if (!isWithinWindow) {
+    violation_ = "it sent more than " + std::to_string(Credits::kMostKeptBytes >> 20) +
+                 " MiB that nobody has asked for, as no intact rank does";
+  }
+  return isWithinWindow;
 }
 
 void Receives::arrived(const FrameHeader& header) {

@@ -21,6 +21,16 @@
 
 namespace agspeed::comm::framed {
 
+/// Ends the buffer of a message that came before its receive; it counted as kept.
+struct LetGo {
+  void operator()(std::byte* buffer) const {
+    std::default_delete<std::byte[]>()(buffer);
+    credits->letGo(numBytes);
+  }
+  Credits* credits = nullptr;
+  uint64_t numBytes = 0;
+};
+
 class Receives {
  public:
   Receives(const Pair& pair, Sends& sends, Credits& credits) : pair_(pair), sends_(sends), credits_(credits) {}
@@ -57,8 +67,8 @@ class Receives {
  private:
   /// A message on its way in, or waited for: it has a buffer or a transfer.
   struct Incoming {
-    Transfer* transfer = nullptr;         ///< null while nobody waits for it
-    std::unique_ptr<std::byte[]> buffer;  ///< of a message that came first
+    Transfer* transfer = nullptr;                ///< null while nobody waits for it
+    std::unique_ptr<std::byte[], LetGo> buffer;  ///< of a message that came first
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isAsked = false;
@@ -80,6 +90,8 @@ class Receives {
   /// The message is whole, and its transfer there.
   void finish(const Incoming& message, FrameKind kind);
   void ask(const MessageId& id, Incoming& message);
+  /// Returns: whether a message of which nothing is known counts as kept for its receive from now on.
+  bool keep(const FrameHeader& header);
   void failLength(Transfer& transfer, uint64_t sent);
   /// A message that is waited for has another length.
   void refuse(ById<Incoming>::iterator found, uint64_t sent);

@@ -167,7 +167,9 @@ bool Sends::cancel(Transfer& transfer) {
     unasked_.erase(unasked);
   }
   std::erase(large_, &*found);
-  if (found->kind == FrameKind::kEager) credits_.giveBack(found->bytes.size());
+  if (found->kind == FrameKind::kEager) {
+    found->numSent == 0 ? credits_.giveBack(found->bytes.size()) : credits_.giveBackStray(found->bytes.size());
+  }
   found->transfer = nullptr;
   found->isWhollySent = true;
   if (found->numUnacknowledged == 0) messages_.erase(found);

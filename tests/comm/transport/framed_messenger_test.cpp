@@ -271,6 +271,49 @@ TEST_F(FramedMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
   EXPECT_EQ(awaited.status.code(), StatusCode::kUnavailable);
 }
 
+TEST_F(FramedMessengerTest, APeerThatSendsFarMoreThanAnybodyAskedForIsLost) {
+  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  messenger->receive(awaited);
+  uint64_t numKept = 0;
+  while (awaited.numFinished == 0 && numKept < 1000) {
+    arrive(part({1, 2, ++numKept}, framed::kMostUnasked, 0, framed::kMostUnasked));
+    messenger->progress({});
+  }
+  EXPECT_EQ(awaited.status.message(),
+            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than 16 MiB that "
+            "nobody has asked for, as no intact rank does");
+}
+
+TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
+  framed::Credits peer;
+  uint64_t numSent = 0;
+  const auto sendAll = [&](uint32_t numBytes) {
+    while (peer.take(numBytes)) arrive(part({1, 2, ++numSent}, numBytes, 0, numBytes), std::byte(numBytes));
+  };
+  for (int i = 0; i < 200; ++i) {
+    sendAll(framed::kMostUnasked);
+    peer.giveBackStray(framed::kMostUnasked);
+  }
+  sendAll(60'001);
+  Parcel last(kPeer, {1, 2, numSent}, 60'001);
+  messenger->receive(last);
+  messenger->progress({});
+  EXPECT_TRUE(last.numFinished == 1 && last.status.isOk()) << last.status.toString();
+  EXPECT_EQ(last.storage[60'000], std::byte(60'001 & 0xff));
+}
+
+TEST_F(FramedMessengerTest, WhatHasFoundItsReceiveOrIsForgottenDoesNotCountAsKept) {
+  constexpr uint32_t kBytes = framed::kMostUnasked;
+  for (uint64_t i = 1; i <= 2 * framed::Credits::kMostKeptBytes / kBytes; ++i) {
+    arrive(part({1, 2, i}, kBytes, 0, kBytes));
+    beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
+    Parcel parcel(kPeer, {1, 2, i}, kBytes);
+    messenger->receive(parcel);
+    messenger->forget(static_cast<uint32_t>(1 + i));
+    ASSERT_TRUE(parcel.numFinished == 1 && parcel.status.isOk()) << parcel.status.toString();
+  }
+}
+
 TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
   framed::Credits credits;
   credits.consume(10);

@@ -349,9 +349,7 @@ struct Scrap final : Transfer {
   int numFinished = 0;
 };
 
-TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
-  Random random;
-  SCOPED_TRACE("seed " + std::to_string(random.seed()));
+void talkNonsense(Random& random) {
   Poller poller;
   auto owned = std::make_unique<FakeTransport>();
   owned->can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = 512, .maxPayloadBytes = 4096};
@@ -363,7 +361,7 @@ TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
     const auto someId = [&] { return MessageId{1, static_cast<uint32_t>(random.below(40)), 1}; };
     const auto someSize = [&] { return random.below(5) == 0 ? 65000 + random.below(2000) : random.below(600); };
     uint64_t used = 0;
-    for (int round = 0; round < 20000; ++round) {
+    for (int round = 0; round < 400; ++round) {
       switch (random.below(8)) {
         case 0: {
           auto& scrap = scraps.emplace_back(std::make_unique<Scrap>());
@@ -411,8 +409,17 @@ TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
       }
       if (random.below(4) == 0) messenger.progress({});
     }
+    transport.room = 1 << 20;  // so that the messenger need not wait for room when it ends
+    transport.sink->writable(1);
   }
   for (const auto& scrap : scraps) EXPECT_LE(scrap->numFinished, 1);
+}
+
+TEST(MessengerFuzz, FramesThatMakeNoSenseHarmNobody) {
+  Random random;
+  SCOPED_TRACE("seed " + std::to_string(random.seed()));
+  // Whoever sends more than there is of a message is given up: no messenger listens for long.
+  for (int life = 0; life < 100 && !testing::Test::HasFatalFailure(); ++life) talkNonsense(random);
 }
 
 }  // namespace
