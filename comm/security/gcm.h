@@ -2,8 +2,8 @@
 // Gcm: AES-128-GCM and GMAC (NIST SP 800-38D) under nonces that are counters, whole texts at a time.
 //
 // There are two libraries behind it, which give the same bytes: Intel's ipsec-mb, much the quicker one where processors
-// have instructions for AES and carry-less multiplication, and OpenSSL everywhere. A failure inside OpenSSL is our bug or
-// a broken installation and ends in AG_CHECK. An object belongs to one thread at a time.
+// have instructions for AES and carry-less multiplication, and OpenSSL everywhere. A failure inside OpenSSL is our bug
+// or a broken installation and ends in AG_CHECK. An object belongs to one thread at a time.
 #pragma once
 
 #include <array>

@@ -133,10 +133,8 @@ def explain_interfaces() -> _InterfaceChoices:
 class ProcessGroup(torch.distributed.Backend):
     """A group of ranks of torch.distributed, over all network interfaces of the host (comm/c10d/process_group.h)."""
 
-    class Options(torch.distributed.Backend.Options): ...
-
     @property
-    def options(self) -> Options: ...  # a copy
+    def options(self) -> Any: ...  # a copy, of a kind of torch's Backend.Options that Python can copy
     def perform_nocolor_split(self, device: torch.device) -> None: ...  # nothing
     def counters(self) -> str: ...  # JSON, comm/c10d/counters.h
     def flight_record(self) -> str: ...  # JSON, comm/c10d/flight_record.h

@@ -60,7 +60,7 @@ def dropped_handle() -> torch.Tensor:
 
 
 def polled_beside_futures(times: int) -> float:
-    """The sum of what all-gathers with a future give that are polled by a thread which never lets go of Python's lock."""
+    """The sum of what all-gathers with a future give, polled by a thread that never lets go of Python's lock."""
     total = 0.0
     for _ in range(times):
         own, whole = torch.ones(4), torch.zeros(4 * dist.get_world_size())
