@@ -16,9 +16,11 @@ namespace {
 
 using ::c10d::OpType;
 
-/// What this thread collects, by group, between startCoalescing() and endCoalescing(); null before the first. Other
-/// threads may use the group meanwhile.
-thread_local std::map<const ProcessGroup*, c10::intrusive_ptr<Work>> coalescing;
+/// What this thread collects between startCoalescing() and endCoalescing(), by the group's serial number; null before
+/// the first. Other threads may use the group meanwhile.
+thread_local std::map<uint64_t, c10::intrusive_ptr<Work>> coalescing;
+
+std::atomic<uint64_t> numGroupsMade = 0;
 
 void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: ", operation, ": ", outputs.size(), " outputs for ",
@@ -87,12 +89,13 @@ ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::uniqu
       recorder_(world->recorder()),
       ring_(recorder_->addGroup(communicator->name(), members)),
       id_(id),
+      serial_(++numGroupsMade),
       members_(std::move(members)),
       options_(std::move(options)),
       calls_(getRank(), getSize()),
       membership_(std::make_shared<Membership>(std::move(world), std::move(communicator))) {}
 
-ProcessGroup::~ProcessGroup() { coalescing.erase(this); }
+ProcessGroup::~ProcessGroup() = default;
 
 // --- collectives
 
@@ -241,17 +244,17 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
 
 // --- several at once
 
-void ProcessGroup::startCoalescing() { coalescing[this] = nullptr; }
+void ProcessGroup::startCoalescing() { coalescing[serial_] = nullptr; }
 
 ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
-  const auto collected = coalescing.extract(this);
+  const auto collected = coalescing.extract(serial_);
   if (!collected.empty() && collected.mapped() != nullptr) return collected.mapped();
   return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_, {}},
                                    std::vector<OperationHandle>(), Buffers());
 }
 
 ProcessGroup::TorchWork ProcessGroup::handOut(c10::intrusive_ptr<Work> work) {
-  const auto collected = coalescing.find(this);
+  const auto collected = coalescing.find(serial_);
   if (collected == coalescing.end()) return work;
   if (collected->second == nullptr) {
     collected->second = work;
@@ -264,7 +267,7 @@ ProcessGroup::TorchWork ProcessGroup::handOut(c10::intrusive_ptr<Work> work) {
 template <typename Start>
 ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start) {
   TORCH_CHECK_VALUE(count > 0, "agspeed: a coalesced operation requires non-empty tensor list");
-  if (const auto collected = coalescing.find(this); collected != coalescing.end()) {
+  if (const auto collected = coalescing.find(serial_); collected != coalescing.end()) {
     for (size_t i = 0; i < count; ++i) start(i);
     return collected->second;
   }

@@ -121,6 +121,7 @@ class ProcessGroup final : public ::c10d::Backend {
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRing> ring_;
   const uint32_t id_;               ///< of this group in its world
+  const uint64_t serial_;           ///< of this group in its process
   const std::vector<int> members_;  ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
   const Calls calls_;
