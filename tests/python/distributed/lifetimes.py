@@ -45,7 +45,9 @@ def _end_and_start_again() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     port = _free_port()
     dist.destroy_process_group()
-    _start(rank, size, port)
+    store = _start(rank, size, port)
+    dist.barrier()  # rank 0 serves the store, which the others need to start
+    del store
 
 
 def dropped_handle() -> torch.Tensor:
