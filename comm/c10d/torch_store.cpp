@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/torch_store.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -17,6 +19,8 @@ template <typename Action>
 auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype(action())> {
   try {
     return action();
+  } catch (const c10::Error& error) {
+    return unavailable("torch's store could not " + what + ": " + error.what_without_backtrace());
   } catch (const std::exception& error) {
     return unavailable("torch's store could not " + what + ": " + error.what());
   }

@@ -49,7 +49,10 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   entry.isWarned = false;
   entry.nextTry = nextLook(*entry.wantedSince, now);
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *answer);
-  if (!text) return nullptr;
+  if (!text) {
+    warnOfMissing(rank, entry, now);
+    return nullptr;
+  }
   StatusOr<Peer> peer = check(rank, *text);
   if (!peer) {
     entry.failure =
@@ -58,6 +61,14 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   entry.peer = std::move(peer).value();
   return &*entry.peer;
+}
+
+void Directory::warnOfMissing(int rank, const Entry& entry, TimePoint now) {
+  const auto late = std::chrono::duration_cast<std::chrono::seconds>(now - *entry.wantedSince);
+  if (late < kLateAfter || std::exchange(isLateWarned_, true)) return;
+  AG_LOG(kWarn, "rank " + std::to_string(options_.rank) + " has waited for rank " + std::to_string(rank) + " for " +
+                    std::to_string(late.count()) +
+                    " s: that rank has not joined; it may be late, or have failed to start: look at its output");
 }
 
 Directory::TimePoint Directory::nextLook(TimePoint since, TimePoint now) {
@@ -72,9 +83,10 @@ Directory::TimePoint Directory::askAgainAt(int rank) const {
 Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
   const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.askedAt);
   if (late < kWarnAfter) return {};
-  const std::string text = "rank " + std::to_string(options_.rank) + " asked the store for rank " +
-                           std::to_string(rank) + " " + std::to_string(late.count()) +
-                           " ms ago and has no answer: is the process that serves the store (rank 0 as a rule) alive?";
+  const std::string text =
+      "rank " + std::to_string(options_.rank) + " asked the store for rank " + std::to_string(rank) + " " +
+      std::to_string(late.count()) +
+      " ms ago and has no answer: is the process that serves the store (torchrun or rank 0, as a rule) alive?";
   if (late > options_.storeTimeout) return unavailable(text);
   if (!std::exchange(entry.isWarned, true)) AG_LOG(kWarn, text);
   return {};

@@ -57,6 +57,7 @@ class Directory {
   static constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};
   static constexpr int kPausesPerWait = 16;
   static constexpr std::chrono::milliseconds kWarnAfter{500};
+  static constexpr std::chrono::seconds kLateAfter{5};
 
   struct Entry {
     std::optional<Peer> peer;
@@ -68,6 +69,8 @@ class Directory {
   };
   /// Ever longer from `since` on.
   static TimePoint nextLook(TimePoint since, TimePoint now);
+  /// Says once that somebody is not there yet: the first who is late.
+  void warnOfMissing(int rank, const Entry& entry, TimePoint now);
   Status judgeStore(int rank, Entry& entry, TimePoint now) const;
   std::string recordKey(int rank) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
@@ -77,6 +80,7 @@ class Directory {
   const KeyPair keys_;
   std::vector<RailAddress> rails_;
   std::map<int, Entry> entries_;
+  bool isLateWarned_ = false;
   Lookups lookups_;
 };
 

@@ -108,7 +108,8 @@ bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
     case Pulse::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
                         inMilliseconds(pulse_.silence()) + ", and " + awaited->purpose() +
-                        " needs it: its process is stopped or its host overloaded; it is given up after " +
+                        " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
+                        "given up after " +
                         inMilliseconds(timeout));
       break;
     case Pulse::Verdict::kAnswered:

@@ -70,6 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--seconds {arguments.seconds:g}: write a number above 0")
     if arguments.html is not None and arguments.html.suffix.lower() != ".html":
         raise UserError(f"--html {arguments.html}: name a file that ends in .html")
+    if arguments.html is not None and not arguments.html.parent.is_dir():
+        raise UserError(f"--html {arguments.html}: there is no folder {arguments.html.parent}; make it first")
     if arguments.ranks is None and not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         raise UserError("there are no ranks: start this by torchrun, or add --ranks 4 for four ranks on this host.")
     if arguments.ranks is not None and not 2 <= arguments.ranks <= _MAX_RANKS:
@@ -93,6 +95,8 @@ def _request(arguments: argparse.Namespace) -> Request:
     collectives = _names(arguments.collectives, list(bench.COLLECTIVES), "--collectives")
     known = list(dict.fromkeys(name for each in collectives for name in bench.algorithms(each)))
     algorithms = _names(arguments.algorithms, [bench.AUTO, *known], "--algorithms")
+    if arguments.backend != "agspeed" and algorithms != [bench.AUTO]:
+        raise UserError(f"--algorithms {arguments.algorithms}: only backend agspeed lets you choose them")
     sizes = _sizes(arguments.sizes)
     on_host = arguments.ranks or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     needed, there = on_host * 2 * max(sizes), environment.memory_bytes()
@@ -245,6 +249,8 @@ def _sizes(text: str) -> list[int]:
     if not colon:
         return [_size(word) for word in text.split(",")]
     sizes, end = [_size(first)], _size(last)
+    if end < sizes[0]:
+        raise UserError(f"--sizes {text}: write the smaller size first")
     while sizes[-1] * 4 <= end:
         sizes.append(sizes[-1] * 4)
     return sizes

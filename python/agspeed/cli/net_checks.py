@@ -26,6 +26,10 @@ _SETTINGS = Path("/proc/sys/net/ipv4/conf")
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_MEMORY = 64 << 20
 _LEAST_KEY_BYTES = 16
+_MAKE_A_KEY = (
+    "once: head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; copy it to all hosts; on each: "
+    "export AGSPEED_JOB_KEY_FILE=$PWD/job.key"
+)
 _FAST_MBITS = 10_000
 _JUMBO = 9000
 _STRICT = 1
@@ -157,17 +161,13 @@ def job_key() -> Iterator[Check]:
     if key := os.environ.get("AGSPEED_JOB_KEY"):
         if (length := len(os.fsencode(key))) < _LEAST_KEY_BYTES:
             detail = f"AGSPEED_JOB_KEY has {length} bytes, at least {_LEAST_KEY_BYTES} are needed"
-            yield Check("job key", "fail", detail, "export AGSPEED_JOB_KEY=$(head -c 32 /dev/urandom | base64)")
+            yield Check("job key", "fail", detail, _MAKE_A_KEY)
             return
         yield Check("job key", "ok", "set by AGSPEED_JOB_KEY: ranks authenticate each other")
         return
     if not path:
-        remedy = (
-            "once: head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; copy it to all hosts; on each: "
-            "export AGSPEED_JOB_KEY_FILE=$PWD/job.key"
-        )
         detail = "none: ranks agree on keys through the store, and trust whoever can write to it"
-        yield Check("job key", "warn", detail, remedy)
+        yield Check("job key", "warn", detail, _MAKE_A_KEY)
         return
     try:
         mode = os.stat(path).st_mode

@@ -94,6 +94,25 @@ TEST(Directory, APeerThatIsLongAbsentIsLookedForSeldom) {
   EXPECT_LT(store.numReads, 200);  // every 5 ms would be 4000
 }
 
+TEST(Directory, APeerThatHasNotJoinedIsMissedOnce) {
+  CountingStore store;
+  DirectoryOptions options = optionsOf(0);
+  options.storeTimeout = std::chrono::hours(1);
+  Directory directory(store, options);
+  auto logUntil = [&, now = 0](int end) mutable {
+    testing::internal::CaptureStderr();
+    for (; now < end; now += 5) {
+      for (const int rank : {1, 2}) (void)directory.find(rank, Directory::TimePoint(std::chrono::milliseconds(now)));
+      std::this_thread::sleep_for(std::chrono::microseconds(50));  // the store answers meanwhile
+    }
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(logUntil(4'000), testing::Not(testing::HasSubstr("has not joined"))) << "it may be late";
+  EXPECT_THAT(logUntil(10'000),
+              testing::ContainsRegex("rank 0 has waited for rank [12] for [5-9] s: that rank has not"));
+  EXPECT_THAT(logUntil(20'000), testing::Not(testing::HasSubstr("has not joined")));
+}
+
 TEST(Directory, ARankStartedTwiceIsRefused) {
   MemoryStore store;
   Directory first(store, optionsOf(1));

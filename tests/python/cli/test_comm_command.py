@@ -82,6 +82,9 @@ def test_other_backends_can_be_timed() -> None:
         (["--ranks", "2", "--link-rate", "fast"], "--link-rate fast"),
         (["--ranks", "2", "--seconds", "0"], "--seconds 0"),
         (["--ranks", "2", "--html", "plot.svg"], "--html plot.svg"),
+        (["--ranks", "2", "--html", "no/such/plot.html"], "there is no folder no/such"),
+        (["--ranks", "2", "--sizes", "1M:1K"], "write the smaller size first"),
+        (["--ranks", "2", "--backend", "gloo", "--algorithms", "ring"], "only backend agspeed"),
     ],
 )
 def test_mistakes_are_one_sentence(
