@@ -2,6 +2,7 @@
 #include "comm/security/gcm.h"
 
 #include <cstring>
+#include <utility>
 
 namespace agspeed::comm {
 

@@ -18,8 +18,8 @@ namespace {
 
 /// Of connections with a peer: over each rail one per direction; sockets, bell and process through shared memory.
 constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
-/// Others of the process need descriptors, too.
-constexpr size_t kShareInverse = 2;
+/// The limit is to be so many times what connections take: others of the process need descriptors, too.
+constexpr size_t kReserve = 2;
 
 rlimit descriptorLimit() {
   rlimit limit = {};
@@ -31,14 +31,14 @@ rlimit descriptorLimit() {
 
 int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers) {
   const size_t numPerFlow = kPerRail * std::max<size_t>(numInterfaces * numPeers, 1);
-  return static_cast<int64_t>(std::max<size_t>(numDescriptors / kShareInverse / numPerFlow, 1));
+  return static_cast<int64_t>(std::max<size_t>(numDescriptors / kReserve / numPerFlow, 1));
 }
 
 size_t mostDescriptors() { return descriptorLimit().rlim_max; }
 
 void makeRoomForDescriptors(size_t numRails, size_t numPeers) {
   rlimit limit = descriptorLimit();
-  const size_t numWanted = kShareInverse * numPeers * (kPerRail * numRails + kPerLocalPeer);
+  const size_t numWanted = kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer);
   if (numWanted <= limit.rlim_cur) return;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
