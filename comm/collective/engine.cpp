@@ -26,18 +26,25 @@ Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 }  // namespace
 
 Engine::Engine(Messenger& messenger) : messenger_(messenger), lastUse_(now()) {
-  callbackThreads_.emplace_back([this] { runCallbacks(); });
-  backgroundThread_ = std::thread([this] { driveInBackground(); });
+  try {
+    callbackThreads_.emplace_back([this] { runCallbacks(); });
+    backgroundThread_ = std::thread([this] { driveInBackground(); });
+  } catch (const std::system_error&) {
+    stop();
+    throw;
+  }
 }
 
-Engine::~Engine() {
+Engine::~Engine() { stop(); }
+
+void Engine::stop() {
   {
     std::lock_guard lock(mutex_);
     isStopping_ = true;
     background_.notify_all();
     messenger_.wake();
   }
-  backgroundThread_.join();
+  if (backgroundThread_.joinable()) backgroundThread_.join();
   std::unique_lock lock(callbackMutex_);
   callbackAdded_.notify_all();
   while (!callbackThreads_.empty()) {

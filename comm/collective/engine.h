@@ -91,6 +91,7 @@ class Engine {
     int priority;
   };
 
+  void stop();
   void driveOnce(Clock::time_point until);
   /// Both return whether there were any.
   bool runActions();

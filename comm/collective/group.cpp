@@ -398,6 +398,8 @@ void Group::endAll(const Status& reason) {
     operation.complete(status);
     engine_.operationEnded();
   };
+  std::vector<std::string> progressOfWaiting;  // it says for whom they wait
+  for (const auto& operation : waiting_) progressOfWaiting.push_back(progressOf(*operation));
   comparisons_.clear();
   for (const auto& operation : std::exchange(running_, {})) {
     const std::string progress = progressOf(*operation);
@@ -405,8 +407,9 @@ void Group::endAll(const Status& reason) {
     release(*operation);
     end(*operation, explain(describe(*operation), operation->started, reason, progress));
   }
+  auto progress = progressOfWaiting.begin();
   for (const auto& operation : std::exchange(waiting_, {})) {
-    end(*operation, explain(describe(*operation), operation->started, reason, progressOf(*operation)));
+    end(*operation, explain(describe(*operation), operation->started, reason, *progress++));
   }
   for (const auto& message : std::exchange(messages_, {})) {
     if (std::exchange(message->isPending, false)) engine_.messenger().cancel(*message, reason);

@@ -9,14 +9,31 @@ namespace {
 const uint8_t* raw(ByteView bytes) { return reinterpret_cast<const uint8_t*>(bytes.data()); }
 uint8_t* rawOut(std::span<std::byte> bytes) { return reinterpret_cast<uint8_t*>(bytes.data()); }
 
-/// The library's table of functions for this processor; null where they would do without its AES instructions. Never
-/// freed, never changed.
+using Initialize = void (*)(IMB_MGR*);
+
+/// What sets up the library's functions for the instructions that processor and kernel offer; null where those for AES
+/// are missing. The library's own choice does not ask whether the kernel keeps wide registers.
+Initialize chooseFunctions() {
+  __builtin_cpu_init();
+  const auto hasAvx512 = [] {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  };
+  if (!__builtin_cpu_supports("aes") || !__builtin_cpu_supports("pclmul")) return nullptr;
+  if (hasAvx512()) return [](IMB_MGR* manager) { init_mb_mgr_auto(manager, nullptr); };
+  if (__builtin_cpu_supports("avx2")) return &init_mb_mgr_avx2;
+  if (__builtin_cpu_supports("avx")) return &init_mb_mgr_avx;
+  return __builtin_cpu_supports("sse4.2") ? &init_mb_mgr_sse : nullptr;
+}
+
+/// The library's table of functions. Never freed, never changed.
 const IMB_MGR* findFunctions() {
+  const Initialize initialize = chooseFunctions();
+  if (initialize == nullptr) return nullptr;
   std::unique_ptr<IMB_MGR, decltype(&free_mb_mgr)> manager(alloc_mb_mgr(0), &free_mb_mgr);
   if (manager == nullptr) return nullptr;
-  IMB_ARCH found = IMB_ARCH_NONE;
-  init_mb_mgr_auto(manager.get(), &found);
-  return imb_get_errno(manager.get()) == 0 && found >= IMB_ARCH_SSE ? manager.release() : nullptr;
+  initialize(manager.get());
+  return imb_get_errno(manager.get()) == 0 ? manager.release() : nullptr;
 }
 
 const IMB_MGR* functions() {

@@ -40,8 +40,10 @@ void makeRoomForDescriptors(size_t numRails, size_t numPeers) {
   rlimit limit = descriptorLimit();
   const size_t numWanted = kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer);
   if (numWanted <= limit.rlim_cur) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min<rlim_t>(numWanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  AG_LOG(kInfo, "the limit of descriptors cannot be raised to " + std::to_string(limit.rlim_cur) + ": " +
+                    std::strerror(errno));
 }
 
 Listening::Listening(Poller& poller, int descriptor, Poller::Handler& handler)

@@ -2,6 +2,7 @@
 #include "comm/transport/poller.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -22,6 +23,14 @@ constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
 /// While there is always something in memory, descriptors get their turn this often.
 constexpr uint32_t kLooksPerTurn = 16;
+/// Where memory lately changed within kQuick of falling asleep, others are let run for kPatience first: a sleep costs
+/// the one who sleeps and the one who wakes it more.
+constexpr std::chrono::microseconds kPatience{60}, kQuick{1000};
+/// Where they kept the processor for so long they compute, and a sleeper would get it sooner: it sleeps for a while,
+/// longer each time and shorter again with each short turn, so that one in fifty being long is too much.
+constexpr std::chrono::microseconds kLongTurn{500};
+constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
+constexpr int kShortTurnsPerLong = 64;
 /// Less is not worth a system call.
 constexpr std::chrono::microseconds kLeastRest{100};
 
@@ -82,15 +91,41 @@ void Poller::remove(Id id, int descriptor) {
 bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
   const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(restUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
-  if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
-  if (until == Clock::time_point()) return waitForDescriptors({});
+  const bool mayWait = until != Clock::time_point();
+  if (memory_->look() || (mayWait && isAnswerQuick_ && letOthersRun())) {
+    return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
+  }
+  if (!mayWait) return waitForDescriptors({});
+  const Clock::time_point since = Clock::now();
   memory_->fallAsleep();
-  const bool isWoken = waitForDescriptors(memory_->look() ? Clock::time_point() : until);
+  bool hasChanged = memory_->look();
+  const bool isWoken = waitForDescriptors(hasChanged ? Clock::time_point() : until);
   if (memory_ != nullptr) {
     memory_->awake();
-    memory_->look();
+    hasChanged = memory_->look() || hasChanged;
+    const Clock::time_point now = Clock::now();
+    isAnswerQuick_ = hasChanged && now - since < kQuick && now >= crowdedUntil_;
   }
   return isWoken;
+}
+
+bool Poller::letOthersRun() {
+  const Clock::time_point since = Clock::now();
+  Clock::time_point now = since;
+  bool hasChanged = false;
+  while (!hasChanged && !isWakeDue_ && now - since < kPatience) {
+    sched_yield();
+    hasChanged = memory_->look();
+    now = Clock::now();
+  }
+  if (now - since > kLongTurn) {
+    isAnswerQuick_ = false;
+    crowdedFor_ = std::clamp(2 * crowdedFor_, kLeastCrowded, kMostCrowded);
+    crowdedUntil_ = now + crowdedFor_;
+  } else {
+    crowdedFor_ -= crowdedFor_ / kShortTurnsPerLong;
+  }
+  return hasChanged;
 }
 
 bool Poller::rest(Clock::time_point until) const {
@@ -113,6 +148,7 @@ bool Poller::waitForDescriptors(Clock::time_point until) {
     if (key == kWakeUp) {
       uint64_t value = 0;
       isWoken = read(wakeUp_, &value, sizeof(value)) > 0 || isWoken;
+      isWakeDue_ = false;
       continue;
     }
     const Slot slot = slots_[key & UINT32_MAX];
@@ -124,6 +160,7 @@ bool Poller::waitForDescriptors(Clock::time_point until) {
 }
 
 void Poller::wake() {
+  isWakeDue_ = true;
   const uint64_t one = 1;
   // A full counter means that a wake is already on its way.
   [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));

@@ -5,6 +5,7 @@
 // Memory that other processes change is looked at as well, without a system call while there is something in it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -56,6 +57,8 @@ class Poller {
 
  private:
   bool waitForDescriptors(Clock::time_point until);
+  /// Those who change the memory may need this processor. Returns: whether it has changed.
+  bool letOthersRun();
   /// Waits for nothing but wake(). Returns: whether it did.
   bool rest(Clock::time_point until) const;
 
@@ -70,6 +73,10 @@ class Poller {
   Memory* memory_ = nullptr;
   uint32_t numLooks_ = 0;     ///< with something to see
   bool isMoreReady_ = false;  ///< than the last wait could take in
+  std::atomic<bool> isWakeDue_ = false;
+  bool isAnswerQuick_ = false;  ///< the memory changed soon after it fell asleep, or while others ran
+  Clock::duration crowdedFor_{};
+  Clock::time_point crowdedUntil_{};  ///< others need the processor
 };
 
 }  // namespace agspeed::comm

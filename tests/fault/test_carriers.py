@@ -21,7 +21,7 @@ pytestmark = [
 
 PROGRAMS = Path(__file__).parent / "liveness_programs.py"
 RAILS, FLOWS = 2, 4
-TOLD = re.compile(r"rail (\d+) .* to rank 0: the peer's interface has no carrier")
+TOLD = re.compile(r"rail (\d+) .* to rank 0 \(.*\): the peer's interface has no carrier")
 
 
 def await_that(condition: Callable[[], bool], limit_s: float) -> bool:

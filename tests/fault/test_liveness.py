@@ -93,7 +93,7 @@ def test_a_stopped_rank_is_warned_of_then_given_up(make_netbed: MakeNetbed) -> N
     assert_all_name(failures, 2)
     assert PEER_TIMEOUT_S - 0.5 <= min(at for at, _ in failures) - stopped_at <= PEER_TIMEOUT_S + 2
     warning = re.search(
-        r"rank \d: rank 2 has not answered over rail \d \(198.18.\d.\d\).* for (\d+) ms", training.log()
+        r"rank \d: rank 2 has not answered over rail \d \(198.18.\d.\d to 198.18.\d.\d\).* for (\d+) ms", training.log()
     )
     assert warning and 500 <= int(warning[1]) < 1500, training.log()
     assert re.search(r"all_reduce\(\d+ x f32, sum\), operation \d+ of group '.*' needs it", training.log())

@@ -9,6 +9,9 @@
 namespace agspeed::comm::framed {
 namespace {
 
+/// So many names of messages that have not begun a job may have, and more would take too much memory.
+constexpr size_t kMostKeptNames = size_t{1} << 20;
+
 std::string inMilliseconds(Clock::duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) + " ms";
 }
@@ -78,6 +81,10 @@ void Conversation::arrived(const FrameHeader& header) {
     case FrameKind::kCarrier: break;
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
+  if (receives_.numKept() + sends_.numKept() > kMostKeptNames) {
+    return lose("it has named more than " + std::to_string(kMostKeptNames) +
+                " messages that nobody has started, as no intact rank does");
+  }
   pump();
 }
 

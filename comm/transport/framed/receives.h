@@ -46,6 +46,8 @@ class Receives {
   /// A message waits at the peer to be asked for.
   void announced(const FrameHeader& header);
 
+  /// Names of messages that nobody has asked for, or wants any more.
+  size_t numKept() const { return announced_.size() + discarded_.size(); }
   /// What the peer has done that no intact one does: "it sent ..."; empty: nothing.
   const std::string& violation() const { return violation_; }
 

@@ -46,6 +46,8 @@ class Sends {
   bool isWaiting() const { return !control_.empty() || !small_.empty(); }
   bool hasSmall() const { return !small_.empty(); }
   bool hasLarge() const { return !large_.empty(); }
+  /// Names of messages that the peer waits for and nobody has started, and what is still to be told.
+  size_t numKept() const { return asked_.size() + control_.size(); }
   /// Whether so much is to be sent that frames are as long as they may be.
   bool hasMuch() const;
   /// One of the unfinished transfers that are in a hurry; null when there is none.

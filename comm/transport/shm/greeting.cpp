@@ -37,8 +37,7 @@ Greeter::Pending::Pending(Greeter& owner, Descriptor connection, Process from)
     : greeter(owner),
       socket(std::move(connection)),
       process(from),
-      pollId(owner.poller_.add(socket.get(), EPOLLIN, *this)),
-      deadline(Clock::now() + kGreetingTimeout) {}
+      pollId(owner.poller_.add(socket.get(), EPOLLIN, *this)) {}
 
 Greeter::Pending::~Pending() {
   if (socket.isOpen()) greeter.poller_.remove(pollId, socket.get());
@@ -63,9 +62,10 @@ void Greeter::readAll() {
   }
 }
 
-void Greeter::expire(Clock::time_point now) {
+void Greeter::expire(Clock::duration looked) {
   listening_.resume();
-  while (!pending_.empty() && pending_.front().deadline < now) pending_.pop_front();
+  for (Pending& pending : pending_) pending.waited += looked;
+  while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) pending_.pop_front();
   for (auto next = pending_.begin(); next != pending_.end();) {
     Pending& pending = *next++;
     if (!pending.responder && pending.request) finish(pending, answer(pending));

@@ -48,7 +48,8 @@ class Greeter final : public Poller::Handler {
   /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
   void readAll();
   /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
-  void expire(Clock::time_point now);
+  /// The process has looked at them for `looked` since the last call.
+  void expire(Clock::duration looked);
   size_t numPending() const { return pending_.size(); }
 
  private:
@@ -61,7 +62,7 @@ class Greeter final : public Poller::Handler {
     Descriptor socket;
     Process process;
     Poller::Id pollId;
-    Clock::time_point deadline;
+    Clock::duration waited{};
     std::optional<RequestBytes> request;
     std::vector<Descriptor> handedOver;
     int peer = -1;

@@ -61,8 +61,7 @@ ShmTransport::Lane& ShmTransport::laneOf(int peer) {
   return *lane;
 }
 
-// --- Reaching a peer
-// --------------------------------------------------------------------------------------------------
+// --- Reaching a peer ------------------------------------------------------------------------------------------------
 
 void ShmTransport::connect(int peer) {
   Lane& lane = laneOf(peer);
@@ -73,13 +72,13 @@ void ShmTransport::attempt(Lane& lane, Clock::time_point now) {
   const StatusOr<const Peer*> peer = directory_.find(lane.peer, now);
   if (!peer) return fail(lane, LossCause::kUnreachable, peer.status().message());
   if (*peer == nullptr) return;  // it has not started yet
-  const Status status = greet(lane, **peer, now);
+  const Status status = greet(lane, **peer);
   if (!status && status.code() != StatusCode::kResourceExhausted) {
     fail(lane, LossCause::kUnreachable, status.message());
   }
 }
 
-Status ShmTransport::greet(Lane& lane, const Peer& peer, Clock::time_point now) {
+Status ShmTransport::greet(Lane& lane, const Peer& peer) {
   AG_ASSIGN_OR_RETURN(Descriptor socket, connectTo(localName(peer.record.publicKey)));
   if (!trustedProcessAt(socket)) return unavailable("its process belongs to another user");
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::create(sizeof(Ring)));
@@ -90,7 +89,7 @@ Status ShmTransport::greet(Lane& lane, const Peer& peer, Clock::time_point now) 
   const std::array shared = {ring.descriptor().get(), bell_.page(), bell_.bell()};
   if (!sendMessage(socket, lane.initiator->request(), shared)) return unavailable("its local socket takes nothing");
   lane.ring.emplace(std::move(ring));
-  lane.greetedAt = now;
+  lane.waited = {};
   lane.stage = Stage::kGreeting;
   lane.outgoing = std::make_unique<Watch>(poller_, std::move(socket), EPOLLIN, [this, &lane] {
     lane.stage == Stage::kGreeting ? readReply(lane) : gone(lane);
@@ -139,8 +138,7 @@ void ShmTransport::accepted(int peer, Arrival arrival) {
   if (process >= 0) lane.process = std::make_unique<Watch>(poller_, process, EPOLLIN, onEnd);
 }
 
-// --- Losing a peer
-// ----------------------------------------------------------------------------------------------------
+// --- Losing a peer --------------------------------------------------------------------------------------------------
 
 void ShmTransport::takeIn(int peer) {
   greeter_.readAll();
@@ -180,8 +178,7 @@ void ShmTransport::retire(std::unique_ptr<Watch> watch) {
   retired_.push_back(std::move(watch));
 }
 
-// --- Frames
-// -----------------------------------------------------------------------------------------------------------
+// --- Frames ---------------------------------------------------------------------------------------------------------
 
 bool ShmTransport::canSend(int peer) const {
   const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
@@ -234,14 +231,15 @@ void ShmTransport::fallAsleep() {
 
 Clock::time_point ShmTransport::tick(Clock::time_point now) {
   retired_.clear();
-  greeter_.expire(now);
+  const Clock::duration looked = attended_.look(now);
+  greeter_.expire(looked);
   bool isBusy = greeter_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
     Lane& lane = *used_[i];
-    if (lane.stage == Stage::kWanted) attempt(lane, now);
-    if (lane.stage == Stage::kGreeting && now - lane.greetedAt > greetingTimeout_) {
+    if (lane.stage == Stage::kGreeting && (lane.waited += looked) > greetingTimeout_) {
       fail(lane, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
     }
+    if (lane.stage == Stage::kWanted) attempt(lane, now);
     isBusy = isBusy || lane.stage == Stage::kWanted || lane.stage == Stage::kGreeting;
   }
   return now + (isBusy ? kBusyTick : kIdleTick);

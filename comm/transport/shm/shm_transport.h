@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
+#include "comm/transport/attended_time.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/shm/greeting.h"
 #include "comm/transport/shm/inbox.h"
@@ -71,7 +72,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
     // While greeting.
     std::optional<Initiator> initiator;
     std::optional<SharedMemory> ring;
-    Clock::time_point greetedAt{};
+    Clock::duration waited{};
     std::unique_ptr<Doorbell> bell;  ///< the peer's
     std::unique_ptr<Outbox> outbox;
     std::unique_ptr<Inbox> inbox;
@@ -90,7 +91,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
 
   Lane& laneOf(int peer);
   void attempt(Lane& lane, Clock::time_point now);
-  Status greet(Lane& lane, const Peer& peer, Clock::time_point now);
+  Status greet(Lane& lane, const Peer& peer);
   void readReply(Lane& lane);
   Status finishGreeting(Lane& lane, Descriptor page, Descriptor bell, const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
@@ -105,6 +106,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   Doorbell bell_;
   std::unique_ptr<Watch> rung_;
   Greeter greeter_;
+  AttendedTime attended_{Clock::now()};
   Sink* sink_ = nullptr;
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null until used
   std::vector<Lane*> used_;

@@ -428,9 +428,14 @@ bool Striped::isAcknowledgementDue(const Peer& peer) {
   return peer.received.next() > peer.acknowledged && (isSomebodyWaiting || peer.bytesDue >= kMaxBytesDue);
 }
 
-bool Striped::isWritten(int rank, const Outstanding& frame) const {
+void Striped::withdraw(int rank, const Outstanding& frame) {
+  if (frame.frame.header.length == 0) return;
   const bool hasOneCopy = frame.rail != kNoRail && frame.frame.header.attempt == 0;
-  return hasOneCopy && rails_[static_cast<size_t>(frame.rail)]->canSend(rank);
+  for (int i = 0; i < std::ssize(rails_); ++i) {
+    Transport& rail = *rails_[static_cast<size_t>(i)];
+    const bool isWritten = hasOneCopy && (i != frame.rail || rail.canSend(rank));
+    if (!isWritten) rail.withdraw(rank, frame.frame.token, frame.frame.payload);
+  }
 }
 
 void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
@@ -443,9 +448,7 @@ void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
     ++peer.firstNumber;
     if (outstanding.rail == kNoRail) --peer.numToResend;
     // A rail may still hold an earlier copy, or the only one: what a peer acknowledges it need not have received.
-    if (outstanding.frame.header.length > 0 && !isWritten(rank, outstanding)) {
-      for (const auto& rail : rails_) rail->withdraw(rank, outstanding.frame.token, outstanding.frame.payload);
-    }
+    withdraw(rank, outstanding);
     sink_->acknowledged(rank, outstanding.frame.token);
   }
   peer.resendAfter = kFirstResend;

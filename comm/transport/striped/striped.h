@@ -130,8 +130,8 @@ class Striped final : public Transport {
   bool isFullOneWorthWaitingFor(const Peer& peer, int rank) const;
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
   void resend(int rank, Peer& peer);
-  /// Whether no rail has any of the frame's payload left to read.
-  bool isWritten(int rank, const Outstanding& frame) const;
+  /// No rail reads the frame's payload any more.
+  void withdraw(int rank, const Outstanding& frame);
   static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
   void tellCarriers(int rank, Peer& peer);

@@ -109,7 +109,9 @@ bool TcpRail::isFlushed() const {
 
 std::string TcpRail::route(int peer) const {
   const auto lane = lanes_.find(peer);
-  return lane != lanes_.end() && lane->second.writer != nullptr && lane->second.writer->isUp() ? name() : "";
+  if (lane == lanes_.end() || lane->second.writer == nullptr || !lane->second.writer->isUp()) return "";
+  return "rail " + std::to_string(options_.index) + " (" + toString(options_.address.address) + " to " +
+         lane->second.peerAddress + ")";
 }
 
 bool TcpRail::mayHear(int peer) const {
@@ -207,8 +209,9 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
     lane.isWanted = false;
     return sink_->lost(peer, LossCause::kUnpaired, describe(peer, "the peer has no rail left for it"));
   }
-  StatusOr<Socket> socket = Socket::connect(options_.address.address, options_.device,
-                                            record.rails[static_cast<size_t>(theirs)], lane.hasSmallPackets);
+  const RailAddress& address = record.rails[static_cast<size_t>(theirs)];
+  lane.peerAddress = toString(address.address);
+  StatusOr<Socket> socket = Socket::connect(options_.address.address, options_.device, address, lane.hasSmallPackets);
   if (!socket) return failAttempt(peer, lane, LossCause::kUnreachable, describe(peer, socket.status().message()));
   const DirectoryOptions& self = directory_.options();
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
@@ -301,13 +304,11 @@ void TcpRail::peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) {
   if (hasCarrier) lane.nextAttempt = {};
 }
 
-std::string TcpRail::name() const {
-  return "rail " + std::to_string(options_.index) + " (" + toString(options_.address.address) + ")";
-}
-
 Status TcpRail::describe(int peer, const std::string& what) const {
-  return unavailable("rank " + std::to_string(directory_.options().rank) + ": " + name() + " to rank " +
-                     std::to_string(peer) + ": " + what);
+  const std::string& peerAddress = lanes_.at(peer).peerAddress;
+  return unavailable("rank " + std::to_string(directory_.options().rank) + ": rail " + std::to_string(options_.index) +
+                     " (" + toString(options_.address.address) + ") to rank " + std::to_string(peer) +
+                     (peerAddress.empty() ? "" : " (" + peerAddress + ")") + ": " + what);
 }
 
 }  // namespace agspeed::comm::tcp

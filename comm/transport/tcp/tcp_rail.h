@@ -72,6 +72,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   struct Lane {
     bool isWanted = false;
     int peerRail = -1;  ///< where the peer's end of the writer is, among the peer's rails
+    std::string peerAddress;
     std::unique_ptr<Writer> writer;
     std::unique_ptr<Reader> reader;
     Clock::time_point upSince{};
@@ -104,8 +105,6 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   void attempt(int peer, Lane& lane, Clock::time_point now);
   void warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now);
   void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
-  /// "rail 0 (10.0.0.5)".
-  std::string name() const;
   Status describe(int peer, const std::string& what) const;
 
   RailOptions options_;

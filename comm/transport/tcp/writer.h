@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "comm/security/sealing.h"
+#include "comm/transport/attended_time.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/secure/handshake.h"
-#include "comm/transport/tcp/attended_time.h"
 #include "comm/transport/tcp/held_limit.h"
 #include "comm/transport/tcp/rate_meter.h"
 #include "comm/transport/tcp/socket.h"

@@ -144,5 +144,17 @@ TEST(Barrier, ThatEndsAtItsDeadlineNamesWhatItWaitedFor) {
       << status.toString();
 }
 
+TEST(Barrier, OfAGroupThatFailsNamesWhatItWaitedFor) {
+  Ranks ranks(2);
+  std::vector<float> values(kElements);
+  const OperationHandle sum = ranks.groups[0]->start(sumOf(values));
+  const OperationHandle barrier = ranks.groups[0]->start({});
+  ranks.groups[0]->abort("the test aborts");
+  const Status status = barrier->wait();
+  EXPECT_NE(status.message().find("before it started, after all_reduce(3000 x f32, sum), operation 1, in segment"),
+            std::string::npos)
+      << status.toString();
+}
+
 }  // namespace
 }  // namespace agspeed::comm

@@ -51,20 +51,20 @@ int countWaits(Poller& poller) {
 
 /// Somebody connects while there are no descriptors: at most one look, one line of log and no accepted connection for
 /// each tick.
-template <typename Listener>
-void expectPatience(Poller& poller, Listener& listener) {
+template <typename Expire>
+void expectPatience(Poller& poller, const Expire& expire) {
   testing::internal::CaptureStderr();
   {
     const Limited limited(nextDescriptor());
     for (int tick = 0; tick < 3; ++tick) {
       EXPECT_LE(countWaits(poller), 3);
-      listener.expire(Clock::now());
+      expire();
     }
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("Too many open files"));
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-  listener.expire(Clock::now());
+  expire();
   poller.wait(Clock::now() + milliseconds(1000));
 }
 
@@ -87,7 +87,7 @@ TEST_F(WithoutDescriptors, AnAcceptorWaits) {
   EXPECT_EQ(acceptor.expire(Clock::now()), Clock::time_point::max());
   checkCalls(acceptor);
   const tcp::Socket stranger = tcp::Socket::connect(address.address, "", address).value();
-  expectPatience(poller_, acceptor);
+  expectPatience(poller_, [&] { acceptor.expire(Clock::now()); });
   EXPECT_LT(acceptor.expire(Clock::now()), Clock::time_point::max()) << "it greets the stranger";
 }
 
@@ -97,19 +97,20 @@ TEST_F(WithoutDescriptors, AGreeterWaits) {
   shm::Greeter greeter(poller_, shm::listenAt(name).value(), directory_, bell, *this);
   checkCalls(greeter);
   const shm::Descriptor stranger = shm::connectTo(name).value();
-  expectPatience(poller_, greeter);
+  expectPatience(poller_, [&] { greeter.expire({}); });
   EXPECT_EQ(greeter.numPending(), 1u);
 }
 
 TEST(DescriptorLimit, IsRaisedWhereConnectionsMayNeedMore) {
   constexpr rlim_t kFew = 256;
   const Limited limited(kFew);
-  ASSERT_GT(limit().rlim_max, kFew);
+  ASSERT_GT(limit().rlim_max, 10'000u);
   MemoryStore store;
   const auto ofTwo = NetworkMessenger::create(store, loopbackOptions(0, 2, 1)).value();
   EXPECT_EQ(limit().rlim_cur, kFew);
   const auto ofMany = NetworkMessenger::create(store, loopbackOptions(1, 256, 1)).value();
-  EXPECT_EQ(limit().rlim_cur, limit().rlim_max);
+  EXPECT_GE(limit().rlim_cur, 2u * 255 * 2);
+  EXPECT_LT(limit().rlim_cur, 10'000u) << "children inherit it";
 }
 
 TEST(DescriptorLimit, LeavesRoomForSoManyFlows) {

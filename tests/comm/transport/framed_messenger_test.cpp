@@ -284,6 +284,23 @@ TEST_F(FramedMessengerTest, APeerThatSendsFarMoreThanAnybodyAskedForIsLost) {
             "nobody has asked for, as no intact rank does");
 }
 
+TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
+  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  messenger->receive(awaited);
+  uint32_t numNamed = 0;
+  for (; awaited.numFinished == 0 && numNamed < 3u << 20; ++numNamed) {
+    FrameHeader header = part({1, 3, numNamed}, kLargeMessageBytes, 0, 0);
+    header.kind = numNamed % 2 == 0 ? FrameKind::kAnnounce : FrameKind::kReady;
+    arrive(header);
+    if (numNamed % 1024 == 0) messenger->progress({});
+  }
+  EXPECT_GT(numNamed, 1u << 20);
+  EXPECT_EQ(
+      awaited.status.message(),
+      "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it has named more than 1048576 "
+      "messages that nobody has started, as no intact rank does");
+}
+
 TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
   framed::Credits peer;
   uint64_t numSent = 0;

@@ -81,8 +81,8 @@ TEST_F(Liveness, APeerThatDoesNotAnswerIsWarnedOfAndGivenUp) {
   ASSERT_TRUE(isGivenUp);
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(),
-              HasSubstr("rank 1 is lost to rank 0: its process has not answered over rail 0 (127.0.0.1)"));
-  EXPECT_THAT(log, HasSubstr("rank 0: rank 1 has not answered over rail 0 (127.0.0.1)"));
+              HasSubstr("rank 1 is lost to rank 0: its process has not answered over rail 0 (127.0.0.1 to 127.0.0.1)"));
+  EXPECT_THAT(log, HasSubstr("rank 0: rank 1 has not answered over rail 0 (127.0.0.1 to 127.0.0.1)"));
   EXPECT_THAT(log, HasSubstr("all_reduce(1 x f32, sum), operation 7 needs it"));
 }
 

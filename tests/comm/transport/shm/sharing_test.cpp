@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "comm/transport/shm/local_socket.h"
 #include "tests/comm/transport/network_group.h"
@@ -65,6 +66,21 @@ TEST(SharingMemory, ARankThatIsStoppedBeforeItGreetsIsGivenUp) {
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("rank 1 is lost to rank 0"));
   EXPECT_THAT(receive.status.message(), HasSubstr("does not greet"));
+}
+
+TEST(SharingMemory, WhoWasStoppedWhileItGreetedGoesOn) {
+  NetworkGroup group(2, 1, [](NetworkOptions& options) {
+    options.sharesMemory = true;
+    options.peerTimeout = milliseconds(300);
+  });
+  Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
+  group[0].receive(receive);
+  group[0].progress(Clock::now() + milliseconds(50));  // it has greeted, and nobody has answered
+  std::this_thread::sleep_for(milliseconds(500));
+  group[1].send(send);
+  ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
+  EXPECT_TRUE(receive.status.isOk()) << receive.status.message();
+  EXPECT_EQ(numNetworkFrames(group, 1), 0u);
 }
 
 TEST(SharingMemory, ARankThatIsStoppedLaterIsGivenUpThoughMessagesAreSentToIt) {

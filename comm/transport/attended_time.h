@@ -9,7 +9,7 @@
 
 #include "comm/transport/messenger.h"
 
-namespace agspeed::comm::tcp {
+namespace agspeed::comm {
 
 class AttendedTime {
  public:
@@ -26,4 +26,4 @@ class AttendedTime {
   Clock::time_point lookedAt_;
 };
 
-}  // namespace agspeed::comm::tcp
+}  // namespace agspeed::comm
