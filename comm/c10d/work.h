@@ -74,6 +74,8 @@ class Work final : public ::c10d::Work {
     void add(Buffers added);
     /// Requires: areDone(). Copies results back at the first call.
     const Status& finish();
+    /// As finish(), for somebody who learns by it how the operations ended: a failure is recorded.
+    const Status& learn();
     /// Requires: finish(). The current streams go on when the results are on their devices.
     void join() const;
   };

@@ -6,10 +6,13 @@
 #include <charconv>
 #include <exception>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "comm/c10d/counters.h"
+#include "runtime/base/log.h"
 
 namespace agspeed::comm {
 namespace {
@@ -51,7 +54,11 @@ void World::end(World* world) {
   if (!world->engine_.isOwnThread()) {
     delete world;
   } else {
-    std::thread([world] { delete world; }).detach();
+    try {
+      std::thread([world] { delete world; }).detach();
+    } catch (const std::system_error& error) {
+      AG_LOG(kWarn, "the connections of a group that has ended stay open: " + std::string(error.what()));
+    }
   }
 }
 

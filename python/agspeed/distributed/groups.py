@@ -39,8 +39,8 @@ def require(group: Any = None) -> Any:
     found = find(group)
     if found is None:
         raise UserError(
-            'this group has no backend "agspeed": call torch.distributed.init_process_group("agspeed") first, or pass '
-            "a group that was made with it."
+            'this group has no backend "agspeed": call torch.distributed.init_process_group("agspeed") first and '
+            "destroy_process_group() later, or pass a group that was made with it."
         )
     return found
 

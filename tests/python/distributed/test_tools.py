@@ -117,6 +117,14 @@ def test_a_failure_writes_the_record(tmp_path: Path) -> None:
         assert "9 x f32" in written["reason"]
 
 
+def test_an_end_without_a_failure_writes_no_record(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    with Ranks(2, AGSPEED_FLIGHT_RECORD_DIR=str(folder)) as ranks:
+        ranks.run(tools.received_nothing, tmp_path)
+    assert not list(folder.iterdir())
+
+
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,12 @@ def recorded_failure() -> dict[str, Any]:
     return agspeed_distributed.flight_record()
 
 
+def received_nothing() -> None:
+    """A receive that nobody answers and nobody asks about."""
+    dist.all_reduce(torch.ones(4))
+    dist.irecv(torch.ones(8), src=1 - dist.get_rank())
+
+
 def counted(count: int) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Counters before and after one all_reduce of `count` elements, and the text for Prometheus."""
     before = agspeed_distributed.counters()
