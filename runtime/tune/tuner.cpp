@@ -45,8 +45,7 @@ Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
   for (const ArmSpec& spec : config_.arms) AG_CHECK(addArm(spec).isOk(), "arms were validated");
 }
 
-// --- events
-// -----------------------------------------------------------------------------------------------------------
+// --- events ---------------------------------------------------------------------------------------------------------
 
 void Tuner::captureFinished(double foregroundSeconds) {
   ledger_.addForeground(foregroundSeconds);
@@ -233,8 +232,7 @@ void Tuner::resume() {
   if (std::exchange(isPaused_, false)) log("resume", "");
 }
 
-// --- boundary
-// ---------------------------------------------------------------------------------------------------------
+// --- boundary -------------------------------------------------------------------------------------------------------
 
 std::vector<Action> Tuner::advance() {
   proposals_.clear();
@@ -324,8 +322,7 @@ void Tuner::dismiss(size_t arm) {
   if (phase_ != Phase::kSettled) reviveBeatenBy(arms_[arm].spec.name);
 }
 
-// --- bookkeeping
-// ------------------------------------------------------------------------------------------------------
+// --- bookkeeping ----------------------------------------------------------------------------------------------------
 
 std::optional<size_t> Tuner::findArm(const std::string& name) const {
   for (size_t i = 0; i < arms_.size(); ++i) {

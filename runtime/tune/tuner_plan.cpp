@@ -228,8 +228,7 @@ void Tuner::planSettled() {
   if (guard_.isRecheckDue(recheckEagerSteps())) startBlock(TrialKind::kRecheck, incumbent_, kEager);
 }
 
-// --- helpers
-// ----------------------------------------------------------------------------------------------------------
+// --- helpers --------------------------------------------------------------------------------------------------------
 
 void Tuner::propose(ActionKind kind, size_t arm, std::string reason) {
   proposals_.push_back({kind, arms_[arm].spec.name, Level::kIdle, 0, std::move(reason)});
