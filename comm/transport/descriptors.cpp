@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,9 @@ namespace {
 constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
 /// The limit is to be so many times what connections take: others of the process need descriptors, too.
 constexpr size_t kReserve = 2;
+
+std::mutex roomMutex;
+size_t numWantedByAll = 0;  ///< under roomMutex
 
 rlimit descriptorLimit() {
   rlimit limit = {};
@@ -36,14 +40,21 @@ int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers
 
 size_t mostDescriptors() { return descriptorLimit().rlim_max; }
 
-void makeRoomForDescriptors(size_t numRails, size_t numPeers) {
+DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
+    : numWanted_(kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer)) {
+  std::lock_guard lock(roomMutex);
+  numWantedByAll += numWanted_;
   rlimit limit = descriptorLimit();
-  const size_t numWanted = kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer);
-  if (numWanted <= limit.rlim_cur) return;
-  limit.rlim_cur = std::min<rlim_t>(numWanted, limit.rlim_max);
+  if (numWantedByAll <= limit.rlim_cur) return;
+  limit.rlim_cur = std::min<rlim_t>(numWantedByAll, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   AG_LOG(kInfo, "the limit of descriptors cannot be raised to " + std::to_string(limit.rlim_cur) + ": " +
                     std::strerror(errno));
+}
+
+DescriptorRoom::~DescriptorRoom() {
+  std::lock_guard lock(roomMutex);
+  numWantedByAll -= numWanted_;
 }
 
 Listening::Listening(Poller& poller, int descriptor, Poller::Handler& handler)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors, of which a process may open only so many: making do with those that it may, and waiting for more.
 //
-// Limits belong to the process, Listening to the thread of its poller.
+// Limits and rooms belong to the process, Listening to the thread of its poller.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,17 @@ int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers
 /// How many descriptors the process may open once it has raised its limit as far as it may.
 size_t mostDescriptors();
 
-/// Raises the limit of the process as far as it may where connections over `numRails` rails to all peers may take more
-/// than half of it.
-void makeRoomForDescriptors(size_t numRails, size_t numPeers);
+/// Room for connections over `numRails` rails to `numPeers` peers. While it lives the process may open at least twice
+/// as many descriptors as all living rooms may take, so far as its limit can be raised. Thread-safe.
+class DescriptorRoom {
+ public:
+  DescriptorRoom(size_t numRails, size_t numPeers);
+  ~DescriptorRoom();
+  DescriptorRoom(const DescriptorRoom&) = delete;
+
+ private:
+  const size_t numWanted_;
+};
 
 /// A listener in the poller. What it has no descriptor for stays in the kernel and would make it ready again and again:
 /// it is left alone meanwhile.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "comm/security/crc32c.h"
-#include "comm/transport/descriptors.h"
 #include "runtime/base/knobs.h"
 #include "runtime/base/log.h"
 
@@ -105,7 +104,7 @@ NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseRails(options));
-  makeRoomForDescriptors(interfaces.size(), static_cast<size_t>(options.size - 1));
+  room_.emplace(interfaces.size(), static_cast<size_t>(options.size - 1));
   std::vector<std::unique_ptr<Transport>> rails;
   std::vector<RailAddress> addresses;
   for (const Interface& interface : interfaces) {

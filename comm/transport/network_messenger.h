@@ -8,11 +8,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
 #include "comm/topology/interfaces.h"
+#include "comm/transport/descriptors.h"
 #include "comm/transport/framed_messenger.h"
 #include "comm/transport/poller.h"
 #include "comm/transport/shm/local_first.h"
@@ -80,6 +82,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void ready(uint32_t events) override;
 
   const std::string mode_;
+  std::optional<DescriptorRoom> room_;
   Poller poller_;
   LinkWatcher links_;
   Directory directory_;

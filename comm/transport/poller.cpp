@@ -21,13 +21,13 @@ namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
-/// While there is always something in memory, descriptors get their turn this often.
+/// While nothing waits for memory to change, descriptors get their turn this often.
 constexpr uint32_t kLooksPerTurn = 16;
 /// Where memory lately changed within kQuick of falling asleep, others are let run for kPatience first: a sleep costs
 /// the one who sleeps and the one who wakes it more.
 constexpr std::chrono::microseconds kPatience{60}, kQuick{1000};
 /// Where they kept the processor for so long they compute, and a sleeper would get it sooner: it sleeps for a while,
-/// longer each time and shorter again with each short turn, so that one in fifty being long is too much.
+/// longer each time and shorter again with each short turn, so that one in forty being long is too much.
 constexpr std::chrono::microseconds kLongTurn{500};
 constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
 constexpr int kShortTurnsPerLong = 64;
@@ -91,32 +91,29 @@ void Poller::remove(Id id, int descriptor) {
 bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
   const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(restUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
-  const bool mayWait = until != Clock::time_point();
-  if (memory_->look() || (mayWait && isAnswerQuick_ && letOthersRun())) {
-    return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
-  }
-  if (!mayWait) return waitForDescriptors({});
+  if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
+  if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});
   const Clock::time_point since = Clock::now();
   memory_->fallAsleep();
-  bool hasChanged = memory_->look();
-  const bool isWoken = waitForDescriptors(hasChanged ? Clock::time_point() : until);
+  const bool hasChangedAtOnce = memory_->look();
+  const bool isWoken = waitForDescriptors(hasChangedAtOnce ? Clock::time_point() : until);
   if (memory_ != nullptr) {
-    memory_->awake();
-    hasChanged = memory_->look() || hasChanged;
     const Clock::time_point now = Clock::now();
-    isAnswerQuick_ = hasChanged && now - since < kQuick && now >= crowdedUntil_;
+    memory_->awake();
+    const bool hasChanged = memory_->look();
+    isAnswerQuick_ = (hasChangedAtOnce || (hasChanged && now - since < kQuick)) && now >= crowdedUntil_;
   }
   return isWoken;
 }
 
-bool Poller::letOthersRun() {
+bool Poller::letOthersRun(Clock::time_point until) {
   const Clock::time_point since = Clock::now();
   Clock::time_point now = since;
   bool hasChanged = false;
-  while (!hasChanged && !isWakeDue_ && now - since < kPatience) {
+  for (until = std::min(until, since + kPatience); !hasChanged && !isWakeDue_ && now < until;) {
     sched_yield();
-    hasChanged = memory_->look();
     now = Clock::now();
+    hasChanged = memory_->look();
   }
   if (now - since > kLongTurn) {
     isAnswerQuick_ = false;

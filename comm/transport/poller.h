@@ -57,8 +57,8 @@ class Poller {
 
  private:
   bool waitForDescriptors(Clock::time_point until);
-  /// Those who change the memory may need this processor. Returns: whether it has changed.
-  bool letOthersRun();
+  /// Those who change the memory may need this processor. Returns: whether it has changed, before `until`.
+  bool letOthersRun(Clock::time_point until);
   /// Waits for nothing but wake(). Returns: whether it did.
   bool rest(Clock::time_point until) const;
 

@@ -98,8 +98,8 @@ class Transport {
   virtual bool isFlushed() const = 0;
   /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
-  /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5)"; empty while nothing does. Its silence
-  /// is then its process's.
+  /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5 to 10.0.0.6)"; empty while nothing does.
+  /// Its silence is then its process's.
   virtual std::string route(int) const { return "its connection"; }
   /// Whether what the peer sends may still arrive: a connection that it made is open.
   virtual bool mayHear(int) const { return false; }

@@ -82,8 +82,8 @@ void Conversation::arrived(const FrameHeader& header) {
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
   if (receives_.numKept() + sends_.numKept() > kMostKeptNames) {
-    return lose("it has named more than " + std::to_string(kMostKeptNames) +
-                " messages that nobody has started, as no intact rank does");
+    return lose("the two have named more than " + std::to_string(kMostKeptNames) +
+                " messages that nobody has started, as no intact job does");
   }
   pump();
 }

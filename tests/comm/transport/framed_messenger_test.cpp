@@ -295,10 +295,9 @@ TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
     if (numNamed % 1024 == 0) messenger->progress({});
   }
   EXPECT_GT(numNamed, 1u << 20);
-  EXPECT_EQ(
-      awaited.status.message(),
-      "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it has named more than 1048576 "
-      "messages that nobody has started, as no intact rank does");
+  EXPECT_EQ(awaited.status.message(),
+            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: the two have named more than "
+            "1048576 messages that nobody has started, as no intact job does");
 }
 
 TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {

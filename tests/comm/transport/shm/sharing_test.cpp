@@ -71,12 +71,13 @@ TEST(SharingMemory, ARankThatIsStoppedBeforeItGreetsIsGivenUp) {
 TEST(SharingMemory, WhoWasStoppedWhileItGreetedGoesOn) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     options.sharesMemory = true;
-    options.peerTimeout = milliseconds(300);
+    options.peerTimeout = milliseconds(1000);
   });
   Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  group[0].progress(Clock::now() + milliseconds(50));  // it has greeted, and nobody has answered
-  std::this_thread::sleep_for(milliseconds(500));
+  const Clock::time_point greeted = Clock::now() + milliseconds(200);  // and nobody has answered
+  while (Clock::now() < greeted) group[0].progress(greeted);
+  std::this_thread::sleep_for(milliseconds(1500));
   group[1].send(send);
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
   EXPECT_TRUE(receive.status.isOk()) << receive.status.message();
