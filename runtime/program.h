@@ -10,8 +10,7 @@
 //   call    aten.mm(v2, v1t -> v3)              an operator that is not compiled
 //   release v2
 //
-// Every instruction carries a stream and an optional event so that devices with queues and collectives fit in without a
-// new format; the CPU executor runs stream 0 in program order.
+// Instructions run in program order.
 // Ownership: a Program is immutable once it is part of an Executable and may be run by several threads at once.
 #pragma once
 
@@ -32,7 +31,7 @@ constexpr ValueId kNoValue = -1;
 /// Where a value's bytes come from.
 enum class Storage : uint8_t {
   kInput,     ///< an argument of the entry
-  kConstant,  ///< held by the Executable (Program::constants)
+  kConstant,  ///< held by the Executable (Executable::constants)
   kArena,     ///< planned: arenaOffset bytes into the call's arena; dies with the call
   kFresh,     ///< allocated for this call and handed out: an output or a saved tensor
   kExternal,  ///< produced (and allocated) by an ExternalCall
@@ -47,7 +46,7 @@ struct TensorType {
 struct ValueDecl {
   TensorType type;
   Storage storage = Storage::kInput;
-  int32_t index = 0;      ///< input position, or index into Program::constants
+  int32_t index = 0;      ///< input position, or index into Executable::constants
   SymExpr arenaOffset;    ///< bytes, kArena only
   bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
@@ -102,10 +101,7 @@ struct Release {
 
 struct Instruction {
   std::variant<KernelCall, ExternalCall, Release> op;
-  int32_t stream = 0;
-  int32_t waitEvent = -1;    ///< index of an event to wait for, -1: none
-  int32_t recordEvent = -1;  ///< index of an event to record, -1: none
-  std::string origin;        ///< FX node names this came from, for errors and reports
+  std::string origin;  ///< FX node names this came from, for errors and reports
 };
 
 struct Program {
@@ -118,8 +114,7 @@ struct Program {
 };
 
 /// Checks every rule that running relies on: ids in range, values written before they are read and not read after their
-/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value; kUnsupported for
-/// a stream other than 0.
+/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value.
 Status verify(const Program& program, size_t numKernels, size_t numConstants);
 
 }  // namespace agspeed::runtime

@@ -56,15 +56,6 @@ Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byt
 
 }  // namespace
 
-std::string CompileOptions::hash() const {
-  std::string text = target + "|" + (verifyEachPass ? "1" : "0");
-  for (const std::string& pass : disabledPasses) text += "|" + pass;
-  if (StatusOr<const backends::Backend*> backend = backends::findBackend(target); backend.isOk()) {
-    text += "|" + (*backend)->targetKey();
-  }
-  return std::to_string(std::hash<std::string>()(text));
-}
-
 StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
                                                        const CompileOptions& options, Constants constants) {
   auto begin = std::chrono::steady_clock::now();

@@ -20,9 +20,6 @@ struct CompileOptions {
   std::string dumpDir;                      ///< when set, every pass writes its result here
   std::vector<std::string> disabledPasses;  ///< pass names, see passes/pipeline.cpp
   bool verifyEachPass = true;               ///< run the verifiers between passes
-
-  /// Identifies everything that changes the generated code; part of every cache key.
-  std::string hash() const;
 };
 
 /// By entry: the bytes of its last inputs, row-major.

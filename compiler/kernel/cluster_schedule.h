@@ -5,8 +5,9 @@
 // input becomes available; its value can be used from the next phase on. Element values live only inside one loop and
 // are recomputed where a later phase needs them; row values are scalars that live for the rest of the row.
 //
-//   softmax:  phase 0  loop: max(x)         phase 1  loop: sum(exp(x - max))        phase 2  loop: store exp(x - max) /
-//   sum
+//   softmax | phase 0, loop: max(x)
+//           | phase 1, loop: sum(exp(x - max))
+//           | phase 2, loop: store exp(x - max) / sum
 //
 // All element stores are in the last phase, and so are the additions to sums over rows. So an output may alias an input
 // exactly: nothing is read after it is written.

@@ -4,9 +4,9 @@
 //
 // Largest error in units in the last place, measured by tests/compiler/kernel/vector_math_test.cpp:
 //
-//   f32, computed in f32   cos 1.5  erf 1.0  exp 0.9  exp2 0.9  expm1 1.3  log 0.8  log1p 2.0  sin 1.5  tan 3.1
-//   tanh 2.5 f32, computed in f64   acos acosh asin asinh atan atan2 atanh cosh erfc log10 log2 pow sinh: 0.51 f64 exp
-//   0.9  expm1 1.8  log 0.8  log1p 1.9  tanh 2.5; the other functions call libm
+//   f32, in f32 | cos 1.5  erf 1.0  exp 0.9  exp2 0.9  expm1 1.3  log 0.8  log1p 2.0  sin 1.5  tan 3.1  tanh 2.5
+//   f32, in f64 | acos acosh asin asinh atan atan2 atanh cosh erfc log10 log2 pow sinh: 0.51
+//   f64         | exp 0.9  expm1 1.8  log 0.8  log1p 1.9  tanh 2.5; the other functions call libm
 #pragma once
 
 #include "passes/kernel/value_builder.h"

@@ -136,12 +136,9 @@ void bindTunerClass(py::module_& module) {
       .def("step_finished", stepFinished, py::arg("arm"), py::arg("seconds"), py::arg("shape") = "",
            py::arg("peak_bytes") = 0, py::arg("disturbed") = false)
       .def("steps_skipped", &Tuner::stepsSkipped, py::arg("count"), py::arg("seconds"))
-      .def("shape_seen", &Tuner::shapeSeen, py::arg("shape"))
       .def(
           "adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
       .def("request_rollback", &Tuner::requestRollback, py::arg("reason"))
-      .def("pause", &Tuner::pause)
-      .def("resume", &Tuner::resume)
       .def("advance", advance)
       .def_property_readonly("current", [](const Tuner& tuner) { return tuner.current(); })
       .def_property_readonly("phase", [](const Tuner& tuner) { return toString(tuner.phase()); })

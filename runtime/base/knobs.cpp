@@ -11,12 +11,6 @@
 namespace agspeed {
 namespace {
 
-constexpr KnobInfo kTable[] = {
-#define AG_KNOB(member, type, defaultValue, variable, documentation) {variable, #defaultValue, documentation},
-#include "runtime/base/knobs.def"
-#undef AG_KNOB
-};
-
 constexpr std::array<std::string_view, 4> kTrueWords = {"1", "true", "on", "yes"};
 constexpr std::array<std::string_view, 4> kFalseWords = {"0", "false", "off", "no"};
 
@@ -47,8 +41,6 @@ const Knobs& knobs() {
   static const Knobs instance = readProcessKnobs();
   return instance;
 }
-
-std::span<const KnobInfo> knobTable() { return kTable; }
 
 Knobs readKnobs(const EnvironmentLookup& lookup, std::vector<std::string>& problems) {
   Knobs result;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,21 +22,11 @@ struct Knobs {
 #undef AG_KNOB
 };
 
-/// A row of knobs.def as data.
-struct KnobInfo {
-  std::string_view variable;
-  std::string_view defaultValue;
-  std::string_view documentation;
-};
-
 /// Value of an environment variable, or nullopt when unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* variable)>;
 
 /// The process's knobs. A malformed value keeps the default and is named once on stderr.
 const Knobs& knobs();
-
-/// All rows, in the order of knobs.def.
-std::span<const KnobInfo> knobTable();
 
 /// Reads every knob through `lookup`; appends one sentence to `problems` per malformed value, which keeps its default.
 Knobs readKnobs(const EnvironmentLookup& lookup, std::vector<std::string>& problems);

@@ -100,7 +100,6 @@ std::string Tuner::snapshot() const {
                {"phase", toString(phase_)},
                {"status", status()},
                {"reason", statusReason()},
-               {"paused", isPaused_},
                {"current", current()},
                {"incumbent", arms_[incumbent_].spec.name},
                {"decision", decision_ ? decisionJson(*decision_, config_.confidence) : Json(nullptr)},

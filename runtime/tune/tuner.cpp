@@ -222,16 +222,6 @@ void Tuner::requestRollback(const std::string& reason) {
   AG_CHECK(armChanged({current(), ArmState::kFailed, reason}).isOk(), "the current arm exists");
 }
 
-void Tuner::pause() {
-  if (std::exchange(isPaused_, true)) return;
-  trial_.reset();
-  log("pause", "");
-}
-
-void Tuner::resume() {
-  if (std::exchange(isPaused_, false)) log("resume", "");
-}
-
 // --- boundary -------------------------------------------------------------------------------------------------------
 
 std::vector<Action> Tuner::advance() {
@@ -355,14 +345,12 @@ std::string_view Tuner::status() const {
 }
 
 std::string Tuner::statusReason() const {
-  if (isPaused_) return "paused by the user";
   if (phase_ == Phase::kSettled) return decision_->reason;
   if (phase_ == Phase::kObserving) return "the time for the capture is still being earned; nothing is captured yet";
   return arms_[incumbent_].spec.name + " is the best candidate proven so far";
 }
 
 int64_t Tuner::quietSteps() const {
-  if (isPaused_) return kForever;
   if (trial_ || rollbackRequest_) return 0;
   if (phase_ != Phase::kSettled) return quietSearchSteps();
   if (incumbent_ != kEager) {

@@ -48,7 +48,7 @@ struct Decision {
 
 /// One entry of the report's time line.
 struct TimelineEntry {
-  std::string what;  ///< capture, compile, load, trial, duel, more, decide, rollback, pause, resume, retune
+  std::string what;  ///< capture, compile, load, trial, duel, more, decide, rollback, retune
   std::string arm;
   int64_t step = 0;
   double wallSeconds = 0;
@@ -90,16 +90,12 @@ class Tuner {
   Status stepFinished(const StepReport& step);
   /// `count` steps ran without a report, within quietSteps(), in `seconds` together.
   void stepsSkipped(int64_t count, double seconds);
-  /// A shape class appeared. Its first step on each arm is never counted; this only enters it into the snapshot early.
-  void shapeSeen(const std::string& shape) { shapeIndex(shape); }
   /// The database knows the answer. Call before anything was captured; later calls are refused.
   Status adopt(const std::string& arm);
   /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
   void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
   /// The running arm misbehaved: it is out for good, eager runs from the next boundary on.
   void requestRollback(const std::string& reason);
-  void pause();
-  void resume();
 
   // Boundary ----------------------------------------------------------------------------------------------------------
   /// Plans, agrees, applies. Returns the actions to carry out now, in order; mostly none.
@@ -108,7 +104,6 @@ class Tuner {
   // Queries -----------------------------------------------------------------------------------------------------------
   static constexpr int64_t kForever = -1;
   Phase phase() const { return phase_; }
-  bool isPaused() const { return isPaused_; }
   /// "tuning", "tuned" (a compiled arm was chosen) or "eager".
   std::string_view status() const;
   /// Why, as a sentence.
@@ -212,7 +207,6 @@ class Tuner {
   DriftGuard guard_;
   std::vector<Arm> arms_;  ///< Invariant: arms_[0] is eager
   Phase phase_ = Phase::kObserving;
-  bool isPaused_ = false;
   size_t current_ = kEager;    ///< what should run
   size_t lastRan_ = kEager;    ///< what did run
   size_t incumbent_ = kEager;  ///< best arm proven so far

@@ -27,7 +27,6 @@ constexpr size_t kKnownSteps = 64;       ///< eager's steps are known well enoug
 }  // namespace
 
 void Tuner::plan() {
-  if (isPaused_) return want(kEager);
   if (rollbackRequest_) {
     propose(ActionKind::kRollback, incumbent_, *rollbackRequest_);
     return want(kEager);

@@ -15,18 +15,17 @@ import pytest
 from tests.lint import sources
 
 _GRAPH = ("compiler/graph", "runtime/base")
-_RUNTIME = ("runtime", "runtime/aten", "runtime/base", "runtime/device", "runtime/memory")
+_RUNTIME = ("runtime", "runtime/aten", "runtime/base", "runtime/memory")
 _COMPILER = ("compiler/graph", "compiler/import", "compiler/kernel", "compiler/program", "passes", "passes/graph",
              "passes/kernel", *_RUNTIME)  # fmt: skip
 
 # Component -> components whose headers it may include. Order is the layer order: a row names only rows above it.
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/base": (),
-    "runtime/device": ("runtime/base",),
-    "runtime/memory": ("runtime/base", "runtime/device"),
+    "runtime/memory": ("runtime/base",),
     "runtime/tune": ("runtime/base",),
-    "runtime": ("runtime/base", "runtime/device", "runtime/memory"),
-    "runtime/aten": ("runtime", "runtime/base", "runtime/device", "runtime/memory"),
+    "runtime": ("runtime/base", "runtime/memory"),
+    "runtime/aten": ("runtime", "runtime/base", "runtime/memory"),
     "comm/security": ("runtime/base",),
     "comm/topology": ("runtime/base",),
     "comm/rendezvous": ("runtime/base", "comm/security", "comm/topology"),
@@ -55,7 +54,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "python/csrc", "runtime/aten"),
     r"(llvm|llvm-c|mlir|mlir-c)/": ("compiler/kernel", "compiler/tools", "passes/kernel"),
     r"(pybind11/|Python\.h)": ("python/csrc",),
-    r"(cuda|nvrtc|nvml)\w*\.h": ("runtime/device",),
+    r"(cuda|nvrtc|nvml)\w*\.h": (),
     r"hwy/": ("comm/reduce",),
     r"(openssl/|intel-ipsec-mb\.h)": ("comm/security",),
     r"sqlite3": ("runtime/tune",),

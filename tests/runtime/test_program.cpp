@@ -76,11 +76,5 @@ TEST(ProgramVerify, RejectsAMissingConstant) {
   EXPECT_THAT(problem(b.program), HasSubstr("constant 0 of 0"));
 }
 
-TEST(ProgramVerify, OtherStreamsAreUnsupported) {
-  ProgramBuilder b = valid();
-  b.program.instructions[0].stream = 1;
-  EXPECT_EQ(verify(b.program, 1, 0).code(), StatusCode::kUnsupported);
-}
-
 }  // namespace
 }  // namespace agspeed::runtime

@@ -59,11 +59,6 @@ class StepClock:
         self._forwards_since_step = 0
         self._has_optimizer = True
 
-    @property
-    def in_step(self) -> bool:
-        """True between a step's first forward and its end."""
-        return self._begin is not None
-
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 

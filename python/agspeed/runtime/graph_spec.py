@@ -2,8 +2,8 @@
 """GraphSpec: one flat, documented JSON export of an FX graph.
 
 It serves as the native compiler's input (ATen level, as AOTAutograd hands it out), as the way a captured graph travels
-to a compiling child process (torch level, as Dynamo hands it to a backend; `graph_spec_read.rebuild` is the way back),
-as a cache key and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
+to a compiling child process (torch level, as Dynamo hands it to a backend; `graph_spec_read.rebuild` is the way back)
+and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
 
 Format, version 1::
 
@@ -27,12 +27,10 @@ float, complex. Keys of inputs beyond name, op and type, and of symbols beyond n
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,7 +41,6 @@ from agspeed.runtime.graph_spec_names import callable_name, source_to_json
 from agspeed.runtime.graph_spec_values import Json, NotRepresentableError, ValueWriter
 
 VERSION = 1
-_NOT_HASHED = frozenset({"annotation", "origin", "source"})
 _TORCH_HOME = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -66,24 +63,6 @@ class GraphSpec:
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise ValueError(f"not a GraphSpec of version {VERSION}")
         return GraphSpec(data["symbols"], data["nodes"], dict(tensors or {}))
-
-    @cached_property
-    def _hash(self) -> str:
-        nodes = [_hashed_part(node) for node in self.nodes]
-        symbols = [symbol["name"] for symbol in self.symbols]
-        digest = hashlib.sha256(json.dumps([VERSION, symbols, nodes], sort_keys=True).encode())
-        for name, tensor in sorted(self.tensors.items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
-
-    def content_hash(self) -> str:
-        """SHA-256 over everything that decides what the graph computes, constants included.
-
-        Line numbers, Dynamo's sources, types of results (they follow from those of the inputs) and the sizes seen at
-        capture (hints of symbols) do not count.
-        """
-        return self._hash
 
     @property
     def inputs(self) -> list[dict[str, Json]]:
@@ -233,11 +212,6 @@ class _Export:
     def _output(self, node: fx.Node) -> dict[str, Json]:
         results = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
         return {"name": node.name, "op": "output", "args": [[self._values.argument(value) for value in results]]}
-
-
-def _hashed_part(node: dict[str, Json]) -> dict[str, Json]:
-    left_out = _NOT_HASHED | {"type"} if node["op"] in ("call", "method") else _NOT_HASHED
-    return {key: value for key, value in node.items() if key not in left_out}
 
 
 def _meta_value(node: fx.Node) -> Any:

@@ -100,31 +100,6 @@ def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: P
     return Verdict(outcome, reason, policy.numerics, seconds, judge.kind, tuple(judge.forward), tuple(judge.gradients))
 
 
-def check_optimizer(
-    candidate: Callable[..., Any],
-    reference: Callable[..., Any],
-    tensors: Sequence[torch.Tensor],
-    policy: Policy = Policy(),
-) -> Verdict:
-    """Compares two optimizer updates on identical gradients.
-
-    Args:
-        candidate, reference: ``update(*tensors)`` changes parameters and state in place; results are ignored.
-        tensors: parameters, their gradients and the state, flat. Copied, never changed.
-    """
-
-    def silent(update: Callable[..., Any]) -> Region:
-        def run(*arguments: Any) -> Sequence[Any]:
-            update(*arguments)
-            return ()
-
-        return run
-
-    detached = [value.detach() if isinstance(value, torch.Tensor) else value for value in tensors]
-    with torch.no_grad():
-        return check(silent(candidate), silent(reference), detached, dataclasses.replace(policy, gradients=False))
-
-
 class _RejectedError(Exception):
     """The candidate is not used; the message is the reason."""
 

@@ -293,34 +293,3 @@ def test_eager_that_raises_is_not_a_reference() -> None:
     verdict = gate.check(lambda x: (x,), broken, [torch.ones(2)])
     assert verdict.outcome == "not-run"
     assert "bad shape" in verdict.reason
-
-
-def _adam(parameter: torch.Tensor, gradient: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> None:
-    mean.mul_(0.9).add_(gradient, alpha=0.1)
-    square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-    parameter.addcdiv_(mean / 0.1, (square / 0.001).sqrt() + 1e-8, value=-1e-3)
-
-
-def _fused_adam(parameter: torch.Tensor, gradient: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> None:
-    mean.lerp_(gradient, 0.1)
-    square.copy_(square * 0.999 + gradient * gradient * 0.001)
-    parameter.sub_(1e-3 * (mean * 10) / ((square * 1000).sqrt() + 1e-8))
-
-
-@pytest.mark.parametrize(
-    ("update", "accepted"),
-    [
-        (_fused_adam, True),
-        (lambda p, g, m, v: _adam(p, g, m, v.clone()), False),
-        (lambda p, g, m, v: _adam(p, g * 1.01, m, v), False),
-        (lambda p, g, m, v: None, False),
-        (lambda p, g, m, v: (_adam(p, g, m, v), g.zero_()), False),
-    ],
-    ids=["fused", "state not stored", "gradient scaled", "nothing done", "gradient cleared"],
-)
-def test_optimizer_updates_on_identical_gradients(update: Callable[..., Any], accepted: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    parameter = torch.nn.Parameter(torch.randn(10_000, generator=generator))
-    gradient = torch.randn(10_000, generator=generator) * 1e-3
-    verdict = gate.check_optimizer(update, _adam, [parameter, gradient, torch.zeros(10_000), torch.zeros(10_000)])
-    assert verdict.accepted == accepted, verdict.reason

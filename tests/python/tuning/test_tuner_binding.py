@@ -103,13 +103,9 @@ def test_an_adopted_decision_is_not_tuned_again() -> None:
     assert tuner.snapshot()["decision"]["from_database"] is True
 
 
-def test_pause_rollback_and_resume() -> None:
+def test_a_requested_rollback_runs_eager() -> None:
     tuner = native.Tuner({"mode": "max", "arms": ["native"]})
     train(tuner, {"eager": 0.01, "native": 0.007}, 1000)
-    tuner.pause()
-    assert [action["arm"] for action in tuner.advance()] == ["eager"]
-    tuner.resume()
-    assert [action["arm"] for action in tuner.advance()] == ["native"]
     tuner.request_rollback("wrong stride")
     kinds = [action["kind"] for action in tuner.advance()]
     assert kinds == ["rollback", "run"]

@@ -29,17 +29,6 @@ TEST(Knobs, ASetVariableReplacesTheDefault) {
   EXPECT_TRUE(problems.empty());
 }
 
-TEST(Knobs, TheTableIsSortedDocumentedAndWithoutRepetition) {
-  std::set<std::string_view> seen;
-  for (const KnobInfo& row : knobTable()) {
-    // Besides ours only the variables that say the same to other transports.
-    EXPECT_TRUE(row.variable.starts_with("AGSPEED_") || row.variable.ends_with("_SOCKET_IFNAME")) << row.variable;
-    EXPECT_TRUE(row.documentation.ends_with(".")) << row.variable;
-    EXPECT_TRUE(seen.insert(row.variable).second) << row.variable;
-    EXPECT_EQ(row.variable, *seen.rbegin()) << "rows are not in alphabetical order";
-  }
-}
-
 TEST(ParseKnob, BooleansAcceptTheUsualWordsOnly) {
   for (const char* text : {"1", "true", "On", "YES"}) {
     bool value = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arms that fail, drivers that misreport, users who pause: eager must always be there.
+// Arms that fail, drivers that misreport, rollbacks: eager must always be there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -124,25 +124,6 @@ TEST(Tuner, AGraphAtEveryStepDoesNotKeepItTuningForEver) {
   Simulator simulator(world);
   simulator.run(4000);
   EXPECT_NE(simulator.tuner().status(), "tuning");
-}
-
-TEST(Tuner, PauseRunsEagerAndStartsNothing) {
-  for (const int64_t pausedAt : {0, 40, 300, 3000}) {
-    Simulator simulator(makeWorld(2, Mode::kMax));
-    simulator.run(pausedAt);
-    simulator.tuner().pause();
-    simulator.run(1);
-    const Outcome before = simulator.outcome();
-    simulator.run(200);
-    const Outcome after = simulator.outcome();
-    EXPECT_EQ(after.stepsByArm.at("eager") - (before.stepsByArm.count("eager") ? before.stepsByArm.at("eager") : 0),
-              200)
-        << "paused at " << pausedAt;
-    EXPECT_EQ(after.numActions, before.numActions);
-    simulator.tuner().resume();
-    simulator.run(3000);
-    EXPECT_EQ(simulator.outcome().chosen, "inductor") << "paused at " << pausedAt;
-  }
 }
 
 TEST(Tuner, RequestedRollbackIsForGood) {
