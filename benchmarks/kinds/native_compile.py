@@ -59,7 +59,7 @@ def traced_block() -> dict[str, fx.GraphModule]:
 
 
 def _spec_of(graph: fx.GraphModule) -> str:
-    from agspeed.runtime.graph_spec import export
+    from agspeed.graph_spec.export import export
 
     return export(graph).to_json()
 

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "comm/c10d/calls.h"
-#include "comm/c10d/flight_record.h"
+#include "comm/world/flight_record.h"
 #include "comm/c10d/work.h"
-#include "comm/c10d/world.h"
+#include "comm/world/world.h"
 #include "comm/collective/communicator.h"
 
 namespace agspeed::comm {

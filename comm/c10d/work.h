@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "comm/c10d/buffers.h"
-#include "comm/c10d/flight_record.h"
-#include "comm/c10d/world.h"
+#include "comm/world/flight_record.h"
+#include "comm/world/world.h"
 #include "comm/collective/operation.h"
 
 namespace agspeed::comm {

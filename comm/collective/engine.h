@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/transport/messenger.h"
+#include "comm/messaging/messenger.h"
 
 namespace agspeed::comm {
 

@@ -18,7 +18,7 @@
 
 #include "comm/collective/call.h"
 #include "comm/collective/engine.h"
-#include "comm/collective/geometry.h"
+#include "comm/collective/chunk_layout.h"
 #include "comm/reduce/reduce.h"
 #include "comm/schedule/schedule.h"
 

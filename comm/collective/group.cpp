@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/plan/hosts.h"
+#include "comm/plan/local_groups.h"
 #include "comm/plan/shares.h"
 #include "runtime/base/log.h"
 

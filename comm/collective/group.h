@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "comm/collective/execution.h"
-#include "comm/collective/host_comparison.h"
-#include "comm/collective/notices.h"
+#include "comm/collective/host_stats.h"
+#include "comm/collective/control_mailbox.h"
 #include "comm/collective/operation.h"
 #include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/rendezvous/byte_io.h"
+#include "comm/wire/byte_io.h"
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {

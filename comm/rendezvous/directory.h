@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/lookups.h"
-#include "comm/rendezvous/record.h"
+#include "comm/rendezvous/async_lookup.h"
+#include "comm/rendezvous/peer_record.h"
 #include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {

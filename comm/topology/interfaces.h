@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/topology/selector.h"
+#include "comm/topology/interface_selector.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/kernel/kernel_compiler.h"
 
-#include "compiler/kernel/emit_kernel.h"
-#include "compiler/kernel/kernel_pipeline.h"
-#include "compiler/kernel/object_emitter.h"
-#include "compiler/kernel/pass_funnel.h"
+#include "compiler/kernel/emit/emit_kernel.h"
+#include "passes/kernel/pipeline.h"
+#include "compiler/kernel/object/object_emitter.h"
+#include "passes/kernel/funnel.h"
 #include "mlir/IR/MLIRContext.h"
 
 namespace agspeed::compiler {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "compiler/kernel/kernel_compiler.h"
-#include "compiler/kernel/object_linker.h"
+#include "compiler/kernel/object/object_linker.h"
 #include "llvm/Config/llvm-config.h"
 #include "runtime/kernel_cache.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/tools/kernel_tool.h"
 
-#include "compiler/kernel/emit_kernel.h"
-#include "compiler/kernel/kernel_pipeline.h"
+#include "compiler/kernel/emit/emit_kernel.h"
+#include "passes/kernel/pipeline.h"
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Parser/Parser.h"
 

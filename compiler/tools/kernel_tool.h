@@ -4,7 +4,7 @@
 //   ag-opt --kernel [--pass=NAME]... [--lower] [--disable=NAME]... FILE|-
 //
 // FILE is a cluster ("cluster rank ..."), which is emitted as MLIR first, or an MLIR module. --pass runs one pass of
-// compiler/kernel/kernel_pipeline.cpp, --lower all of them. Lines that start with // are comments.
+// passes/kernel/pipeline.cpp, --lower all of them. Lines that start with // are comments.
 #pragma once
 
 #include <string>

@@ -136,8 +136,8 @@ class ProcessGroup(torch.distributed.Backend):
     @property
     def options(self) -> Any: ...  # a copy, of a kind of torch's Backend.Options that Python can copy
     def perform_nocolor_split(self, device: torch.device) -> None: ...  # nothing
-    def counters(self) -> str: ...  # JSON, comm/c10d/counters.h
-    def flight_record(self) -> str: ...  # JSON, comm/c10d/flight_record.h
+    def counters(self) -> str: ...  # JSON, comm/world/counters.h
+    def flight_record(self) -> str: ...  # JSON, comm/world/flight_record.h
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None: ...
     # An empty name: as the plan says. All ranks do it between the same two operations.
     def set_algorithm(self, collective: str, algorithm: str) -> None: ...
@@ -238,7 +238,7 @@ class Tuner:
     def decision_record(self) -> dict[str, Any] | None: ...  # for the database
 
 class TuningDatabase:
-    """Decisions of earlier processes (runtime/tune/database_format.md). An untrusted file is ignored: see `warning`.
+    """Decisions of earlier processes (runtime/tune/store/database_format.md). An untrusted file is ignored: see `warning`.
 
     A key needs graph, shapes, dtypes, device, threads, isa, versions; a record needs "arm". `now`: int(time.time()).
     """

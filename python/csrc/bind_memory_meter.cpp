@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/csrc/bindings.h"
-#include "python/csrc/memory_meter.h"
+#include "runtime/aten/memory_meter.h"
 
 namespace agspeed::python {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/c10d/world.h"
+#include "comm/world/world.h"
 #include "comm/topology/interfaces.h"
 #include "python/csrc/bindings.h"
 #include "python/csrc/status_to_python.h"

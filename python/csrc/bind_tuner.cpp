@@ -4,7 +4,7 @@
 #include <string>
 
 #include "python/csrc/bindings.h"
-#include "runtime/tune/database.h"
+#include "runtime/tune/store/database.h"
 #include "runtime/tune/tuner.h"
 
 namespace agspeed::python {

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "python/csrc/random_state.h"
+#include "runtime/aten/random_state.h"
 #include "python/csrc/region_node.h"
 
 namespace agspeed::python {

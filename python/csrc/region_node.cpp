@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "python/csrc/python_arguments.h"
-#include "python/csrc/random_state.h"
+#include "runtime/aten/random_state.h"
 
 namespace agspeed::python {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/tune/comparison.h"
+#include "runtime/tune/measure/comparison.h"
 #include "runtime/tune/config.h"
 
 namespace agspeed::runtime::tune {

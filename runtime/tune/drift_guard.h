@@ -12,7 +12,7 @@
 #include <map>
 #include <optional>
 
-#include "runtime/tune/comparison.h"
+#include "runtime/tune/measure/comparison.h"
 #include "runtime/tune/config.h"
 
 namespace agspeed::runtime::tune {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agspeed import netbed
-from agspeed.runtime import native
+from agspeed import native
 from tests.fault.conftest import MakeNetbed
 
 pytestmark = [

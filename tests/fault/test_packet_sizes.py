@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agspeed.runtime import native
+from agspeed import native
 from tests.fault.conftest import MakeNetbed
 
 pytestmark = [

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agspeed import netbed
-from agspeed.runtime import native
+from agspeed import native
 from tests.fault.scenarios.rows import SCENARIOS
 
 pytestmark = [

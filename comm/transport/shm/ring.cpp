@@ -7,7 +7,7 @@
 #include <limits>
 #include <new>
 
-#include "comm/rendezvous/byte_io.h"
+#include "comm/wire/byte_io.h"
 #include "runtime/base/check.h"
 
 namespace agspeed::comm::shm {

@@ -16,7 +16,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/transport/frame_format.h"
+#include "comm/wire/frame_format.h"
 #include "comm/transport/shm/shared_memory.h"
 #include "comm/transport/transport.h"
 

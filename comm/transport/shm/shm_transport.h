@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
-#include "comm/transport/attended_time.h"
-#include "comm/transport/poller.h"
-#include "comm/transport/shm/greeting.h"
-#include "comm/transport/shm/inbox.h"
-#include "comm/transport/shm/outbox.h"
-#include "comm/transport/shm/watch.h"
+#include "comm/io/active_timer.h"
+#include "comm/io/poller.h"
+#include "comm/transport/shm/acceptor.h"
+#include "comm/transport/shm/receiver.h"
+#include "comm/transport/shm/sender.h"
+#include "comm/io/watch.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm::shm {

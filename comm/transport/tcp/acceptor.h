@@ -10,10 +10,10 @@
 
 #include "comm/rendezvous/directory.h"
 #include "comm/security/sealing.h"
-#include "comm/transport/attended_time.h"
-#include "comm/transport/descriptors.h"
-#include "comm/transport/poller.h"
-#include "comm/transport/secure/admission.h"
+#include "comm/io/active_timer.h"
+#include "comm/io/fd_limit.h"
+#include "comm/io/poller.h"
+#include "comm/rendezvous/admission.h"
 #include "comm/transport/tcp/socket.h"
 
 namespace agspeed::comm::tcp {

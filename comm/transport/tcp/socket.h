@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/rendezvous/record.h"
+#include "comm/rendezvous/peer_record.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm::tcp {

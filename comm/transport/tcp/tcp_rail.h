@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
-#include "comm/transport/poller.h"
+#include "comm/io/poller.h"
 #include "comm/transport/tcp/acceptor.h"
-#include "comm/transport/tcp/reader.h"
-#include "comm/transport/tcp/writer.h"
+#include "comm/transport/tcp/receiver.h"
+#include "comm/transport/tcp/sender.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm::tcp {

@@ -23,7 +23,8 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
 from agspeed.backends.region import make_region, make_runner
 from agspeed.errors import UnsupportedError
-from agspeed.runtime import graph_spec, native
+from agspeed import native
+from agspeed.graph_spec.export import GraphSpec, export
 
 _aten = torch.ops.aten
 _DECOMPOSED = (
@@ -95,7 +96,7 @@ class _NativeRunner:
 
 
 def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
-    specs = {name: graph_spec.export(graph, lift_constants=True) for name, graph in graphs.items()}
+    specs = {name: export(graph, lift_constants=True) for name, graph in graphs.items()}
     cache_dir = os.path.join(options.cache_dir, "kernels") if options.cache_dir else ""
     module = native.load()
     if module is None:
@@ -107,7 +108,7 @@ def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
     )
 
 
-def _constants(spec: graph_spec.GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:
+def _constants(spec: GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:
     """The tensors of the inputs that `spec` has beyond the graph's own."""
     num_own = len(graph.graph.find_nodes(op="placeholder"))
     return [spec.tensors[node["target"]] for node in spec.inputs[num_own:]]

@@ -18,7 +18,7 @@ from torch import fx
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import Joint
 from agspeed.errors import UnsupportedError
-from agspeed.runtime import native
+from agspeed import native
 
 if TYPE_CHECKING:
     from agspeed import _native

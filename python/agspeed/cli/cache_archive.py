@@ -2,7 +2,7 @@
 """Cache archives: decisions and kernels in one ZIP file, for machines that should start tuned.
 
     manifest.json       {"format": "agspeed-cache", "version": 1, "files": {name: sha256}}
-    decisions.jsonl     the export of runtime/tune/database_format.md
+    decisions.jsonl     the export of runtime/tune/store/database_format.md
     kernels/<hash>.agk  kernel files as they are
 
 Reading trusts nothing: only these names are looked at (so no entry can point outside), sizes are limited before

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes the files of a cache directory with the standard library alone.
 
-    <cache_dir>/tuning.sqlite          decisions; format in runtime/tune/database_format.md
+    <cache_dir>/tuning.sqlite          decisions; format in runtime/tune/store/database_format.md
     <cache_dir>/kernels/<hash>.agk     compiled kernels; format in runtime/kernel_cache.md
 
 Nothing here is unpickled or executed. Every row and file is checked before anything is believed about it; what does not

@@ -158,7 +158,7 @@ def _finish(arguments: argparse.Namespace, document: dict[str, Any]) -> None:
     if arguments.json:
         print(json.dumps(document, indent=1))
     if arguments.html is not None:
-        from agspeed.reporting import bench_page
+        from agspeed.reporting.html import bench_page
 
         arguments.html.write_text(bench_page.render(document), encoding="utf-8")
         print(f"The plot is in {arguments.html.absolute()}.", file=sys.stderr)

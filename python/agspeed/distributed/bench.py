@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from agspeed.distributed import groups
-from agspeed.runtime import native
+from agspeed import native
 
 __all__ = ["AUTO", "COLLECTIVES", "Request", "Row", "algorithms", "measure"]
 

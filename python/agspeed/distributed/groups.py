@@ -9,7 +9,7 @@ from typing import Any
 from torch import distributed
 
 from agspeed.errors import UserError
-from agspeed.runtime import native
+from agspeed import native
 
 __all__ = ["find", "monitored_barrier", "require"]
 

@@ -153,7 +153,7 @@ def report(model: object) -> Any:
 
     Raises: UserError where `model` was never handed to `optimize`.
     """
-    from agspeed.frontend.record import make_idle_report, make_report
+    from agspeed.frontend.session_report import make_idle_report, make_report
 
     inner = _unwrapped(model)
     session = _session_of(model)

@@ -9,7 +9,7 @@ from agspeed.frontend.capture import Capture
 from agspeed.frontend.region import Region
 from agspeed.tuning.build import build
 from agspeed.tuning.controller import Controller
-from agspeed.tuning.late import LateRegions
+from agspeed.tuning.deferred_regions import LateRegions
 
 __all__ = ["Capture", "Controller", "LateRegions", "Region", "build"]
 

@@ -22,10 +22,10 @@ from agspeed.config import Settings
 from agspeed.frontend import startup
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
-from agspeed.runtime import native
+from agspeed import native
 
 if TYPE_CHECKING:
-    from agspeed.tuning import gate
+    from agspeed.tuning.gate import check as gate
 
 FUSED = "fused"
 _FUSIBLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
@@ -149,7 +149,7 @@ class OptimizerSession:
 
 def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:
     """Compares one fused step with one plain step from the same parameters, gradients and state."""
-    from agspeed.tuning import gate
+    from agspeed.tuning.gate import check as gate
 
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     gradients = [p.grad for p in parameters if p.grad is not None]

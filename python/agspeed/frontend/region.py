@@ -28,8 +28,8 @@ from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
-from agspeed.runtime import native
-from agspeed.tuning.gate_sizes import other_sizes
+from agspeed import native
+from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 
 GRAPH_EAGER = "graph-eager"

@@ -32,20 +32,20 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend import startup
 from agspeed.frontend.history import History
-from agspeed.frontend.naps import Naps
+from agspeed.frontend.step_sampler import Naps
 from agspeed.frontend.optimizer import OptimizerSession, pause_optimizers
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
-from agspeed.tuning.earlier import chose_compiled
-from agspeed.tuning.fingerprint import database_key, shape_class
+from agspeed.tuning.stored_decision import chose_compiled
+from agspeed.tuning.database_key import database_key, shape_class
 from agspeed.tuning.plan import candidate_of
 
 if TYPE_CHECKING:
     from agspeed.frontend.capture import Capture, CaptureEvent
     from agspeed.frontend.region import Region
     from agspeed.tuning.controller import Controller
-    from agspeed.tuning.late import LateRegions
+    from agspeed.tuning.deferred_regions import LateRegions
     from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"
@@ -125,7 +125,7 @@ class Session:
         """Writes the report where ``report=`` asks for one. A failure is a warning: training matters more."""
         if self.settings.report is None:
             return
-        from agspeed.frontend.record import make_report
+        from agspeed.frontend.session_report import make_report
 
         try:
             make_report(self).save(self.settings.report)

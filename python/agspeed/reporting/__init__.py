@@ -10,6 +10,6 @@ because `agspeed.report` is the public function that returns the report of a mod
     model.py      empty_report, validate, load, save, and the Report users hold
     summary.py    the questions a report answers, in sentences; format.py has the numbers in them
     terminal.py   sentences and tables, with colour or as plain text; compare.py puts two reports side by side
-    html.py       one self-contained HTML file (page.html.j2, page.css, page.js, charts.py, timeline_chart.py, svg.py)
+    html/         one self-contained HTML file: page, and bench_page for `agspeed comm bench`
     progress.py   what the tuner does, while it does it       environment.py   machine, threads and versions
 """

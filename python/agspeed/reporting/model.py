@@ -160,7 +160,7 @@ class Report:
         if suffix == ".json":
             text = json.dumps(self._data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         elif suffix == ".html":
-            from agspeed.reporting.html import render
+            from agspeed.reporting.html.page import render
 
             text = render(self._data)
         else:

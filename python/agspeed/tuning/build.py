@@ -17,8 +17,8 @@ from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
-from agspeed.tuning import gate
-from agspeed.tuning.gate_sizes import InputSizes, SizedRunner, resized
+from agspeed.tuning.gate import check as gate
+from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
 from agspeed.tuning.outcome import Outcome
 
 

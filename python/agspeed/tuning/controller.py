@@ -18,10 +18,10 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
-from agspeed.runtime import native
+from agspeed import native
 from agspeed.tuning.capture_cost import expected_seconds
-from agspeed.tuning.compiles import Compiles
-from agspeed.tuning.memory import METER
+from agspeed.tuning.child.queue import Compiles
+from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
 from agspeed.tuning.plan import candidate_of, candidates_of, refinements

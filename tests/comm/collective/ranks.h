@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/api.h"
-#include "comm/transport/loopback/loopback_messenger.h"
+#include "comm/messaging/loopback_messenger.h"
 
 namespace agspeed::comm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/transport/loopback/loopback_messenger.h"
+#include "comm/messaging/loopback_messenger.h"
 
 #include "tests/comm/conformance/messenger_suite.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/transport/messenger.h"
+#include "comm/messaging/messenger.h"
 
 namespace agspeed::comm {
 

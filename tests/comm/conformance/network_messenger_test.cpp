@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/transport/network_messenger.h"
+#include "comm/network/network_messenger.h"
 
 #include "tests/comm/conformance/messenger_suite.h"
-#include "tests/comm/transport/network_group.h"
+#include "tests/comm/network/network_group.h"
 
 namespace agspeed::comm {
 namespace {

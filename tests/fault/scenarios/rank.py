@@ -27,7 +27,7 @@ from torch import distributed
 import agspeed.distributed  # makes the backend known
 from agspeed.errors import AgspeedError
 from agspeed.netbed import Host
-from agspeed.runtime import native
+from agspeed import native
 
 __all__ = ["SIZES", "load_once", "run"]
 

@@ -27,7 +27,7 @@ Address = tuple[str, int]
 _LISTENING = "0A"  # in /proc/net/tcp
 _SAY_AFTER_S = 0.002
 _NAP_S = 0.002
-# A request as in comm/transport/secure/handshake.h: magic, version, protection, epoch, both ranks, nonce and proof.
+# A request as in comm/wire/handshake.h: magic, version, protection, epoch, both ranks, nonce and proof.
 _REQUEST = struct.Struct("<IHHIII64s")
 _MAGIC = 0x48534741
 _VERSION = 2

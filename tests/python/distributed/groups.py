@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
 import agspeed.distributed as agspeed_distributed
-from agspeed.runtime import native
+from agspeed import native
 
 
 def detailed() -> None:

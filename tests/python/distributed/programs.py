@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from agspeed.runtime import native
+from agspeed import native
 
 REDUCIBLE = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32,
              torch.int64]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from agspeed.runtime import native
+from agspeed import native
 from tests.python.distributed import programs
 from tests.python.distributed.ranks import Ranks
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from agspeed.runtime import native
+from agspeed import native
 from tests.python.distributed import delayed_device, device_programs, programs
 from tests.python.distributed.ranks import Ranks
 from tests.python.distributed.test_backend import assert_same

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agspeed.runtime import native
+from agspeed import native
 from tests.python.distributed import groups
 from tests.python.distributed.ranks import Ranks
 

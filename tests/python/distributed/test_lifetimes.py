@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agspeed.runtime import native
+from agspeed import native
 from tests.python.distributed import lifetimes
 from tests.python.distributed.ranks import Ranks
 

@@ -11,7 +11,7 @@ import pytest
 
 from agspeed.distributed import metrics, trace
 from agspeed.errors import UserError
-from agspeed.runtime import native
+from agspeed import native
 from tests.python.distributed import tools
 from tests.python.distributed.ranks import Ranks
 

@@ -20,8 +20,8 @@ from torch import nn
 import agspeed
 from agspeed.backends import CompileOptions, candidate
 from agspeed.frontend.target import session_of
-from agspeed.tuning.child import Child, Job
-from agspeed.tuning.job import write_region
+from agspeed.tuning.child.process import Child, Job
+from agspeed.tuning.child.job import write_region
 from tests.python.frontend.differential import as_loss, compare, state
 from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
 from tests.python.frontend.test_models_and_inputs import Linear, data, loop
@@ -257,7 +257,7 @@ _KILLED_WHILE_CHILD_IS_SUSPENDED = """
 import os, select, signal, sys
 from pathlib import Path
 from agspeed.backends import CompileOptions
-from agspeed.tuning.child import Child, Job
+from agspeed.tuning.child.process import Child, Job
 
 child = Child()
 child.submit(Job("plug-in-hangs", Path(sys.argv[1]), CompileOptions(num_threads=1)))
@@ -311,7 +311,7 @@ def test_candidate_that_breaks_on_a_late_graph_is_out_for_that_graph_only(
     name: str, plug_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "hangs" in name:
-        monkeypatch.setattr("agspeed.tuning.late._MAX_WAIT_S", 10.0)
+        monkeypatch.setattr("agspeed.tuning.deferred_regions._MAX_WAIT_S", 10.0)
     model = agspeed.optimize(mlp(), mode="deterministic", backends=[name], dynamic=False)
     trained = _train_with_late_shape(model)
     assert all(torch.equal(a, b) for a, b in zip(trained, _train_with_late_shape(mlp()), strict=True))

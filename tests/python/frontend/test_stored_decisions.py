@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agspeed.runtime import native
+from agspeed import native
 
 _SCRIPT = """
 import json, sys, time, torch

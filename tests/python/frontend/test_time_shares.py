@@ -12,7 +12,7 @@ import torch
 
 import agspeed
 from agspeed.frontend.history import History
-from agspeed.frontend.record import time_shares
+from agspeed.frontend.session_report import time_shares
 from agspeed.frontend.steps import StepClock, StepTimes
 
 

@@ -22,12 +22,12 @@ from torch.utils._pytree import tree_leaves
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.errors import UnsupportedError
-from agspeed.tuning.gate_compare import compare, compare_exactly
-from agspeed.tuning.gate_facts import facts_problem, gradient_problem
-from agspeed.tuning.gate_inputs import InputCopies
-from agspeed.tuning.gate_modes import Promoted
-from agspeed.tuning.gate_noise import Noisy
-from agspeed.tuning.gate_run import Run, Tangents, execute, promoted
+from agspeed.tuning.gate.compare import compare, compare_exactly
+from agspeed.tuning.gate.facts import facts_problem, gradient_problem
+from agspeed.tuning.gate.inputs import InputCopies
+from agspeed.tuning.gate.modes import Promoted
+from agspeed.tuning.gate.noise import Noisy
+from agspeed.tuning.gate.run import Run, Tangents, execute, promoted
 from tests.python.fuzz.programs import BATCH, Program, Ref, to_graph
 
 Runner = Callable[..., Sequence[Any]]

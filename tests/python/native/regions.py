@@ -13,7 +13,8 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._functorch.partitioners import default_partition
 
-from agspeed.runtime import graph_spec, native
+from agspeed import native
+from agspeed.graph_spec.export import export
 
 Function = Callable[..., Any]
 
@@ -90,7 +91,7 @@ def make_region(
     if code == "python":
         directions = tuple(map(make_boxed_func, (traced.graphs["forward"], traced.graphs["backward"])))
         return module.Region(directions, signature | changes)
-    specs = {name: graph_spec.export(graph, lift_constants=False).to_json() for name, graph in traced.graphs.items()}
+    specs = {name: export(graph, lift_constants=False).to_json() for name, graph in traced.graphs.items()}
     return module.Region(module.compile(specs, {}), signature | changes)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agspeed.runtime import native
+from agspeed import native
 
 _native: Any = native.load()
 

@@ -15,7 +15,7 @@ from torch._inductor import compile_fx, config
 
 from agspeed.backends.base import CompileOptions
 from agspeed.backends.inductor import Inductor
-from agspeed.runtime import graph_spec_read
+from agspeed.graph_spec.read import cacheable_copy, compiling, example_inputs
 
 CASES = [
     ("nothing is drawn", lambda x: x.flatten(1), True),
@@ -36,9 +36,9 @@ def test_layout_follows_what_random_numbers_are_drawn_for(
         return make_boxed_func(graph)
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        copy = graph_spec_read.cacheable_copy(gm)
-        with graph_spec_read.compiling(copy):
-            Inductor().compile(copy, graph_spec_read.example_inputs(copy), CompileOptions(num_threads=1))
+        copy = cacheable_copy(gm)
+        with compiling(copy):
+            Inductor().compile(copy, example_inputs(copy), CompileOptions(num_threads=1))
         return gm.forward
 
     monkeypatch.setattr(compile_fx, "compile_fx_inner", note)

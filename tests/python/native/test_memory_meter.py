@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from agspeed.runtime import native
+from agspeed import native
 
 _native: Any = native.load()
 MEGABYTE = 1 << 20

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from agspeed.errors import UserError
-from agspeed.runtime import graph_spec, native
+from agspeed import native
+from agspeed.graph_spec.export import export
 from tests.python.native.regions import trace
 
 
@@ -64,7 +65,7 @@ def test_compile_run_and_stats() -> None:
     graph = trace(lambda x: (torch.relu(x) + 1,), [x]).graphs["forward"]
     module = native.load()
     assert module is not None
-    executable = module.compile({"forward": graph_spec.export(graph, lift_constants=False).to_json()}, {})
+    executable = module.compile({"forward": export(graph, lift_constants=False).to_json()}, {})
     torch.testing.assert_close(executable.run("forward", [x]), [torch.relu(x) + 1])
     stats = executable.stats()
     assert stats["compiled_operators"] == 2 and stats["kernels"] == 1 and stats["native_share"] == 1.0

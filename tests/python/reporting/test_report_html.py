@@ -12,7 +12,7 @@ import re
 import pytest
 
 from agspeed.reporting import model
-from agspeed.reporting.html import render
+from agspeed.reporting.html.page import render
 from tests.python.reporting import report_sample
 
 CHARTS = ("Step time over the run", "Candidates", "Errors against fp64", "Where time goes", "Memory", "Break-even")

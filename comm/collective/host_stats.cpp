@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/host_stats.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+#include <utility>
+
+#include "comm/plan/local_groups.h"
+#include "comm/plan/plan.h"
+#include "comm/plan/shares.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// Shorter ones tell little of rates.
+constexpr size_t kLargeBytes = size_t{4} << 20;
+/// After so many comparisons the intervals between them double up to so many bytes: hosts change seldom.
+constexpr int kNumSoon = 8;
+constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
+
+/// Of the way of a message, what its sender and receiver take.
+constexpr double kSecondsInRanks = 15e-6;
+
+bool dependsOnHosts(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
+         collective == Collective::kReduceScatter;
+}
+
+}  // namespace
+
+bool HostComparison::isDueBefore(const CollectiveCall& call) {
+  const size_t numBytes = agreedBytes(call);
+  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kShortOnHosts) return false;
+  if (std::exchange(isFirst_, false)) return true;
+  if (numBytes >= kLargeBytes) numBytes_ += numBytes;
+  if (numBytes_ < nextAt_) return false;
+  nextAt_ = numBytes_ + interval_;
+  if (++numDue_ > kNumSoon) interval_ = std::min(2 * interval_, kLongestInterval);
+  return true;
+}
+
+CollectiveCall HostComparison::gather(int rank) {
+  CollectiveCall call;
+  call.collective = Collective::kAllGather;
+  call.output = splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
+  call.input = {call.output[static_cast<size_t>(rank)]};
+  call.isContiguous = true;
+  return call;
+}
+
+std::vector<uint32_t> HostComparison::shares() {
+  std::vector<double> latest;
+  for (const Told& told : gathered_) latest.push_back(told.bytesPerSecond);
+  if (*std::min_element(latest.begin(), latest.end()) > 0) compared_.push_back(std::move(latest));
+  if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
+  if (compared_.size() < kNumComparisons) return {};
+  std::vector<double> rates(gathered_.size(), 0);  // as shares of the highest, by the comparison that says most
+  for (const std::vector<double>& told : compared_) {
+    const double most = *std::max_element(told.begin(), told.end());
+    for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], told[rank] / most);
+  }
+  return sharesFor(rates);
+}
+
+int HostComparison::blockRanks() const {
+  std::vector<uint32_t> hosts;
+  for (const Told& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
+  return blockRanksOf(hosts);
+}
+
+std::optional<NetworkMeasurement> HostComparison::network() const {
+  if (compared_.size() < kNumComparisons) return std::nullopt;
+  NetworkMeasurement network;
+  network.bytesPerSecond = 0;
+  for (const std::vector<double>& told : compared_) {
+    network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(told.begin(), told.end()));
+  }
+  double farthest = 0;
+  for (const Told& told : gathered_) {
+    if (told.roundTripSeconds <= 0) return std::nullopt;
+    farthest = std::max(farthest, told.roundTripSeconds);
+  }
+  network.latencySeconds = farthest / 2 + kSecondsInRanks;
+  return network;
+}
+
+std::string HostComparison::describeRates() const {
+  std::string text;
+  for (const Told& told : gathered_) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%.1f", told.bytesPerSecond * 1e-6);
+    text += (text.empty() ? "" : ", ") + std::string(number);
+  }
+  return text + " MB/s";
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostComparison: when the ranks of a group tell each other about their hosts, and what follows from it.
+//
+// Which ranks share a host: longer collectives then reduce and gather there first (comm/schedule/hierarchical.cpp).
+// Told before the first that would.
+//
+// How fast each can send: an all-reduce cut into equal pieces waits for its slowest host, which has to send 2 (p - 1) /
+// p of the buffer like all others; whoever owns a smaller piece sends less (comm/plan/shares.h). Told every now and
+// then. A rank's rate is the sum of what its rails carry in the better of the times in which several of their
+// connections have something to carry: in an all-reduce that waits for a slow host all ranks send as much per second,
+// but the slow host's rails are busy all the time, the others' are quick and rest. That is a rough measure, and unequal
+// pieces cost equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
+//
+// How far they are from each other: short all-reduces take another algorithm where messages take long and bytes do not,
+// or the other way round (comm/plan/cost_model.h). As many comparisons have to be behind.
+//
+// Ranks compare before the same operation; what follows depends on what was gathered alone and is the same everywhere.
+//
+// Threading: on the engine's driver.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/collective/call.h"
+#include "comm/plan/cost_model.h"
+
+namespace agspeed::comm {
+
+class HostComparison {
+ public:
+  /// Comparisons of rates that have to agree.
+  static constexpr size_t kNumComparisons = 3;
+
+  explicit HostComparison(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
+
+  /// Counts the call. Returns: whether the ranks compare before it.
+  bool isDueBefore(const CollectiveCall& call);
+  /// The comparison: a gathering into this object, one at a time.
+  CollectiveCall gather(int rank);
+  /// What this rank tells in the comparison that starts now; `host` as in comm/plan/local_groups.h.
+  void contribute(int rank, double bytesPerSecond, double roundTripSeconds, uint32_t host) {
+    gathered_[static_cast<size_t>(rank)] = {bytesPerSecond, roundTripSeconds, host};
+  }
+  /// The comparison has ended: takes it in. Returns: the ranks' shares; empty: equal pieces.
+  std::vector<uint32_t> shares();
+  /// The same for ScheduleRequest::blockRanks.
+  int blockRanks() const;
+  /// What the slowest rank and the farthest two make of the network, or nothing before as many comparisons.
+  std::optional<NetworkMeasurement> network() const;
+  /// For the log: the rates that were gathered last, "25.0, 12.5, 24.8 MB/s".
+  std::string describeRates() const;
+
+ private:
+  struct Told {
+    double bytesPerSecond = 0;    ///< 0: not known
+    double roundTripSeconds = 0;  ///< the same
+    uint64_t host = 0;
+  };
+
+  std::vector<Told> gathered_;                 ///< by rank
+  std::vector<std::vector<double>> compared_;  ///< the rates of those that knew all, the latest last
+  bool isFirst_ = true;
+  int numDue_ = 0;
+  uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/io/fd_limit.h"
+
+#include <sys/epoll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// Of connections with a peer: over each rail one per direction; sockets, bell and process through shared memory.
+constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
+/// The limit is to be so many times what connections take: others of the process need descriptors, too.
+constexpr size_t kReserve = 2;
+
+std::mutex roomMutex;
+size_t numWantedByAll = 0;  ///< under roomMutex
+
+rlimit descriptorLimit() {
+  rlimit limit = {};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  return limit;
+}
+
+}  // namespace
+
+int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers) {
+  const size_t numPerFlow = kPerRail * std::max<size_t>(numInterfaces * numPeers, 1);
+  return static_cast<int64_t>(std::max<size_t>(numDescriptors / kReserve / numPerFlow, 1));
+}
+
+size_t mostDescriptors() { return descriptorLimit().rlim_max; }
+
+DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
+    : numWanted_(kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer)) {
+  std::lock_guard lock(roomMutex);
+  numWantedByAll += numWanted_;
+  rlimit limit = descriptorLimit();
+  if (numWantedByAll <= limit.rlim_cur) return;
+  limit.rlim_cur = std::min<rlim_t>(numWantedByAll, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  AG_LOG(kInfo, "the limit of descriptors cannot be raised to " + std::to_string(limit.rlim_cur) + ": " +
+                    std::strerror(errno));
+}
+
+DescriptorRoom::~DescriptorRoom() {
+  std::lock_guard lock(roomMutex);
+  numWantedByAll -= numWanted_;
+}
+
+Listening::Listening(Poller& poller, int descriptor, Poller::Handler& handler)
+    : poller_(poller), descriptor_(descriptor), handler_(handler), pollId_(poller.add(descriptor, EPOLLIN, handler)) {}
+
+Listening::~Listening() {
+  if (!isPaused_) poller_.remove(pollId_, descriptor_);
+}
+
+void Listening::failed(int error) {
+  constexpr std::array kShortages = {EMFILE, ENFILE, ENOBUFS, ENOMEM};
+  if (std::find(kShortages.begin(), kShortages.end(), error) == kShortages.end()) return;
+  isPaused_ = true;
+  poller_.remove(pollId_, descriptor_);
+  if (std::exchange(isWarned_, true)) return;
+  AG_LOG(kWarn, std::string("peers wait to be connected: ") + std::strerror(error) +
+                    "; raise the limit of descriptors (ulimit -n) or close some");
+}
+
+void Listening::resume() {
+  if (!std::exchange(isPaused_, false)) return;
+  pollId_ = poller_.add(descriptor_, EPOLLIN, handler_);
+}
+
+}  // namespace agspeed::comm

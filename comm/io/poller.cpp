@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/io/poller.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace agspeed::comm {
+namespace {
+
+constexpr uint64_t kWakeUp = UINT64_MAX;
+constexpr int kMaxEvents = 64;
+/// While nothing waits for memory to change, descriptors get their turn this often.
+constexpr uint32_t kLooksPerTurn = 16;
+/// Where memory lately changed within kQuick of falling asleep, others are let run for kPatience first: a sleep costs
+/// the one who sleeps and the one who wakes it more.
+constexpr std::chrono::microseconds kPatience{60}, kQuick{1000};
+/// Where they kept the processor for so long they compute, and a sleeper would get it sooner: it sleeps for a while,
+/// longer each time and shorter again with each short turn, so that one in forty being long is too much.
+constexpr std::chrono::microseconds kLongTurn{500};
+constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
+constexpr int kShortTurnsPerLong = 64;
+/// Less is not worth a system call.
+constexpr std::chrono::microseconds kLeastRest{100};
+
+uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
+
+timespec toTimespec(Clock::duration duration) {
+  const auto nanoseconds = std::max<int64_t>(0, std::chrono::nanoseconds(duration).count());
+  return {static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+}
+
+/// epoll_wait with a timeout finer than a millisecond where the kernel has it.
+int waitFor(int epoll, epoll_event* events, Clock::duration timeout) {
+  const timespec limit = toTimespec(timeout);
+  const int count = epoll_pwait2(epoll, events, kMaxEvents, &limit, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;
+  return epoll_wait(epoll, events, kMaxEvents,
+                    static_cast<int>(limit.tv_sec * 1'000 + (limit.tv_nsec + 999'999) / 1'000'000));
+}
+
+}  // namespace
+
+Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeUp_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeUp;
+  AG_CHECK(epoll_ >= 0 && wakeUp_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeUp_, &event) == 0,
+           std::string("cannot poll: ") + std::strerror(errno));
+}
+
+Poller::~Poller() {
+  close(wakeUp_);
+  close(epoll_);
+}
+
+Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
+  if (freeSlots_.empty()) {
+    freeSlots_.push_back(static_cast<Id>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const Id id = freeSlots_.back();
+  freeSlots_.pop_back();
+  slots_[id].handler = &handler;
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = keyOf(id, slots_[id].generation);
+  AG_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0,
+           std::string("cannot poll: ") + std::strerror(errno));
+  return id;
+}
+
+void Poller::remove(Id id, int descriptor) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  slots_[id].handler = nullptr;
+  ++slots_[id].generation;  // an event of it that was already fetched finds no handler
+  freeSlots_.push_back(id);
+}
+
+bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
+  const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(restUntil);
+  if (memory_ == nullptr) return waitForDescriptors(until);
+  if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
+  if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});
+  const Clock::time_point since = Clock::now();
+  memory_->fallAsleep();
+  const bool hasChangedAtOnce = memory_->look();
+  const bool isWoken = waitForDescriptors(hasChangedAtOnce ? Clock::time_point() : until);
+  if (memory_ != nullptr) {
+    const Clock::time_point now = Clock::now();
+    memory_->awake();
+    const bool hasChanged = memory_->look();
+    isAnswerQuick_ = (hasChangedAtOnce || (hasChanged && now - since < kQuick)) && now >= crowdedUntil_;
+  }
+  return isWoken;
+}
+
+bool Poller::letOthersRun(Clock::time_point until) {
+  const Clock::time_point since = Clock::now();
+  Clock::time_point now = since;
+  bool hasChanged = false;
+  for (until = std::min(until, since + kPatience); !hasChanged && !isWakeDue_ && now < until;) {
+    sched_yield();
+    now = Clock::now();
+    hasChanged = memory_->look();
+  }
+  if (now - since > kLongTurn) {
+    isAnswerQuick_ = false;
+    crowdedFor_ = std::clamp(2 * crowdedFor_, kLeastCrowded, kMostCrowded);
+    crowdedUntil_ = now + crowdedFor_;
+  } else {
+    crowdedFor_ -= crowdedFor_ / kShortTurnsPerLong;
+  }
+  return hasChanged;
+}
+
+bool Poller::rest(Clock::time_point until) const {
+  const Clock::duration left = until - Clock::now();
+  if (left < kLeastRest) return false;
+  const timespec limit = toTimespec(left);
+  pollfd woken = {wakeUp_, POLLIN, 0};
+  ppoll(&woken, 1, &limit, nullptr);
+  return true;
+}
+
+bool Poller::waitForDescriptors(Clock::time_point until) {
+  std::array<epoll_event, kMaxEvents> events;
+  const bool isInThePast = until == Clock::time_point();
+  const int count = waitFor(epoll_, events.data(), isInThePast ? Clock::duration::zero() : until - Clock::now());
+  isMoreReady_ = count == kMaxEvents;
+  bool isWoken = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t key = events[static_cast<size_t>(i)].data.u64;
+    if (key == kWakeUp) {
+      uint64_t value = 0;
+      isWoken = read(wakeUp_, &value, sizeof(value)) > 0 || isWoken;
+      isWakeDue_ = false;
+      continue;
+    }
+    const Slot slot = slots_[key & UINT32_MAX];
+    if (slot.handler != nullptr && slot.generation == key >> 32) {
+      slot.handler->ready(events[static_cast<size_t>(i)].events);
+    }
+  }
+  return isWoken;
+}
+
+void Poller::wake() {
+  isWakeDue_ = true;
+  const uint64_t one = 1;
+  // A full counter means that a wake is already on its way.
+  [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));
+}
+
+}  // namespace agspeed::comm

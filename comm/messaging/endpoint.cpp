@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/messaging/endpoint.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/base/log.h"
+
+namespace agspeed::comm::framed {
+namespace {
+
+/// So many names of messages that have not begun a job may have, and more would take too much memory.
+constexpr size_t kMostKeptNames = size_t{1} << 20;
+
+std::string inMilliseconds(Clock::duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) + " ms";
+}
+
+}  // namespace
+
+void Conversation::send(Transfer& transfer) {
+  if (!failure_) return pair_.completions.add(transfer, failure_);
+  sends_.start(transfer);
+  pump();
+}
+
+void Conversation::receive(Transfer& transfer) {
+  // What arrived whole before the peer was lost is still there.
+  if (!failure_ && !receives_.isKnown(transfer.id)) return pair_.completions.add(transfer, failure_);
+  receives_.start(transfer);
+  pump();
+}
+
+void Conversation::cancel(Transfer& transfer) {
+  if (!receives_.cancel(transfer)) (void)sends_.cancel(transfer);
+}
+
+void Conversation::forget(uint32_t communicator) {
+  receives_.forget(communicator);
+  sends_.forget(communicator);
+  pump();
+}
+
+void Conversation::pump() {
+  if (failure_) sends_.pump();
+}
+
+std::span<std::byte> Conversation::place(const FrameHeader& header) {
+  pulse_.heard();
+  return failure_ ? receives_.place(header) : std::span<std::byte>();
+}
+
+void Conversation::acknowledged(uint64_t token) {
+  pulse_.heard();
+  if (failure_) sends_.acknowledged(token);
+}
+
+void Conversation::arrived(const FrameHeader& header) {
+  pulse_.heard();
+  if (!failure_) {
+    // It may have been stopped for long and not know.
+    if (header.kind == FrameKind::kPing && pair_.transport.canSend(pair_.peer)) {
+      OutgoingFrame frame;
+      frame.header.kind = FrameKind::kGone;
+      pair_.transport.send(pair_.peer, frame);
+    }
+    return;
+  }
+  credits_.returned(header.consumed);
+  switch (header.kind) {
+    case FrameKind::kData:
+    case FrameKind::kEager: receives_.arrived(header); break;
+    case FrameKind::kAnnounce: receives_.announced(header); break;
+    case FrameKind::kReady: sends_.asked(header.id, header.total); break;
+    case FrameKind::kPing: sends_.say(FrameKind::kPong); break;
+    case FrameKind::kGone: return lose("it has given this rank up, which was silent for too long");
+    case FrameKind::kCredit:
+    case FrameKind::kPong:
+    case FrameKind::kVoid:
+    case FrameKind::kAck:
+    case FrameKind::kCarrier: break;
+  }
+  if (!receives_.violation().empty()) return lose(receives_.violation());
+  if (receives_.numKept() + sends_.numKept() > kMostKeptNames) {
+    return lose("the two have named more than " + std::to_string(kMostKeptNames) +
+                " messages that nobody has started, as no intact job does");
+  }
+  pump();
+}
+
+void Conversation::lost(const Status& status) {
+  failure_ = status;
+  receives_.fail(status);
+  sends_.fail(status);
+}
+
+void Conversation::lose(const std::string& why) {
+  lost(unavailable("rank " + std::to_string(pair_.peer) + " is lost to rank " + std::to_string(pair_.self) + ": " +
+                   why));
+}
+
+bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
+  if (!failure_) return false;
+  const Transfer* awaited = receives_.awaited();
+  if (awaited == nullptr) awaited = sends_.awaited();
+  const std::string route = awaited != nullptr ? pair_.transport.route(pair_.peer) : "";
+  const std::string self = "rank " + std::to_string(pair_.self), peer = "rank " + std::to_string(pair_.peer);
+  const Clock::duration silence = pulse_.silence();
+  switch (pulse_.look(now, !route.empty(), timeout)) {
+    case Pulse::Verdict::kFine: break;
+    case Pulse::Verdict::kAsk:
+      sends_.say(FrameKind::kPing);
+      pump();
+      break;
+    case Pulse::Verdict::kWarn:
+      AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
+                        inMilliseconds(pulse_.silence()) + ", and " + awaited->purpose() +
+                        " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
+                        "given up after " +
+                        inMilliseconds(timeout));
+      break;
+    case Pulse::Verdict::kAnswered:
+      AG_LOG(kWarn, self + ": " + peer + " answers again after " + inMilliseconds(silence));
+      break;
+    case Pulse::Verdict::kLost:
+      lose("its process has not answered over " + route + " for " + inMilliseconds(pulse_.silence()) +
+           ", it is stopped or hangs");
+      break;
+  }
+  return awaited != nullptr;
+}
+
+void Conversation::forgetCallers() {
+  receives_.forgetCallers();
+  sends_.forgetCallers();
+}
+
+}  // namespace agspeed::comm::framed

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pair: this rank and a peer, and what messages between them need of the messenger. Everything in it outlives those who
+// hold it.
+#pragma once
+
+#include <string>
+#include <unordered_set>
+
+#include "comm/messaging/completion_queue.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::framed {
+
+using Communicators = std::unordered_set<uint32_t>;
+
+struct Pair {
+  int self;
+  int peer;
+  Transport& transport;
+  Completions& completions;
+  const Communicators& forgotten;  ///< of them nothing is received or sent any more
+};
+
+inline std::string nameOf(const MessageId& id) {
+  return "(communicator " + std::to_string(id.communicator) + ", sequence " + std::to_string(id.sequence) + ", step " +
+         std::to_string(id.step) + ")";
+}
+
+/// Sender and receiver differ about a message's length.
+inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t sent, const MessageId& id) {
+  return invalidArgument("rank " + std::to_string(receiver) + " expected " + std::to_string(expected) +
+                         " bytes from rank " + std::to_string(sender) + ", which sent " + std::to_string(sent) + " " +
+                         nameOf(id));
+}
+
+}  // namespace agspeed::comm::framed

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pulse: whether a peer that transfers wait for still drives its messenger. Its kernel says nothing about that: it goes
+// on answering for a process that is stopped or hangs. A process that computes answers, because its engine drives in
+// the background.
+//
+// Looked at now and then while somebody waits for the peer; nothing is to be sent or looked at while nobody does. Time
+// in which this process did not look (it was stopped itself) does not count. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "comm/messaging/messenger.h"
+
+namespace agspeed::comm {
+
+class Pulse {
+ public:
+  /// How often to look.
+  static constexpr std::chrono::milliseconds kInterval{100};
+
+  enum class Verdict {
+    kFine,
+    kAsk,       ///< silent for a while: ask for an answer
+    kWarn,      ///< it has not answered
+    kAnswered,  ///< it has, after a warning
+    kLost,      ///< silent for longer than the timeout
+  };
+
+  /// Anything came from the peer's process.
+  void heard() { hasHeard_ = true; }
+  Clock::duration silence() const { return silence_; }
+
+  /// `isAwaited`: somebody waits for the peer, and it is connected.
+  Verdict look(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
+    const Clock::duration elapsed = std::min<Clock::duration>(now - lookedAt_, 2 * kInterval);
+    const bool wasAwaited = std::exchange(isAwaited_, isAwaited);
+    lookedAt_ = now;
+    const bool hasHeard = std::exchange(hasHeard_, false);
+    if (hasHeard || !isAwaited) {
+      isAsked_ = false;
+      silence_ = {};
+      return std::exchange(isWarned_, false) && hasHeard ? Verdict::kAnswered : Verdict::kFine;
+    }
+    if (wasAwaited) silence_ += elapsed;
+    if (isWarned_ && silence_ >= timeout) return Verdict::kLost;
+    if (!isAsked_ && silence_ >= kAskAfter) {
+      isAsked_ = true;
+      return Verdict::kAsk;
+    }
+    if (!isWarned_ && silence_ >= kWarnAfter) {
+      isWarned_ = true;
+      return Verdict::kWarn;
+    }
+    return Verdict::kFine;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kAskAfter{200};
+  static constexpr std::chrono::milliseconds kWarnAfter{500};
+
+  Clock::time_point lookedAt_{};
+  Clock::duration silence_{};
+  bool hasHeard_ = false;
+  bool isAwaited_ = false;
+  bool isAsked_ = false;
+  bool isWarned_ = false;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/messaging/receive_queue.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace agspeed::comm::framed {
+
+void Receives::start(Transfer& transfer) {
+  const auto [entry, isNew] = incoming_.try_emplace(transfer.id);
+  const bool isOpen = isNew ? expect(transfer, entry->second) : join(transfer, entry->second);
+  if (!isOpen) incoming_.erase(entry);
+}
+
+bool Receives::expect(Transfer& transfer, Incoming& message) {
+  message.transfer = &transfer;
+  message.total = transfer.bytes.size();
+  const auto announced = announced_.find(transfer.id);
+  if (announced == announced_.end()) {
+    if (!mayBeUnasked(message.total)) ask(transfer.id, message);
+    return true;
+  }
+  const uint64_t length = announced->second;
+  announced_.erase(announced);
+  ask(transfer.id, message);
+  if (length != message.total) failLength(transfer, length);
+  return length == message.total;
+}
+
+bool Receives::join(Transfer& transfer, Incoming& message) {
+  if (message.total == transfer.bytes.size()) {
+    message.transfer = &transfer;
+    if (message.isWhole()) finish(message, FrameKind::kEager);
+    return !message.isWhole();
+  }
+  failLength(transfer, message.total);
+  abandon(message);
+  if (message.isWhole()) {
+    consume(message.total);
+  } else {
+    discarded_[transfer.id] = {.left = message.total - message.numReceived};
+  }
+  return false;
+}
+
+void Receives::ask(const MessageId& id, Incoming& message) {
+  if (!std::exchange(message.isAsked, true)) sends_.say(FrameKind::kReady, id, message.total);
+}
+
+void Receives::failLength(Transfer& transfer, uint64_t sent) {
+  pair_.completions.add(transfer, wrongLength(pair_.self, transfer.bytes.size(), pair_.peer, sent, transfer.id));
+}
+
+void Receives::refuse(ById<Incoming>::iterator found, uint64_t sent) {
+  failLength(*found->second.transfer, sent);
+  abandon(found->second);
+  incoming_.erase(found);
+}
+
+void Receives::abandon(const Incoming& message) {
+  const ByteView target =
+      message.buffer != nullptr ? ByteView(message.buffer.get(), message.total) : ByteView(message.transfer->bytes);
+  pair_.transport.abandon(pair_.peer, target);
+}
+
+void Receives::consume(uint64_t total) {
+  if (credits_.consume(total)) sends_.say(FrameKind::kCredit);
+}
+
+void Receives::finish(const Incoming& message, FrameKind kind) {
+  if (message.buffer != nullptr) {
+    std::copy_n(message.buffer.get(), message.total, message.transfer->bytes.begin());
+  }
+  if (kind == FrameKind::kEager) consume(message.total);
+  pair_.completions.add(*message.transfer, {});
+}
+
+std::span<std::byte> Receives::place(const FrameHeader& header) {
+  auto found = incoming_.find(header.id);
+  if (found == incoming_.end()) {
+    if (!keep(header)) return {};
+    found = incoming_.try_emplace(header.id).first;
+    found->second.total = header.total;
+    auto buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
+    found->second.buffer = {buffer.release(), {&credits_, header.total}};
+  }
+  const Incoming& message = found->second;
+  if (message.total != header.total || !message.mayTake(header)) return {};
+  std::byte* const whole = message.buffer != nullptr ? message.buffer.get() : message.transfer->bytes.data();
+  return std::span(whole, message.total).subspan(header.offset, header.length);
+}
+
+bool Receives::keep(const FrameHeader& header) {
+  if (header.kind != FrameKind::kEager || !mayBeUnasked(header.total)) return false;
+  if (pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
+  if (discarded_.contains(header.id)) return false;
+  const bool isWithinWindow = credits_.keep(header.total);
+  if (!isWithinWindow) {
+    violation_ = "it sent more than " + std::to_string(Credits::kMostKeptBytes >> 20) +
+                 " MiB that nobody has asked for, as no intact rank does";
+  }
+  return isWithinWindow;
+}
+
+void Receives::arrived(const FrameHeader& header) {
+  if (header.length == 0) (void)place(header);  // an empty message has no payload to place
+  const auto found = incoming_.find(header.id);
+  if (found == incoming_.end()) return discard(header);
+  Incoming& message = found->second;
+  if (message.total != header.total) {
+    if (message.transfer == nullptr) return;  // a name used twice
+    refuse(found, header.total);
+    if (header.kind == FrameKind::kEager) {
+      discarded_[header.id] = {};
+      discard(header);
+    }
+    return;
+  }
+  if (!message.mayTake(header)) {
+    violation_ = "it sent more than the " + std::to_string(message.total) + " bytes of a message " + nameOf(header.id) +
+                 ", as no intact rank does";
+    return;
+  }
+  message.numReceived += header.length;
+  if (!message.isWhole()) return;
+  abandon(message);  // frames that overlap others may still be coming
+  if (message.transfer == nullptr) return;
+  finish(message, header.kind);
+  incoming_.erase(found);
+}
+
+void Receives::discard(const FrameHeader& header) {
+  const auto found = discarded_.find(header.id);
+  if (found == discarded_.end()) return;
+  Discarded& message = found->second;
+  if (header.kind == FrameKind::kEager && !std::exchange(message.isConsumed, true)) consume(header.total);
+  message.left = std::min(message.left, header.total);
+  message.left -= std::min<uint64_t>(message.left, header.length);
+  if (message.left == 0) discarded_.erase(found);
+}
+
+void Receives::announced(const FrameHeader& header) {
+  const auto found = incoming_.find(header.id);
+  if (found != incoming_.end()) {
+    ask(header.id, found->second);
+    if (found->second.total == header.total || found->second.transfer == nullptr) return;
+    refuse(found, header.total);
+  } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
+    // Asked for all the same, so that its sender is done with it.
+    sends_.say(FrameKind::kReady, header.id, header.total);
+    discarded->second.left = std::max<uint64_t>(header.total, 1);
+  } else if (pair_.forgotten.contains(header.id.communicator)) {
+    sends_.say(FrameKind::kReady, header.id, header.total);
+  } else {
+    announced_[header.id] = header.total;
+  }
+}
+
+bool Receives::cancel(Transfer& transfer) {
+  const auto found = incoming_.find(transfer.id);
+  if (found == incoming_.end() || found->second.transfer != &transfer) return false;
+  const Incoming& message = found->second;
+  abandon(message);
+  discarded_[transfer.id] = {.left = message.numReceived > 0 ? message.total - message.numReceived : kAllBytes};
+  incoming_.erase(found);
+  return true;
+}
+
+void Receives::forget(uint32_t communicator) {
+  std::erase_if(announced_, [&](const auto& entry) {
+    if (entry.first.communicator != communicator) return false;
+    sends_.say(FrameKind::kReady, entry.first, entry.second);  // as when it is discarded
+    return true;
+  });
+  // What has not begun to come is known by its communicator from now on.
+  std::erase_if(discarded_, [&](const auto& entry) {
+    return entry.first.communicator == communicator && entry.second.left == kAllBytes;
+  });
+  std::erase_if(incoming_, [&](const auto& entry) {
+    const auto& [id, message] = entry;
+    if (id.communicator != communicator || message.transfer != nullptr) return false;
+    if (message.isWhole()) {
+      consume(message.total);
+    } else {
+      abandon(message);
+      discarded_[id] = {.left = message.total - message.numReceived};
+    }
+    return true;
+  });
+}
+
+bool Receives::isOffered(const MessageId& id) const {
+  const auto message = incoming_.find(id);
+  const bool isArriving = message != incoming_.end() && message->second.transfer == nullptr;
+  return isArriving || announced_.contains(id);
+}
+
+const Transfer* Receives::awaited() const {
+  for (const auto& [id, message] : incoming_) {
+    if (message.transfer != nullptr && !message.transfer->isPatient) return message.transfer;
+  }
+  return nullptr;
+}
+
+void Receives::fail(const Status& status) {
+  const std::string context = "receiving from rank " + std::to_string(pair_.peer) + " failed after ";
+  std::erase_if(incoming_, [&](const auto& entry) {
+    const Incoming& message = entry.second;
+    if (message.transfer == nullptr && message.isWhole()) return false;
+    abandon(message);
+    if (message.transfer == nullptr) return true;
+    const std::string part = std::to_string(message.numReceived) + " of " + std::to_string(message.total) + " bytes";
+    pair_.completions.add(*message.transfer, status.withContext(context + part));
+    return true;
+  });
+  announced_.clear();
+  discarded_.clear();
+}
+
+void Receives::forgetCallers() {
+  std::erase_if(incoming_, [&](const auto& entry) {
+    if (entry.second.transfer == nullptr) return false;
+    abandon(entry.second);
+    return true;
+  });
+}
+
+}  // namespace agspeed::comm::framed

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Receives: matches what comes from one peer with who waits for it, by name.
+//
+//   small and medium messages   placed where their receive wants them; those that nobody waits for yet are kept
+//   large messages              asked for when their receive is started, or when they are announced after that
+//
+// What is cancelled, forgotten or has another length than its receive is thrown away when it comes. Not thread-safe;
+// the pair, the sends (for answers) and the credits outlive it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/messaging/message_map.h"
+#include "comm/messaging/credits.h"
+#include "comm/messaging/endpoint_context.h"
+#include "comm/messaging/send_queue.h"
+
+namespace agspeed::comm::framed {
+
+/// Ends the buffer of a message that came before its receive; it counted as kept.
+struct LetGo {
+  void operator()(std::byte* buffer) const {
+    std::default_delete<std::byte[]>()(buffer);
+    credits->letGo(numBytes);
+  }
+  Credits* credits = nullptr;
+  uint64_t numBytes = 0;
+};
+
+class Receives {
+ public:
+  Receives(const Pair& pair, Sends& sends, Credits& credits) : pair_(pair), sends_(sends), credits_(credits) {}
+
+  void start(Transfer& transfer);
+  /// Whether the transfer was one of these. Its bytes are not written any more.
+  bool cancel(Transfer& transfer);
+
+  /// Where the payload of an arriving frame goes; nothing where it is not wanted.
+  std::span<std::byte> place(const FrameHeader& header);
+  /// A frame of a message has arrived where place() said.
+  void arrived(const FrameHeader& header);
+  /// A message waits at the peer to be asked for.
+  void announced(const FrameHeader& header);
+
+  /// Names of messages that nobody has asked for, or wants any more.
+  size_t numKept() const { return announced_.size() + discarded_.size(); }
+  /// What the peer has done that no intact one does: "it sent ..."; empty: nothing.
+  const std::string& violation() const { return violation_; }
+
+  /// As of Messenger.
+  void forget(uint32_t communicator);
+
+  /// Whether a message that no transfer waits for has begun to arrive, or is announced.
+  bool isOffered(const MessageId& id) const;
+  /// Whether a message of that name is arriving, has arrived or is waited for.
+  bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
+  /// One of the transfers that are in a hurry; null when there is none.
+  const Transfer* awaited() const;
+
+  /// The peer is lost: everything ends but what has arrived whole.
+  void fail(const Status& status);
+  /// Callers' bytes are not written any more; nobody is told.
+  void forgetCallers();
+
+ private:
+  /// A message on its way in, or waited for: it has a buffer or a transfer.
+  struct Incoming {
+    Transfer* transfer = nullptr;                ///< null while nobody waits for it
+    std::unique_ptr<std::byte[], LetGo> buffer;  ///< of a message that came first
+    uint64_t total = 0;
+    uint64_t numReceived = 0;
+    bool isAsked = false;
+
+    bool isWhole() const { return numReceived >= total; }
+    /// Whether a frame brings no more than what is missing.
+    bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
+  };
+  static constexpr uint64_t kAllBytes = UINT64_MAX;
+  /// A message that nobody wants any more and that has not come whole.
+  struct Discarded {
+    uint64_t left = kAllBytes;  ///< bytes to come
+    bool isConsumed = false;    ///< its sender has its credit back, if it needed any
+  };
+
+  // A receive is started before its message comes, or after. Returns: whether the message is still to come.
+  bool expect(Transfer& transfer, Incoming& message);
+  bool join(Transfer& transfer, Incoming& message);
+  /// The message is whole, and its transfer there.
+  void finish(const Incoming& message, FrameKind kind);
+  void ask(const MessageId& id, Incoming& message);
+  /// Returns: whether a message of which nothing is known counts as kept for its receive from now on.
+  bool keep(const FrameHeader& header);
+  void failLength(Transfer& transfer, uint64_t sent);
+  /// A message that is waited for has another length.
+  void refuse(ById<Incoming>::iterator found, uint64_t sent);
+  /// Nobody writes any more to where the message goes.
+  void abandon(const Incoming& message);
+  void consume(uint64_t total);
+  void discard(const FrameHeader& header);
+
+  const Pair& pair_;
+  Sends& sends_;
+  Credits& credits_;
+  ById<Incoming> incoming_;
+  ById<uint64_t> announced_;  ///< lengths that the peer announced before the receive was started
+  ById<Discarded> discarded_;
+  std::string violation_;
+};
+
+}  // namespace agspeed::comm::framed

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/messaging/send_queue.h"
+
+#include <algorithm>
+#include <string>
+
+namespace agspeed::comm::framed {
+namespace {
+
+/// What waits and follows is cut into about this many frames, within the transport's bounds: long ones cost less, and
+/// at the end of an operation short ones let all rails end together.
+constexpr uint64_t kFramesAhead = 4;
+
+}  // namespace
+
+uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
+  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+  const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
+  if (left <= can.segmentBytes) return left;
+  const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
+  const uint64_t most = std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
+  // All of one length: a short rest would cost as much as a long one.
+  const uint64_t numFrames = (left + most - 1) / most;
+  return (left + numFrames - 1) / numFrames;
+}
+
+uint64_t Sends::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
+  if (queue.empty()) return 0;
+  const Transfer* first = queue.front()->transfer;
+  uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
+  for (const Outgoing* message : queue) {
+    waiting += message->bytes.size() - message->numSent;
+    if (waiting >= enough) break;
+  }
+  return waiting;
+}
+
+bool Sends::hasMuch() const {
+  const uint64_t much = kFramesAhead * pair_.transport.capabilitiesFor(pair_.peer).maxPayloadBytes;
+  return numWaiting(large_, much) >= much;
+}
+
+OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
+  OutgoingFrame frame;
+  frame.header.kind = kind;
+  frame.header.id = id;
+  frame.header.total = total;
+  frame.header.consumed = credits_.tell();
+  return frame;
+}
+
+Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
+  Outgoing& message = messages_.emplace_back();
+  message.self = std::prev(messages_.end());
+  message.id = id;
+  message.bytes = bytes;
+  return message;
+}
+
+void Sends::start(Transfer& transfer) {
+  const uint64_t total = transfer.bytes.size();
+  if (total < kLargeMessageBytes && credits_.take(total)) {
+    startSmall(transfer);
+    return pair_.completions.add(transfer, {});
+  }
+  const auto asked = asked_.find(transfer.id);
+  const bool isMedium = total >= kLargeMessageBytes && mayBeUnasked(total);
+  if (asked == asked_.end() && isMedium && credits_.take(total)) {
+    large_.push_back(&add(transfer.id, transfer.bytes));
+    large_.back()->kind = FrameKind::kEager;
+    large_.back()->transfer = &transfer;
+    return;
+  }
+  if (asked == asked_.end()) {
+    Outgoing& message = add(transfer.id, transfer.bytes);
+    message.transfer = &transfer;
+    unasked_.emplace(transfer.id, &message);
+    return say(FrameKind::kAnnounce, transfer.id, total);
+  }
+  const uint64_t expected = asked->second;
+  asked_.erase(asked);
+  if (expected != total) {
+    say(FrameKind::kAnnounce, transfer.id, total);  // so that the receiver learns it, too
+    return pair_.completions.add(transfer, wrongLength(pair_.peer, expected, pair_.self, total, transfer.id));
+  }
+  large_.push_back(&add(transfer.id, transfer.bytes));
+  large_.back()->transfer = &transfer;
+}
+
+void Sends::startSmall(const Transfer& transfer) {
+  const uint64_t total = transfer.bytes.size();
+  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+  if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && pair_.transport.canSend(pair_.peer)) {
+    OutgoingFrame frame = frameOf(FrameKind::kEager, transfer.id, total);
+    frame.header.length = static_cast<uint32_t>(total);
+    frame.payload = transfer.bytes;
+    return pair_.transport.send(pair_.peer, frame);
+  }
+  Outgoing& message = add(transfer.id, {});
+  message.kind = FrameKind::kEager;
+  message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
+  message.bytes = message.copy;
+  small_.push_back(&message);
+}
+
+void Sends::pump() {
+  while ((isWaiting() || !large_.empty()) && pair_.transport.canSend(pair_.peer)) {
+    if (control_.empty()) {
+      sendSegment(small_.empty() ? large_ : small_);
+      continue;
+    }
+    const Control control = control_.front();
+    control_.pop_front();
+    pair_.transport.send(pair_.peer, frameOf(control.kind, control.id, control.total));
+  }
+}
+
+void Sends::sendSegment(std::deque<Outgoing*>& queue) {
+  Outgoing& message = *queue.front();
+  const uint64_t total = message.bytes.size();
+  OutgoingFrame frame = frameOf(message.kind, message.id, total);
+  frame.header.offset = message.numSent;
+  frame.header.length = static_cast<uint32_t>(segmentBytes(queue));
+  frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
+  frame.token = tokenOf(message);
+  message.numSent += frame.header.length;
+  ++message.numUnacknowledged;
+  if (message.numSent == total) {
+    message.isWhollySent = true;
+    queue.pop_front();
+  }
+  // Last: the peer may be lost within the call, and the message with it.
+  pair_.transport.send(pair_.peer, frame);
+}
+
+void Sends::acknowledged(uint64_t token) {
+  if (token == 0) return;
+  auto* message = reinterpret_cast<Outgoing*>(static_cast<uintptr_t>(token));
+  --message->numUnacknowledged;
+  if (!message->isWhollySent || message->numUnacknowledged > 0) return;
+  if (message->transfer != nullptr) pair_.completions.add(*message->transfer, {});
+  messages_.erase(message->self);
+}
+
+void Sends::asked(const MessageId& id, uint64_t total) {
+  const auto found = unasked_.find(id);
+  if (found == unasked_.end()) {
+    if (!pair_.forgotten.contains(id.communicator)) asked_[id] = total;
+    return;
+  }
+  Outgoing& message = *found->second;
+  unasked_.erase(found);
+  if (total == message.bytes.size()) return large_.push_back(&message);
+  // The receiver learns the same from the announcement.
+  pair_.completions.add(*message.transfer, wrongLength(pair_.peer, total, pair_.self, message.bytes.size(), id));
+  messages_.erase(message.self);
+}
+
+void Sends::withdraw(const Outgoing& message) { pair_.transport.withdraw(pair_.peer, tokenOf(message), message.bytes); }
+
+bool Sends::cancel(Transfer& transfer) {
+  const auto found = std::find_if(messages_.begin(), messages_.end(),
+                                  [&](const Outgoing& message) { return message.transfer == &transfer; });
+  if (found == messages_.end()) return false;
+  withdraw(*found);
+  if (const auto unasked = unasked_.find(found->id); unasked != unasked_.end() && unasked->second == &*found) {
+    unasked_.erase(unasked);
+  }
+  std::erase(large_, &*found);
+  if (found->kind == FrameKind::kEager) {
+    found->numSent == 0 ? credits_.giveBack(found->bytes.size()) : credits_.giveBackStray(found->bytes.size());
+  }
+  found->transfer = nullptr;
+  found->isWhollySent = true;
+  if (found->numUnacknowledged == 0) messages_.erase(found);
+  return true;
+}
+
+void Sends::forget(uint32_t communicator) {
+  std::erase_if(asked_, [&](const auto& entry) { return entry.first.communicator == communicator; });
+}
+
+const Transfer* Sends::awaited() const {
+  const auto found = std::find_if(messages_.begin(), messages_.end(), [](const Outgoing& message) {
+    return message.transfer != nullptr && !message.transfer->isPatient;
+  });
+  return found == messages_.end() ? nullptr : found->transfer;
+}
+
+void Sends::fail(const Status& status) {
+  const std::string context = "sending to rank " + std::to_string(pair_.peer) + " failed after ";
+  for (const Outgoing& message : messages_) {
+    withdraw(message);
+    if (message.transfer == nullptr) continue;
+    const std::string part = std::to_string(message.numSent) + " of " + std::to_string(message.bytes.size()) + " bytes";
+    pair_.completions.add(*message.transfer, status.withContext(context + part));
+  }
+  messages_.clear();
+  control_.clear();
+  small_.clear();
+  large_.clear();
+  unasked_.clear();
+  asked_.clear();
+}
+
+void Sends::forgetCallers() {
+  large_.clear();
+  unasked_.clear();
+  for (Outgoing& message : messages_) {
+    if (message.transfer == nullptr) continue;
+    withdraw(message);
+    message.transfer = nullptr;
+    message.isWhollySent = true;
+  }
+}
+
+}  // namespace agspeed::comm::framed

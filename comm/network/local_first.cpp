@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/local_first.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/log.h"
+
+namespace agspeed::comm::shm {
+
+class LocalFirst::RouteSink final : public Transport::Sink {
+ public:
+  RouteSink(LocalFirst& transport, Route route) : transport_(transport), route_(route) {}
+
+  std::span<std::byte> place(int peer, const FrameHeader& header) override {
+    return transport_.sink_->place(peer, header);
+  }
+  void arrived(int peer, const FrameHeader& header) override { transport_.sink_->arrived(peer, header); }
+  void acknowledged(int peer, uint64_t token) override { transport_.sink_->acknowledged(peer, token); }
+  void writable(int peer) override { transport_.writable(route_, peer); }
+  void lost(int peer, LossCause cause, const Status& status) override { transport_.lost(route_, peer, cause, status); }
+
+ private:
+  LocalFirst& transport_;
+  const Route route_;
+};
+
+LocalFirst::LocalFirst(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> network, int size)
+    : local_(std::move(local)),
+      network_(std::move(network)),
+      localSink_(std::make_unique<RouteSink>(*this, Route::kLocal)),
+      networkSink_(std::make_unique<RouteSink>(*this, Route::kNetwork)),
+      routes_(static_cast<size_t>(size), Route::kUndecided) {
+  local_->attach(*localSink_);
+  network_->attach(*networkSink_);
+}
+
+LocalFirst::~LocalFirst() = default;
+
+int LocalFirst::numLocal() const { return static_cast<int>(std::count(routes_.begin(), routes_.end(), Route::kLocal)); }
+
+Transport& LocalFirst::transportOf(int peer) const {
+  if (routes_[static_cast<size_t>(peer)] == Route::kLocal) return *local_;
+  return *network_;
+}
+
+double LocalFirst::restSeconds(int peer) const {
+  // Peers in shared memory are never to wait for those in the network.
+  return numLocal() > 0 ? 0 : network_->restSeconds(peer);
+}
+
+bool LocalFirst::canSend(int peer) const {
+  return routes_[static_cast<size_t>(peer)] != Route::kUndecided && transportOf(peer).canSend(peer);
+}
+
+std::string LocalFirst::route(int peer) const {
+  return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).route(peer);
+}
+
+void LocalFirst::abandon(int peer, ByteView target) {
+  local_->abandon(peer, target);
+  network_->abandon(peer, target);
+}
+
+void LocalFirst::withdraw(int peer, uint64_t token, ByteView payload) {
+  local_->withdraw(peer, token, payload);
+  network_->withdraw(peer, token, payload);
+}
+
+Clock::time_point LocalFirst::tick(Clock::time_point now) {
+  const Clock::time_point next = local_->tick(now);  // first: it sends peers on to the network
+  return std::min(next, network_->tick(now));
+}
+
+void LocalFirst::writable(Route route, int peer) {
+  if (routeOf(peer) == Route::kUndecided && route == Route::kLocal) routeOf(peer) = route;
+  if (routeOf(peer) == route) sink_->writable(peer);
+}
+
+void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& status) {
+  if (routeOf(peer) == Route::kUndecided && route == Route::kLocal && cause == LossCause::kUnreachable) {
+    AG_LOG(kInfo, status.message() + "; it is reached over the network");
+    routeOf(peer) = Route::kNetwork;
+    network_->connect(peer);
+    if (network_->canSend(peer)) sink_->writable(peer);  // the peer came over the network before
+    return;
+  }
+  if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
+  if (route == Route::kNetwork) local_->takeIn(peer);
+  // Corrupted: what it sends is lost, whichever way it is reached.
+  if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
+}
+
+}  // namespace agspeed::comm::shm

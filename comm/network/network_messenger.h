@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory where
+// they have one host. Puts the parts together: rails on the selected interfaces, striped, beside shared memory, with
+// messages on top, found through a store.
+//
+// Threading: as messenger.h says; no thread of its own. The store outlives it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/directory.h"
+#include "comm/topology/interfaces.h"
+#include "comm/io/fd_limit.h"
+#include "comm/messaging/transport_messenger.h"
+#include "comm/io/poller.h"
+#include "comm/network/local_first.h"
+#include "comm/transport/multirail/multirail_transport.h"
+#include "comm/transport/tcp/tcp_rail.h"
+
+namespace agspeed::comm {
+
+struct NetworkOptions {
+  int rank = 0;
+  int size = 1;
+  uint32_t epoch = 0;          ///< incarnation of the group
+  std::string interfaces;      ///< as in comm/topology/interface_selector.h
+  std::string interfacesFrom;  ///< the environment variable that says so; empty: the caller does
+  /// integrity, authenticated, encrypted or opportunistic; empty: authenticated with a key, opportunistic without.
+  std::string mode;
+  JobKey key;
+  std::chrono::milliseconds peerTimeout{10000};
+  /// Rails on each interface; 0: one, but more where one connection cannot fill it (connectionsToFill).
+  int64_t flowsPerInterface = 0;
+  bool sharesMemory = true;  ///< with ranks of this host and network namespace
+  /// Addresses to use as rails instead of selected interfaces.
+  std::vector<Interface> rails;
+  /// Wraps each rail before it is striped; for tests.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> decorate;
+
+  /// What the environment says: job key, mode, interfaces (agspeed's variable before NCCL's before Gloo's), timeout.
+  static StatusOr<NetworkOptions> fromKnobs(int rank, int size);
+};
+
+class NetworkMessenger final : public Messenger, private Poller::Handler {
+ public:
+  /// Listens on the rails and makes this rank known; connects when there is something to send or to receive.
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(Store& store, const NetworkOptions& options);
+  ~NetworkMessenger() override;
+
+  int rank() const override { return messenger_->rank(); }
+  int size() const override { return messenger_->size(); }
+  void send(Transfer& transfer) override { messenger_->send(transfer); }
+  void receive(Transfer& transfer) override { messenger_->receive(transfer); }
+  void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
+  void forget(uint32_t communicator) override { messenger_->forget(communicator); }
+  bool isOffered(int peer, const MessageId& id) const override { return messenger_->isOffered(peer, id); }
+  bool progress(Clock::time_point until) override { return messenger_->progress(until); }
+  bool hasUnsent() const override { return messenger_->hasUnsent(); }
+  double bytesPerSecond() const override;
+  double roundTripSeconds(int peer) const override;
+  uint32_t host() const override;
+  void wake() override { poller_.wake(); }
+
+  const StripedCounters& counters() const { return striped_->counters(); }
+  const std::vector<RailAddress>& rails() const { return directory_.rails(); }
+  /// Connections refused because they did not prove to be peers.
+  uint64_t numRefused() const;
+  /// What passed through shared memory; nullptr where there is none.
+  const shm::ShmCounters* sharedMemoryCounters() const;
+  /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory on this host".
+  std::string describe() const;
+
+ private:
+  NetworkMessenger(Store& store, DirectoryOptions options, std::string mode);
+  Status open(const NetworkOptions& options);
+  /// `network`, behind shared memory where that is wanted and possible.
+  std::unique_ptr<Transport> besideSharedMemory(std::unique_ptr<Transport> network, const NetworkOptions& options);
+  void ready(uint32_t events) override;
+
+  const std::string mode_;
+  std::optional<DescriptorRoom> room_;
+  Poller poller_;
+  LinkWatcher links_;
+  Directory directory_;
+  std::vector<tcp::TcpRail*> rails_;  ///< owned by striped_, perhaps through decorators
+  Striped* striped_ = nullptr;        ///< owned by messenger_
+  shm::ShmTransport* shm_ = nullptr;  ///< owned by messenger_; nullptr where memory is not shared
+  std::unique_ptr<FramedMessenger> messenger_;
+  Poller::Id linksId_ = 0;
+};
+
+}  // namespace agspeed::comm

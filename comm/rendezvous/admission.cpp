@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/admission.h"
+
+#include "comm/messaging/messenger.h"
+
+namespace agspeed::comm {
+
+Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& directory) {
+  Admission admission;
+  const std::optional<Claim> claim = readClaim(request);
+  const DirectoryOptions& self = directory.options();
+  const bool isForUs = claim && claim->to == static_cast<uint32_t>(self.rank) && claim->epoch == self.epoch &&
+                       claim->protection == self.protection && claim->from != claim->to &&
+                       claim->from < static_cast<uint32_t>(self.size);
+  if (!isForUs) return admission;
+  admission.peer = static_cast<int>(claim->from);
+  const StatusOr<const Peer*> peer = directory.find(admission.peer, Clock::now());
+  if (!peer) return admission;
+  if (*peer == nullptr) {
+    admission.verdict = Admission::Verdict::kWait;  // looked for a moment ago, before it was there
+    return admission;
+  }
+  admission.responder = Responder::answer(request, (*peer)->secret);
+  if (!admission.responder) return admission;
+  admission.verdict = Admission::Verdict::kAnswer;
+  return admission;
+}
+
+}  // namespace agspeed::comm

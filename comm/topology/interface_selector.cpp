@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/topology/interface_selector.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+constexpr std::string_view kContainerBridges[] = {"docker", "virbr"};
+
+bool isContainerBridge(const Interface& interface) {
+  return std::any_of(std::begin(kContainerBridges), std::end(kContainerBridges),
+                     [&](std::string_view bridge) { return interface.name.starts_with(bridge); });
+}
+
+std::string describe(const std::vector<Interface>& all) {
+  std::string text;
+  for (const Interface& interface : all) {
+    text += (text.empty() ? "" : ", ") + interface.name + " " + toString(interface.address) +
+            (interface.isUp ? "" : " (down)");
+  }
+  return text.empty() ? "none" : text;
+}
+
+/// Leaves one selected address per name: the IPv4 one where there is one.
+void keepOnePerName(std::vector<InterfaceChoice>& choices) {
+  for (InterfaceChoice& choice : choices) {
+    if (!choice.isSelected) continue;
+    for (InterfaceChoice& other : choices) {
+      const bool isRival = &other != &choice && other.isSelected && other.interface.name == choice.interface.name;
+      if (!isRival || (other.interface.address.isV6 < choice.interface.address.isV6)) continue;
+      other.isSelected = false;
+      other.reason = "its address " + toString(choice.interface.address) + " is used";
+    }
+  }
+}
+
+}  // namespace
+
+bool IpAddress::isLoopback() const {
+  if (!isV6) return bytes[0] == std::byte{127};
+  IpAddress one{true, {}};
+  one.bytes[15] = std::byte{1};
+  return *this == one;
+}
+
+bool IpAddress::isLinkLocal() const {
+  if (!isV6) return bytes[0] == std::byte{169} && bytes[1] == std::byte{254};
+  return bytes[0] == std::byte{0xfe} && (bytes[1] & std::byte{0xc0}) == std::byte{0x80};
+}
+
+std::optional<IpAddress> parseIpAddress(std::string_view text) {
+  const std::string terminated(text);
+  IpAddress address;
+  if (inet_pton(AF_INET, terminated.c_str(), address.bytes.data()) == 1) return address;
+  address.isV6 = true;
+  if (inet_pton(AF_INET6, terminated.c_str(), address.bytes.data()) == 1) return address;
+  return std::nullopt;
+}
+
+std::string toString(const IpAddress& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(address.isV6 ? AF_INET6 : AF_INET, address.bytes.data(), text, sizeof(text));
+  return text;
+}
+
+bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits) {
+  if (left.isV6 != right.isV6) return false;
+  const auto wholeBytes = static_cast<size_t>(prefixBits / 8);
+  if (std::memcmp(left.bytes.data(), right.bytes.data(), wholeBytes) != 0) return false;
+  const int rest = prefixBits % 8;
+  return rest == 0 || (left.bytes[wholeBytes] ^ right.bytes[wholeBytes]) >> (8 - rest) == std::byte{0};
+}
+
+StatusOr<Selector::Entry> Selector::parseEntry(std::string_view text) {
+  const std::string quoted = "'" + std::string(text) + "'";
+  if (text.empty()) return invalidArgument("an empty entry selects no interface: remove the extra comma");
+  const size_t slash = text.find('/');
+  const std::optional<IpAddress> address = parseIpAddress(text.substr(0, slash));
+  if (slash == std::string_view::npos) {
+    return Entry{std::string(text), address, address && address->isV6 ? 128 : 32};
+  }
+  const std::string_view digits = text.substr(slash + 1);
+  int bits = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
+  const bool isNumber = error == std::errc() && end == digits.data() + digits.size();
+  if (!address || !isNumber || bits < 0 || bits > (address->isV6 ? 128 : 32)) {
+    return invalidArgument(quoted + " is no network: write it like 10.0.0.0/8 or fd00::/64");
+  }
+  return Entry{"", address, bits};
+}
+
+StatusOr<Selector> Selector::parse(std::string_view text) {
+  Selector selector;
+  selector.text_ = text;
+  if (text.empty()) return selector;
+  selector.isExcluding_ = text.front() == '^';
+  if (selector.isExcluding_) text.remove_prefix(1);
+  selector.isExact_ = text.starts_with('=');
+  if (selector.isExact_) text.remove_prefix(1);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    AG_ASSIGN_OR_RETURN(Entry entry, parseEntry(text.substr(begin, end - begin)));
+    selector.entries_.push_back(std::move(entry));
+    begin = end + 1;
+  }
+  return selector;
+}
+
+bool Selector::matches(const Interface& interface) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    if (entry.network) return isSameNetwork(interface.address, *entry.network, entry.prefixBits);
+    return isExact_ ? interface.name == entry.name : interface.name.starts_with(entry.name);
+  });
+}
+
+InterfaceChoice Selector::judge(const Interface& interface) const {
+  const auto leftOut = [&](std::string reason) { return InterfaceChoice{interface, false, std::move(reason)}; };
+  if (!interface.isUp) return leftOut("it is down");
+  if (entries_.empty()) {
+    if (interface.address.isLoopback()) return leftOut("loopback carries a job only where there is nothing else");
+    if (interface.address.isLinkLocal()) return leftOut("its address is link-local");
+    if (isContainerBridge(interface)) return leftOut("its name is that of a container's bridge");
+    return {interface, true, "a real interface that is up"};
+  }
+  if (isExcluding_ == matches(interface)) return leftOut((isExcluding_ ? "excluded by '" : "not in '") + text_ + "'");
+  if (isExcluding_ && interface.address.isLinkLocal()) return leftOut("its address is link-local");
+  return {interface, true, (isExcluding_ ? "not excluded by '" : "selected by '") + text_ + "'"};
+}
+
+std::vector<InterfaceChoice> Selector::explain(const std::vector<Interface>& all) const {
+  std::vector<InterfaceChoice> choices;
+  for (const Interface& interface : all) choices.push_back(judge(interface));
+  const auto isSelected = [](const InterfaceChoice& choice) { return choice.isSelected; };
+  if (entries_.empty() && std::none_of(choices.begin(), choices.end(), isSelected)) {
+    for (InterfaceChoice& choice : choices) {
+      if (!choice.interface.isUp || !choice.interface.address.isLoopback()) continue;
+      choice = {choice.interface, true, "there is nothing but loopback"};
+    }
+  }
+  keepOnePerName(choices);
+  return choices;
+}
+
+StatusOr<std::vector<Interface>> Selector::select(const std::vector<Interface>& all) const {
+  std::vector<Interface> chosen;
+  for (InterfaceChoice& choice : explain(all)) {
+    if (choice.isSelected) chosen.push_back(std::move(choice.interface));
+  }
+  if (chosen.empty()) {
+    return invalidArgument("'" + text_ + "' selects no interface that is up; there are: " + describe(all));
+  }
+  return chosen;
+}
+
+}  // namespace agspeed::comm

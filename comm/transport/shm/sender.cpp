@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/shm/sender.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace agspeed::comm::shm {
+namespace {
+
+/// Shorter payloads are copied sooner than read from another process.
+constexpr size_t kLeastOfferedBytes = 16 * 1024;
+/// Its payload stays where it lies until it is acknowledged.
+bool isLarge(const OutgoingFrame& frame) {
+  return frame.header.kind == FrameKind::kData || frame.header.total >= kLargeMessageBytes;
+}
+
+/// A long payload goes on in parts of this size, so that its reader copies while its writer does.
+constexpr size_t kPartBytes = 32 * 1024;
+
+}  // namespace
+
+void Outbox::send(const OutgoingFrame& frame) {
+  ++counters_.numFrames;
+  counters_.numBytes += frame.payload.size();
+  // Small messages never wait for the peer to read them where they lie.
+  if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kLeastOfferedBytes) {
+    ring_.offer(frame.header, frame.payload);
+    await(frame);
+  } else {
+    start(frame);
+  }
+  isFull_ = !canSend();
+  ring();
+}
+
+void Outbox::start(const OutgoingFrame& frame) {
+  const size_t room = ring_.room() - RingWriter::kHeadBytes;
+  const bool isWhole = frame.payload.size() <= std::min(room, 2 * kPartBytes);
+  const size_t numFirst = isWhole ? frame.payload.size() : std::min(room / 8 * 8, kPartBytes);
+  ring_.frame(frame.header, frame.payload.first(numFirst));
+  counters_.numCopiedBytes += numFirst;
+  streamed_ = frame;
+  numStreamed_ = numFirst;
+  if (isWhole) return endCopy();
+  stream();
+  if (streamed_ && !isLarge(frame)) keepRest();
+}
+
+void Outbox::keepRest() {
+  const ByteView rest = streamed_->payload.subspan(numStreamed_);
+  kept_.assign(rest.begin(), rest.end());
+  streamed_->payload = kept_;
+  numStreamed_ = 0;
+}
+
+void Outbox::endCopy() {
+  streamed_->payload = {};
+  await(*std::exchange(streamed_, std::nullopt));
+}
+
+void Outbox::await(const OutgoingFrame& frame) {
+  if (frame.token != 0) awaited_.push_back({frame, ring_.lastPosition(), ring_.position()});
+}
+
+void Outbox::stream() {
+  constexpr size_t kHead = 8;
+  while (streamed_) {
+    const bool isWithdrawn = streamed_->payload.empty();
+    const size_t left = isWithdrawn ? 0 : streamed_->payload.size() - numStreamed_;
+    const size_t size = std::min(left, kPartBytes);
+    if (ring_.room() < kHead + size + kHead) return;
+    if (isWithdrawn) {
+      ring_.cut();
+    } else {
+      ring_.part(streamed_->payload.subspan(numStreamed_, size));
+      counters_.numCopiedBytes += size;
+      numStreamed_ += size;
+      if (size < left) continue;
+    }
+    endCopy();
+  }
+}
+
+bool Outbox::advance() {
+  if (awaited_.empty() && !isFull_) return false;
+  const size_t room = ring_.room();
+  const uint64_t position = ring_.position();
+  settle(ring_.readPosition());
+  const bool hasRead = ring_.room() != room;
+  stream();
+  while (!streamed_ && !refused_.empty() && ring_.room() >= kLeastRoom) {
+    const OutgoingFrame frame = refused_.front();
+    refused_.pop_front();
+    frame.payload.empty() ? sink_.acknowledged(peer_, frame.token) : start(frame);
+  }
+  const bool hasWritten = ring_.position() != position;
+  if (hasWritten) ring();
+  if (std::exchange(isFull_, !canSend()) && !isFull_) sink_.writable(peer_);
+  return hasRead || hasWritten;
+}
+
+void Outbox::settle(uint64_t read) {
+  while (!awaited_.empty() && awaited_.front().end <= read) {
+    const Awaited awaited = std::move(awaited_.front());
+    awaited_.pop_front();
+    if (ring_.kindAt(awaited.position) != RecordKind::kRefused) {
+      sink_.acknowledged(peer_, awaited.frame.token);
+      continue;
+    }
+    mayOffer_ = false;
+    ++counters_.numRefusals;
+    refused_.push_back(awaited.frame);
+  }
+}
+
+// Whoever withdraws frames hears of their ends later, from advance().
+void Outbox::withdraw(uint64_t token) {
+  for (Awaited& awaited : awaited_) {
+    if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;
+    ring_.withdraw(awaited.position);
+    awaited.frame.payload = {};
+  }
+  for (OutgoingFrame& frame : refused_) {
+    if (frame.token == token) frame.payload = {};
+  }
+  if (streamed_ && streamed_->token == token) streamed_->payload = {};
+}
+
+bool Outbox::isFlushed() const {
+  return !streamed_ && refused_.empty() &&
+         std::all_of(awaited_.begin(), awaited_.end(), [](const Awaited& sent) { return sent.frame.payload.empty(); });
+}
+
+void Outbox::askToBeWoken() {
+  uint64_t position = std::numeric_limits<uint64_t>::max();
+  if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
+  // Not for every frame: the end of a large message is what somebody waits for.
+  const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
+    const FrameHeader& header = sent.frame.header;
+    return isLarge(sent.frame) && header.offset + header.length == header.total;
+  });
+  if (last != awaited_.end()) position = std::min(position, last->end);
+  ring_.wakeAt(position);
+}
+
+void Outbox::ring() {
+  if (bell_.ring()) ++counters_.numRings;
+}
+
+}  // namespace agspeed::comm::shm

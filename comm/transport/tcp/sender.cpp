@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/tcp/sender.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace agspeed::comm::tcp {
+namespace {
+
+constexpr std::chrono::milliseconds kConnectTimeout{1000};
+/// A peer that has not greeted by then is said to be silent; it may be busy.
+constexpr std::chrono::milliseconds kGreetingPatience{300};
+/// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
+constexpr std::chrono::milliseconds kGreetingTimeout{2700};
+/// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
+/// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
+constexpr std::chrono::milliseconds kStallTimeout{150};
+constexpr double kStallRoundTrips = 6;
+/// From then on until it counts as cut.
+constexpr std::chrono::milliseconds kStallPatience{1000};
+
+/// Bytes that may wait in the kernel beyond those in flight: enough that a rail never runs dry between two turns of the
+/// event loop, few enough that a slow rail does not take what a quick one could send sooner. Turns of a process that is
+/// scheduled late are rare: rails that all run dry are all filled alike, the slow ones with more than their share. So a
+/// rail that was found dry gets more, for as long as that goes on.
+constexpr int kMinUnsentBytes = 32 * 1024;
+constexpr int kMaxUnsentBytes = 1024 * 1024;
+constexpr double kMinUnsentSeconds = 2e-3;
+constexpr double kMaxUnsentSeconds = 50e-3;
+constexpr double kUnsentDecay = 0.99;  ///< with each check, every 10 ms
+
+/// Between two looks at what is under way; meanwhile it is what the rate makes of it.
+constexpr std::chrono::milliseconds kLookInterval{1};
+
+constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
+
+iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+
+LossCause causeOf(int error) {
+  if (error == ECONNREFUSED) return LossCause::kRefused;
+  if (error == ECONNRESET || error == EPIPE) return LossCause::kClosed;
+  return LossCause::kUnreachable;
+}
+
+}  // namespace
+
+Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner)
+    : poller_(poller),
+      socket_(std::move(socket)),
+      initiator_(std::move(initiator)),
+      protection_(protection),
+      peer_(peer),
+      owner_(owner),
+      // Edge-triggered, so that a full socket costs no system call to wait for.
+      pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
+      attended_(Clock::now()),
+      unsentSeconds_(kMinUnsentSeconds) {}
+
+Writer::~Writer() {
+  if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
+}
+
+void Writer::close(LossCause cause, const std::string& why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  poller_.remove(pollId_, socket_.descriptor());
+  socket_.reset();
+  owner_.writerLost(peer_, cause, why);
+}
+
+void Writer::ready(uint32_t events) {
+  if (state_ == State::kConnecting) finishConnecting();
+  if (state_ == State::kGreeting) return finishGreeting();
+  if (state_ != State::kUp) return;
+  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterGreeting();
+  if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
+    keepFilled();
+    flush();
+    if (canSend()) owner_.writerWritable(peer_);
+  }
+}
+
+bool Writer::writeSmall(ByteView bytes) {
+  // An empty socket takes a greeting whole, or it is of no use.
+  const iovec part = partOf(bytes);
+  return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
+}
+
+void Writer::finishConnecting() {
+  if (const int error = socket_.connectError(); error != 0) {
+    return close(causeOf(error), std::string("connecting failed: ") + std::strerror(error));
+  }
+  socket_.prepare();
+  if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the greeting");
+  state_ = State::kGreeting;
+  waited_ = {};
+}
+
+void Writer::finishGreeting() {
+  const iovec part = {reply_.data() + replySize_, reply_.size() - replySize_};
+  const Moved moved = socket_.read(std::span(&part, 1));
+  if (!moved.isOpen) return close(LossCause::kClosed, "closed during the greeting");
+  replySize_ += moved.numBytes;
+  if (replySize_ < reply_.size()) return;
+  const std::optional<ConfirmBytes> confirm = initiator_.confirm(reply_);
+  if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove who it is");
+  if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the greeting");
+  sealer_.emplace(protection_, initiator_.frameKey(reply_));
+  vitals_ = socket_.vitals();
+  socket_.limitUnsent(unsentBytes_ = kMinUnsentBytes);
+  state_ = State::kUp;
+  owner_.writerWritable(peer_);
+}
+
+void Writer::readAfterGreeting() {
+  std::byte byte{};
+  const iovec part = {&byte, 1};
+  const Moved moved = socket_.read(std::span(&part, 1));
+  if (!moved.isOpen) return close(LossCause::kClosed, "closed by the peer");
+  if (moved.numBytes > 0) close(LossCause::kCorrupted, "bytes from the wrong end");
+}
+
+void Writer::send(const OutgoingFrame& frame) {
+  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+  const size_t tagSize = tagBytes(protection_);
+  const std::span<std::byte> prefix(prefix_);
+  encodeHeader(frame.header, prefix.first<kHeaderBytes>());
+  sealer_->sign(prefix.first(kHeaderBytes), prefix.subspan(kHeaderBytes, tagSize));
+  payload_ = frame.payload;
+  size_ = kHeaderBytes + tagSize;
+  written_ = 0;
+  if (!payload_.empty()) {
+    const std::span<std::byte> tag = std::span(tag_).first(tagSize);
+    if (protection_ == Protection::kEncrypted) {
+      owned_.resize(payload_.size());
+      sealer_->encrypt(payload_, owned_, tag);
+      payload_ = owned_;
+    } else {
+      sealer_->sign(payload_, tag);
+    }
+    size_ += payload_.size() + tagSize;
+  }
+  if (size_ > Socket::kSmallPacketPayload) firstLarge_ = std::min(firstLarge_, numBytes_);
+  flush();
+}
+
+void Writer::flush() {
+  isQuiet_ = false;
+  const size_t tagSize = tagBytes(protection_);
+  const ByteView parts[] = {std::span(prefix_).first(kHeaderBytes + tagSize), payload_,
+                            std::span(tag_).first(payload_.empty() ? 0 : tagSize)};
+  std::array<iovec, std::size(parts)> left;
+  size_t numLeft = 0;
+  size_t skipped = written_;
+  for (const ByteView part : parts) {
+    const size_t skip = std::min(skipped, part.size());
+    skipped -= skip;
+    if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
+  }
+  const Moved moved = socket_.write(std::span(left).first(numLeft));
+  if (!moved.isOpen) return close(LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
+  written_ += moved.numBytes;
+  numBytes_ += moved.numBytes;
+}
+
+void Writer::withdraw(ByteView bytes) {
+  if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
+  owned_.assign(payload_.begin(), payload_.end());
+  payload_ = owned_;
+}
+
+bool Writer::check(Clock::time_point now) {
+  if (state_ != State::kUp) waited_ += attended_.look(now);
+  if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
+    close(LossCause::kUnreachable, "no answer to connecting");
+  }
+  if (state_ == State::kClosed || isQuiet_) return false;
+  const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
+  if (numUnacknowledged == 0) {
+    acknowledged({});
+    if (state_ == State::kGreeting) awaitGreeting();
+    isQuiet_ = state_ == State::kUp && written_ == size_;
+    return state_ != State::kUp;
+  }
+  if (progressAt_ == Clock::time_point()) progressAt_ = now;
+  vitals_ = socket_.vitals();
+  look(now, numUnacknowledged);
+  unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
+  limitUnsent();
+  if (held_.follow(rate_.bytesPerSecond(), vitals_.leastRoundTripSeconds)) socket_.limitHeld(held_.bytes());
+  // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
+  if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) acknowledged(now);
+  bytesAcked_ = vitals_.bytesAcked;
+  doubt(now);
+  return true;
+}
+
+/// The peer's kernel has taken the greeting; its process may be stopped.
+void Writer::awaitGreeting() {
+  const char* why = "connected, but its process does not greet";
+  if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
+  if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
+    owner_.writerStalled(peer_, LossCause::kSilent, why);
+  }
+}
+
+/// The peer's kernel gave a sign; at `now`, while more is in flight.
+void Writer::acknowledged(Clock::time_point now) {
+  progressAt_ = now;
+  if (!isStalled_) return;
+  isStalled_ = false;
+  if (canSend()) owner_.writerWritable(peer_);
+}
+
+void Writer::doubt(Clock::time_point now) {
+  const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(vitals_.roundTripSeconds * kStallRoundTrips));
+  const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
+  const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, vitals_.sinceLastAck);
+  if (silence <= limit) return;
+  const std::string why = "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms";
+  if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
+  if (isStalled_) return;
+  isStalled_ = true;
+  owner_.writerStalled(peer_, LossCause::kStalled, why);
+}
+
+void Writer::look(Clock::time_point now) {
+  // Ranks have hundreds of connections, most of them idle.
+  look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
+}
+
+void Writer::look(Clock::time_point now, uint64_t numUnacknowledged) {
+  lookedAt_ = now;
+  // The greeting's bytes are no part of the count.
+  numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
+  rate_.look(now, numAcked_, numAcked_ == numBytes_, vitals_.leastRoundTripSeconds);
+}
+
+/// The kernel wants more of a frame that it could not take whole. Has it waited?
+void Writer::keepFilled() {
+  if (socket_.unsentBytes() > 0) return;
+  unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
+  limitUnsent();
+}
+
+void Writer::limitUnsent() {
+  const int wanted =
+      static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
+  if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
+  socket_.limitUnsent(unsentBytes_ = wanted);
+}
+
+uint64_t Writer::numUnderWay() {
+  look(Clock::now());
+  return numBytes_ - numAcked_;
+}
+
+bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
+
+double Writer::carrySeconds(size_t numBytes) {
+  const Clock::time_point now = Clock::now();
+  if (now - lookedAt_ >= kLookInterval) look(now);
+  const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
+  const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
+  const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);
+  return (underWay + static_cast<double>(numBytes)) / rate;
+}
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writer: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
+// writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back on it
+// but the greeting; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+#pragma once
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "comm/security/sealing.h"
+#include "comm/io/active_timer.h"
+#include "comm/io/poller.h"
+#include "comm/wire/handshake.h"
+#include "comm/transport/tcp/send_buffer_limit.h"
+#include "comm/transport/tcp/rate_estimator.h"
+#include "comm/transport/tcp/socket.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm::tcp {
+
+class Writer final : public Poller::Handler {
+ public:
+  class Owner {
+   public:
+    virtual void writerWritable(int peer) = 0;
+    /// Nothing is acknowledged any more (kStalled), or the peer has not greeted yet (kSilent). writerWritable or
+    /// writerLost follows.
+    virtual void writerStalled(int peer, LossCause cause, const std::string& why) = 0;
+    /// The writer is closed; it is deleted after it has returned.
+    virtual void writerLost(int peer, LossCause cause, const std::string& why) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  /// `socket` has begun to connect.
+  Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
+  ~Writer();
+
+  bool isEstablished() const { return state_ == State::kUp; }
+  bool isUp() const { return state_ == State::kUp && !isStalled_; }
+  bool canSend() const { return isUp() && written_ == size_; }
+  /// What a stalled connection still holds goes other ways.
+  bool isFlushed() const { return isStalled_ || written_ == size_; }
+  void send(const OutgoingFrame& frame);
+  /// The sender's bytes are not read any more: a frame that is being written goes on with a copy.
+  void withdraw(ByteView bytes);
+  /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
+  /// tells.
+  bool check(Clock::time_point now);
+  /// Larger frames than fit any packet were sent, and nothing from the first of them on was acknowledged.
+  bool hasLostAllLarge();
+  /// Of such frames something was acknowledged at the last look.
+  bool hasCarriedLarge() const { return numAcked_ > firstLarge_; }
+  /// Gives the connection up: the rail is known to be cut.
+  void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
+  double bytesPerSecond() const { return rate_.bytesPerSecond(); }
+  /// Until the path has carried what is under way, and then `numBytes`.
+  double carrySeconds(size_t numBytes);
+  /// As RateMeter::age().
+  void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
+  /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
+  uint64_t numBytes() const { return numBytes_; }
+  uint64_t numUnderWay();
+  /// Seen so far; 0 before the first look.
+  double leastRoundTripSeconds() const { return vitals_.leastRoundTripSeconds; }
+
+  void ready(uint32_t events) override;
+
+ private:
+  enum class State { kConnecting, kGreeting, kUp, kClosed };
+
+  void finishConnecting();
+  void finishGreeting();
+  void readAfterGreeting();
+  void flush();
+  void close(LossCause cause, const std::string& why);
+  bool writeSmall(ByteView bytes);
+  void awaitGreeting();
+  void acknowledged(Clock::time_point now);
+  void doubt(Clock::time_point now);
+  void look(Clock::time_point now);
+  void look(Clock::time_point now, uint64_t numUnacknowledged);
+  void keepFilled();
+  void limitUnsent();
+
+  Poller& poller_;
+  Socket socket_;
+  const Initiator initiator_;
+  const Protection protection_;
+  const int peer_;
+  Owner& owner_;
+  Poller::Id pollId_;
+  State state_ = State::kConnecting;
+  std::array<std::byte, kReplyBytes> reply_{};
+  size_t replySize_ = 0;
+  std::optional<Sealer> sealer_;
+
+  // The frame being written: prefix_ (header and its tag), payload_, tag_; written_ of size_ bytes are gone.
+  std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix_{};
+  ByteView payload_;
+  std::array<std::byte, kMaxTagBytes> tag_{};
+  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or withdrawn
+  size_t size_ = 0;
+  size_t written_ = 0;
+
+  // Watching.
+  AttendedTime attended_;
+  Clock::duration waited_{};      ///< connecting, then greeting
+  bool isSilent_ = false;         ///< in the greeting, for long
+  bool isQuiet_ = false;          ///< all was acknowledged at a look, and nothing written since
+  Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
+  uint64_t bytesAcked_ = 0;
+  bool isStalled_ = false;
+  int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
+  double unsentSeconds_;  ///< for how long that shall last
+  HeldLimit held_;        ///< of both together
+  Vitals vitals_;
+  RateMeter rate_;
+  uint64_t numBytes_ = 0;
+  uint64_t numAcked_ = 0;  ///< of these, at the last look
+  Clock::time_point lookedAt_;
+  uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
+};
+
+}  // namespace agspeed::comm::tcp

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/world/counters.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "comm/topology/interfaces.h"
+
+namespace agspeed::comm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The interface that has the address; empty where none has, or the kernel does not say.
+std::string interfaceOf(const IpAddress& address) {
+  const StatusOr<std::vector<Interface>> all = listInterfaces();
+  if (!all.isOk()) return {};
+  const auto found =
+      std::find_if(all->begin(), all->end(), [&](const Interface& interface) { return interface.address == address; });
+  return found == all->end() ? std::string() : found->name;
+}
+
+}  // namespace
+
+std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder) {
+  const StripedCounters& counters = messenger.counters();
+  const shm::ShmCounters* local = messenger.sharedMemoryCounters();
+  Json document = {{"rank", messenger.rank()},
+                   {"world_size", messenger.size()},
+                   {"frames_resent", counters.numResent},
+                   {"frames_duplicate", counters.numDuplicates},
+                   {"acknowledgements_sent", counters.numAcks},
+                   {"connections_refused", messenger.numRefused()},
+                   {"shared_memory_bytes_sent", local == nullptr ? 0 : local->numBytes},
+                   {"rails", Json::array()},
+                   {"operations", Json::array()}};
+  for (size_t i = 0; i < counters.rails.size(); ++i) {
+    const StripedCounters::Rail& rail = counters.rails[i];
+    const IpAddress& address = messenger.rails()[i].address;
+    document["rails"].push_back(Json::object({{"interface", interfaceOf(address)},
+                                              {"address", toString(address)},
+                                              {"frames_sent", rail.numFrames},
+                                              {"bytes_sent", rail.numBytes},
+                                              {"bytes_received", rail.numBytesReceived},
+                                              {"failovers", rail.numLosses},
+                                              {"stalls", rail.numStalls}}));
+  }
+  for (const auto& [name, totals] : recorder.totals()) {
+    document["operations"].push_back(Json::object({{"operation", name},
+                                                   {"started", totals.numStarted},
+                                                   {"ended", totals.numEnded},
+                                                   {"failed", totals.numFailed},
+                                                   {"bytes", totals.numBytes},
+                                                   {"seconds", totals.seconds}}));
+  }
+  return document.dump();
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a process has sent and received so far, as one JSON text for Python: per rail, per operation, and in all.
+#pragma once
+
+#include <string>
+
+#include "comm/world/flight_record.h"
+#include "comm/network/network_messenger.h"
+
+namespace agspeed::comm {
+
+/// Requires: nobody drives the messenger meanwhile.
+std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/world/world.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <charconv>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "comm/world/counters.h"
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+namespace {
+
+std::mutex defaultMutex;
+std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
+
+/// The same store over a connection of its own: torch's clients are locked while somebody waits in them. The store
+/// itself where it has no other.
+c10::intrusive_ptr<::c10d::Store> ownConnection(const c10::intrusive_ptr<::c10d::Store>& store) {
+  try {
+    return store->clone();
+  } catch (const std::exception&) {
+    return store;
+  }
+}
+
+Status rankZeroIsMissing(const NewGroup& group) {
+  const double seconds = std::chrono::duration<double>(group.timeout).count();
+  return resourceExhausted(c10::str("rank ", group.rank, " of group '", group.name, "': rank 0 of it did not make the ",
+                                    "group within ", seconds, " s; all its ranks have to"));
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size) {
+  const c10::intrusive_ptr<::c10d::Store> store = ownConnection(jobStore);
+  // Every rank counts its own worlds; all ranks make them in the same order.
+  AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add("epoch/" + std::to_string(rank), 1));
+  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));
+  options.epoch = static_cast<uint32_t>(epoch);
+  std::string prefix = "agspeed/" + std::to_string(epoch) + "/";
+  auto own = std::make_unique<TorchStore>(store, prefix);
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
+  return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);
+}
+
+void World::end(World* world) {
+  if (!world->engine_.isOwnThread()) {
+    delete world;
+  } else {
+    try {
+      std::thread([world] { delete world; }).detach();
+    } catch (const std::system_error& error) {
+      AG_LOG(kWarn, "the connections of a group that has ended stay open: " + std::string(error.what()));
+    }
+  }
+}
+
+StatusOr<std::string> World::describeAlone() {
+  MemoryStore store;
+  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromKnobs(0, 1));
+  AG_ASSIGN_OR_RETURN(const std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(store, options));
+  return messenger->describe();
+}
+
+std::shared_ptr<World> World::ofDefaultGroup() {
+  const std::lock_guard lock(defaultMutex);
+  return defaultWorld.lock();
+}
+
+void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
+  const std::lock_guard lock(defaultMutex);
+  defaultWorld = world;
+}
+
+World::World(std::string prefix, std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
+    : recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
+      prefix_(std::move(prefix)),
+      store_(std::move(store)),
+      messenger_(std::move(messenger)),
+      engine_(*messenger_) {}
+
+std::string World::countersJson() {
+  std::string text;
+  engine_.runOnDriver([&] { text = comm::countersJson(*messenger_, *recorder_); });
+  return text;
+}
+
+StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, const NewGroup& group) {
+  const auto deadline = std::chrono::steady_clock::now() + group.timeout;
+  if (group.rank == 0) {
+    AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
+    AG_RETURN_IF_ERROR(store.set(key, std::to_string(id)));
+    return static_cast<uint32_t>(id);
+  }
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.getUntil(key, deadline));
+  if (!text.has_value()) return rankZeroIsMissing(group);
+  uint32_t id = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), id);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    return dataLoss("the store's " + key + " is '" + *text + "', not the number of a group");
+  }
+  return id;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GraphSpec: one flat, documented JSON export of an FX graph.
+
+It serves as the native compiler's input (ATen level, as AOTAutograd hands it out), as the way a captured graph travels
+to a compiling child process (torch level, as Dynamo hands it to a backend; `read.rebuild` is the way back)
+and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
+
+Format, version 1::
+
+    {"version": 1,
+     "symbols": [{"name": "s0", "hint": 8, "torch": "s77", "positive": true, "range": [2, null], "source": ...}],
+     "nodes": [
+      {"name": "x", "op": "input", "target": "L_x_", "type": T, "parameter": true, "static": "unguarded", ...},
+      {"name": "c", "op": "attr", "target": "c", "type": T},
+      {"name": "add", "op": "call", "target": "aten.add.Tensor", "args": [{"ref": "x"}, 2.0], "kwargs": {"alpha": 1},
+       "type": T, "origin": "train.py:12"},
+      {"name": "t", "op": "method", "target": "t", "args": [{"ref": "x"}], "kwargs": {}, "type": T},
+      {"name": "output", "op": "output", "args": [[{"ref": "add"}, null]]}]}
+
+T is ``{"dtype", "shape", "stride", "device", "requires_grad"}``, ``{"sym": "s0"}``, ``{"tuple": [T, ...]}`` or null.
+Sizes are integers or SymExpr text. Call targets are operators (``aten.add.Tensor``) or functions by dotted name
+(``operator.getitem``, ``torch.nn.functional.linear``). Arguments: null, booleans, integers, finite floats, strings,
+arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis, dtype, device, layout, memory_format, sym,
+float, complex. Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve rebuilding only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from agspeed.errors import UnsupportedError
+from agspeed.graph_spec.names import callable_name, source_to_json
+from agspeed.graph_spec.values import Json, NotRepresentableError, ValueWriter
+
+VERSION = 1
+_TORCH_HOME = os.path.dirname(torch.__file__) + os.sep
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """A graph as plain data. ``tensors`` holds the constants that "attr" nodes name; they are not part of the JSON."""
+
+    symbols: list[dict[str, Json]]
+    nodes: list[dict[str, Json]]
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, "symbols": self.symbols, "nodes": self.nodes}, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str, tensors: dict[str, torch.Tensor] | None = None) -> GraphSpec:
+        """Raises ValueError when the text is not a GraphSpec of this version."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("version") != VERSION:
+            raise ValueError(f"not a GraphSpec of version {VERSION}")
+        return GraphSpec(data["symbols"], data["nodes"], dict(tensors or {}))
+
+    @property
+    def inputs(self) -> list[dict[str, Json]]:
+        return [node for node in self.nodes if node["op"] == "input"]
+
+    @property
+    def outputs(self) -> list[Json]:
+        """The encoded values the graph returns."""
+        values: list[Json] = self.nodes[-1]["args"][0]
+        return values
+
+
+def export(gm: fx.GraphModule, *, lift_constants: bool = False) -> GraphSpec:
+    """Exports a graph at torch level or at ATen level (told apart by ``meta["val"]``).
+
+    Args:
+        gm: not changed.
+        lift_constants: write constants as inputs after the graph's own ones, in the order of ``tensors``; whoever runs
+            the result appends ``spec.tensors.values()`` to the arguments.
+
+    Raises:
+        UnsupportedError: naming the node and the user's file and line, for what has no plain data form: higher-order
+            operators and other calls with subgraphs, custom autograd functions, opaque Python objects, sparse and
+            subclass tensors, data-dependent sizes.
+    """
+    return _Export(gm, lift_constants).run()
+
+
+def origin(node: fx.Node) -> str | None:
+    """The user's file and line a node comes from, e.g. ``train.py:12``, or None when the capture did not record it."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH_HOME)] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else None
+
+
+class _Export:
+    """One export: walks the graph once, one method per kind of node."""
+
+    def __init__(self, gm: fx.GraphModule, lift_constants: bool) -> None:
+        self._gm = gm
+        self._lift = lift_constants
+        self._aten = any("val" in node.meta for node in gm.graph.nodes)
+        self._values = ValueWriter()
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._storages: dict[int, int] = {}
+
+    def run(self) -> GraphSpec:
+        nodes: list[dict[str, Json]] = []
+        lifted: list[dict[str, Json]] = []
+        writers = {
+            "placeholder": self._input,
+            "get_attr": self._attr,
+            "call_function": self._call,
+            "call_method": self._method,
+            "output": self._output,
+        }
+        for node in self._gm.graph.nodes:
+            writer = writers.get(node.op)
+            if writer is None:
+                raise _unsupported(node, f"it is a {node.op} node")
+            try:
+                written = writer(node)
+            except NotRepresentableError as reason:
+                raise _unsupported(node, f"it has {reason}") from None
+            (lifted if self._lift and node.op == "get_attr" else nodes).append(written)
+        num_inputs = sum(node["op"] == "input" for node in nodes)
+        nodes[num_inputs:num_inputs] = lifted
+        return GraphSpec(self._values.symbols, nodes, self._tensors)
+
+    def _input(self, node: fx.Node) -> dict[str, Json]:
+        value = _meta_value(node)
+        written = {"name": node.name, "op": "input", "target": node.target, "type": self._values.result_type(value)}
+        if written["type"] is None and not (value is None or isinstance(value, int)):
+            raise NotRepresentableError(f"an input of type {type(value).__name__}")
+        if not self._aten:
+            written |= self._rebuild_hints(node, value)
+        return written
+
+    def _rebuild_hints(self, node: fx.Node, value: Any) -> dict[str, Json]:
+        """What Inductor's cache keys see of an input beyond its type."""
+        hints: dict[str, Json] = {"annotation": _annotation(node.type)} if node.type is not None else {}
+        if isinstance(value, int):
+            hints["value"] = int(value)
+        if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.nn.Parameter):
+                hints["parameter"] = True
+            hints |= self._values.storage(value)
+            memo = getattr(value, "item_memo", None)
+            if isinstance(memo, torch.SymFloat):
+                hints["item"] = self._values.float_symbol(memo)
+            hints["storage"] = self._storages.setdefault(value.untyped_storage()._cdata, len(self._storages))
+            static = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+            if static is not None:
+                hints["static"] = str(static)
+        if hasattr(node, "_dynamo_source"):
+            with contextlib.suppress(ValueError):
+                hints["source"] = source_to_json(node._dynamo_source)
+        return hints
+
+    def _attr(self, node: fx.Node) -> dict[str, Json]:
+        target = str(node.target)
+        value: Any = self._gm
+        for part in target.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise NotRepresentableError(f"the {type(value).__name__} '{target}' as a constant")
+        self._tensors[target] = value
+        op = "input" if self._lift else "attr"
+        return {"name": node.name, "op": op, "target": target, "type": self._values.tensor_type(value)}
+
+    def _call(self, node: fx.Node) -> dict[str, Json]:
+        assert callable(node.target)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise NotRepresentableError(f"the higher-order operator '{node.target}' as its target")
+        name = callable_name(node.target)
+        if name is None:
+            raise NotRepresentableError(
+                f"'{getattr(node.target, '__name__', node.target)}' as its target, a Python function"
+            )
+        return self._with_arguments(node, "call", name)
+
+    def _method(self, node: fx.Node) -> dict[str, Json]:
+        return self._with_arguments(node, "method", str(node.target))
+
+    def _with_arguments(self, node: fx.Node, op: str, target: str) -> dict[str, Json]:
+        written: dict[str, Json] = {
+            "name": node.name,
+            "op": op,
+            "target": target,
+            "args": [self._values.argument(arg) for arg in node.args],
+            "kwargs": {key: self._values.argument(arg) for key, arg in node.kwargs.items()},
+            "type": self._type(node),
+        }
+        where = origin(node)
+        if where is not None:
+            written["origin"] = where
+        return written
+
+    def _type(self, node: fx.Node) -> Json:
+        try:
+            return self._values.result_type(_meta_value(node))
+        except NotRepresentableError:
+            if self._aten:
+                raise
+            return None
+
+    def _output(self, node: fx.Node) -> dict[str, Json]:
+        results = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
+        return {"name": node.name, "op": "output", "args": [[self._values.argument(value) for value in results]]}
+
+
+def _meta_value(node: fx.Node) -> Any:
+    return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
+
+
+def _annotation(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+
+
+def _unsupported(node: fx.Node, reason: str) -> UnsupportedError:
+    where = origin(node)
+    place = f" ({where})" if where else ""
+    return UnsupportedError(f"node '{node.name}'{place} cannot be exported: {reason}")

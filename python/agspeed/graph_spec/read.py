@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way back: GraphSpec → fx.GraphModule, with the same names, order and example inputs.
+
+A graph rebuilt from a torch-level spec reaches the entries that Inductor's caches hold for the original, so that a
+child process can compile what the training process will load. Everything read is checked; nothing is unpickled.
+Stateless functions; the fake mode of a rebuilt graph belongs to that graph. One thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import sympy
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._guards import CompileContext, CompileId, TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from agspeed.errors import UnsupportedError
+from agspeed.graph_spec.export import GraphSpec
+from agspeed.graph_spec.names import DTYPES, resolve_callable, source_from_json
+
+_ANNOTATIONS: dict[str, type] = {
+    "torch.Tensor": torch.Tensor,
+    "torch.SymInt": torch.SymInt,
+    "torch.nn.parameter.Parameter": torch.nn.Parameter,
+    "builtins.int": int,
+}
+
+
+def rebuild(spec: GraphSpec, tensors: Mapping[str, torch.Tensor] | None = None) -> fx.GraphModule:
+    """Builds a graph that computes what the exported one computed.
+
+    Args:
+        spec: from `graph_spec.export`, either level.
+        tensors: constants by name; default ``spec.tensors``.
+
+    Returns:
+        A GraphModule of its own. Placeholders carry ``meta["example_value"]`` (torch level) or ``meta["val"]`` (ATen
+        level): fake tensors with the original's sizes, strides, gradient flags and Parameter kind, symbolic integers
+        with hints.
+
+    Raises:
+        UnsupportedError: an operator or function of the graph does not exist in this process.
+    """
+    return _Rebuild(spec, spec.tensors if tensors is None else tensors).run()
+
+
+def example_inputs(gm: fx.GraphModule) -> list[Any]:
+    """The example values of a graph's inputs, in order: what a Dynamo backend receives beside the graph."""
+    keys = ("val", "example_value")
+    return [next((n.meta[k] for k in keys if k in n.meta), None) for n in gm.graph.find_nodes(op="placeholder")]
+
+
+@contextlib.contextmanager
+def compiling(gm: fx.GraphModule) -> Iterator[None]:
+    """The context a Dynamo backend runs in, for a rebuilt graph: tracing context, compile id, the graph's fake mode."""
+    fake_mode = gm.meta["agspeed_fake_mode"]
+    with (
+        tracing(TracingContext(fake_mode)),
+        torch._guards.compile_context(CompileContext(gm.meta["dynamo_compile_id"])),
+    ):
+        yield
+
+
+def cacheable_copy(gm: fx.GraphModule) -> fx.GraphModule:
+    """A private copy of a torch-level graph whose cache keys equal those of the same graph rebuilt in another process.
+
+    AOTAutograd's key covers every attribute of the module it is given, so a module straight from Dynamo misses what a
+    rebuilt one stored. The process that captured the graph compiles this copy; compilers may change it freely.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies))
+    for node, copy in copies.items():
+        if hasattr(node, "_dynamo_source"):
+            copy._dynamo_source = node._dynamo_source
+    targets = [str(node.target) for node in gm.graph.find_nodes(op="get_attr")]
+    return _module(
+        graph, {name: operator.attrgetter(name)(gm) for name in targets}, detect_fake_mode(example_inputs(gm))
+    )
+
+
+def _module(graph: fx.Graph, tensors: Mapping[str, Any], fake_mode: FakeTensorMode | None) -> fx.GraphModule:
+    """The one way to make a module here: same attributes in the same order, hence the same cache keys."""
+    gm = fx.GraphModule(dict(tensors), graph)
+    gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
+    gm.meta["agspeed_fake_mode"] = fake_mode
+    gm._param_name_to_source = {name: ConstantSource(name) for name in tensors}  # type: ignore[assignment]
+    return gm
+
+
+class _Rebuild:
+    """One reading: walks the nodes once, one method per kind of node."""
+
+    def __init__(self, spec: GraphSpec, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._spec = spec
+        self._tensors = tensors
+        self._graph = fx.Graph()
+        self._nodes: dict[str, fx.Node] = {}
+        self._shape_env = ShapeEnv()
+        self._fake_mode = FakeTensorMode(shape_env=self._shape_env)
+        self._symbols = {entry["name"]: self._symbol(entry) for entry in spec.symbols}
+        self._storages: dict[int, torch.Tensor] = {}
+        self._aten = not any("annotation" in node or "storage" in node for node in spec.nodes)
+
+    def run(self) -> fx.GraphModule:
+        for entry in self._spec.nodes:
+            node = getattr(self, f"_{entry['op']}")(entry)
+            if node.name != entry["name"]:
+                node._rename(entry["name"])
+            self._nodes[entry["name"]] = node
+        used = [node["target"] for node in self._spec.nodes if node["op"] == "attr"]
+        return _module(self._graph, {name: self._tensors[name] for name in used}, self._fake_mode)
+
+    def _symbol(self, entry: dict[str, Any]) -> sympy.Expr:
+        """Creates a symbol of the recorded name (cache keys hold symbol names) with the recorded hint and range."""
+        source = source_from_json(entry.get("source")) or ConstantSource(entry["torch"])
+        index = int(str(entry["torch"]).lstrip("szuf"))
+        env = self._shape_env
+        with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
+            symbol = env.create_symbol(
+                entry["hint"],
+                source,
+                DimDynamic.DYNAMIC,
+                positive=True if entry.get("positive", True) else None,
+                do_not_specialize_zero_one=True,
+            )
+        env.unique_ids.add(index)
+        if "range" in entry:
+            lower, upper = entry["range"]
+            env.var_to_range[symbol] = ValueRanges(
+                -int_oo if lower is None else lower, int_oo if upper is None else upper
+            )
+        return symbol
+
+    def _input(self, entry: dict[str, Any]) -> fx.Node:
+        kind = _ANNOTATIONS.get(entry.get("annotation", ""))
+        node = self._graph.create_node("placeholder", entry["target"], name=entry["name"], type_expr=kind)
+        node.meta["val" if self._aten else "example_value"] = self._example(entry)
+        if not self._aten:
+            node._dynamo_source = source_from_json(entry.get("source"))
+            node.meta["tensor_dict"] = {"_dynamo_static_input_type": entry["static"]} if "static" in entry else {}
+        return node
+
+    def _example(self, entry: dict[str, Any]) -> Any:
+        form = entry["type"]
+        if form is None:
+            return entry.get("value")
+        if "sym" in form:
+            return self._size(form["sym"])
+        with self._fake_mode:
+            tensor = self._fake_tensor(form, entry)
+        if entry.get("parameter"):
+            return torch.nn.Parameter(tensor, requires_grad=form["requires_grad"])
+        if "item" in entry:
+            tensor.item_memo = self._float(entry["item"])  # type: ignore[attr-defined]
+        return tensor.requires_grad_(form["requires_grad"])
+
+    def _fake_tensor(self, form: dict[str, Any], entry: dict[str, Any]) -> torch.Tensor:
+        shape = [self._size(n) for n in form["shape"]]
+        stride = [self._size(n) for n in form["stride"]]
+        dtype, device = DTYPES[form["dtype"]], torch.device(form["device"])
+        offset = self._size(entry.get("storage_offset", 0))
+        base = self._storages.get(entry.get("storage", -1))
+        if base is None:
+            base = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+            if "storage_bytes" in entry:
+                base = torch.empty(entry["storage_bytes"] // dtype.itemsize, dtype=dtype, device=device)
+            elif "storage_offset" in entry:
+                base = torch.empty(self._flat_size(shape, stride, offset), dtype=dtype, device=device)
+            self._storages[entry.get("storage", -1)] = base
+            if "storage_bytes" not in entry and "storage_offset" not in entry:
+                return base
+        return base.detach().as_strided(shape, stride, offset).detach()
+
+    def _float(self, entry: dict[str, Any]) -> Any:
+        symbol = self._symbol(entry)
+        value = self._shape_env.create_symfloatnode(symbol, hint=entry["hint"])
+        if entry["fixed"]:
+            self._shape_env._set_replacement(symbol, sympy.Float(entry["hint"]), "specialized")
+        return value
+
+    def _flat_size(self, shape: list[Any], stride: list[Any], offset: Any) -> Any:
+        return offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+    def _attr(self, entry: dict[str, Any]) -> fx.Node:
+        return self._graph.create_node("get_attr", entry["target"], name=entry["name"])
+
+    def _call(self, entry: dict[str, Any]) -> fx.Node:
+        try:
+            target = resolve_callable(entry["target"])
+        except ValueError as error:
+            raise UnsupportedError(f"node '{entry['name']}' cannot be rebuilt: {error}") from None
+        return self._create("call_function", target, entry)
+
+    def _method(self, entry: dict[str, Any]) -> fx.Node:
+        return self._create("call_method", entry["target"], entry)
+
+    def _create(self, op: str, target: Any, entry: dict[str, Any]) -> fx.Node:
+        args = tuple(self._argument(arg) for arg in entry["args"])
+        kwargs = {key: self._argument(arg) for key, arg in entry["kwargs"].items()}
+        node = self._graph.create_node(op, target, args, kwargs, name=entry["name"])
+        if "origin" in entry:
+            path, _, line = entry["origin"].rpartition(":")
+            node.meta["stack_trace"] = f'  File "{path}", line {line}, in <module>\n'
+        # Inductor refuses to cache method calls on nodes without an example value, whatever that value is.
+        node.meta["val" if self._aten else "example_value"] = None
+        return node
+
+    def _output(self, entry: dict[str, Any]) -> fx.Node:
+        results = tuple(self._argument(value) for value in entry["args"][0])
+        return self._graph.create_node("output", "output", (results,), name=entry["name"])
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._argument(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        return _READERS[kind](self, inner)
+
+    def _size(self, value: int | str) -> Any:
+        if isinstance(value, int):
+            return value
+        expr = _parse_size(value, self._symbols)
+        hint = int(expr.xreplace(self._shape_env.backed_var_to_val))
+        return self._shape_env.create_symintnode(expr, hint=hint)
+
+
+_READERS: dict[str, Any] = {
+    "ref": lambda self, name: self._nodes[name],
+    "tuple": lambda self, items: tuple(self._argument(item) for item in items),
+    "dict": lambda self, items: {self._argument(k): self._argument(v) for k, v in items},
+    "slice": lambda self, bounds: slice(*(self._argument(bound) for bound in bounds)),
+    "ellipsis": lambda self, _: Ellipsis,
+    "dtype": lambda self, name: DTYPES[name],
+    "device": lambda self, name: torch.device(name),
+    "layout": lambda self, name: {"strided": torch.strided, "sparse_coo": torch.sparse_coo}[name],
+    "memory_format": lambda self, name: getattr(torch, name),
+    "sym": lambda self, text: self._size(text),
+    "float": lambda self, text: float(text),
+    "complex": lambda self, parts: complex(*(self._argument(part) for part in parts)),
+}
+
+
+def _parse_size(text: str, symbols: Mapping[str, sympy.Expr]) -> sympy.Expr:
+    """Reads SymExpr text. Its grammar is a subset of Python's, so Python's parser reads it; nothing is evaluated."""
+
+    def read(node: ast.AST) -> sympy.Expr:
+        match node:
+            case ast.Constant(value=int(number)):
+                return sympy.Integer(number)
+            case ast.Name(id=name) if name in symbols:
+                return symbols[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -read(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in operators:
+                return operators[type(op)](read(left), read(right))
+            case ast.Call(func=ast.Name(id=name), args=[a, b]) if name in functions:
+                return functions[name](read(a), read(b))
+        raise ValueError(f"'{text}' is not a size expression")
+
+    operators: dict[type, Any] = {
+        ast.Add: lambda a, b: a + b,
+        ast.Sub: lambda a, b: a - b,
+        ast.Mult: lambda a, b: a * b,
+        ast.FloorDiv: FloorDiv,
+        ast.Mod: Mod,
+    }
+    functions: dict[str, Any] = {"max": Max, "min": Min}
+    return read(ast.parse(text, mode="eval").body)

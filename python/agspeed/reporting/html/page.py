@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as one HTML file (pages.py), readable on a phone and in the dark.
+
+Every text in a report comes from somebody's model, so the template escapes all of it, the drawings do too, and the
+page's own policy forbids any script but page.js (by its hash) and any request to anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from agspeed.reporting import summary
+from agspeed.reporting.html import charts, pages, timeline_chart
+
+__all__ = ["render"]
+
+# (CSS class, drawing width): page.css shows exactly one of a figure's drawings at any window width.
+_HALF = (("wide", 530.0), ("narrow", 330.0))
+_FULL = (("full", 1100.0), ("wide", 530.0), ("narrow", 330.0))
+
+
+class Figure(NamedTuple):
+    """A chart in all its widths, or the sentence that stands in for it."""
+
+    title: str
+    note: str
+    drawings: list[Markup]
+    empty: str
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The page for a validated report."""
+    script = pages.asset("page.js")
+    return pages.template("page.html.j2").render(
+        report=report,
+        headline=summary.headline(report),
+        answers=summary.answers(report),
+        next_steps=summary.next_steps(report),
+        mean_ms=summary.mean_ms,
+        timeline=_timeline(report),
+        figures=_figures(report),
+        phase_kinds=timeline_chart.phase_kinds(report),
+        share_kinds=list(dict.fromkeys(share["kind"] for share in report["time_shares"])),
+        style=Markup(pages.asset("page.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _timeline(report: Mapping[str, Any]) -> Figure:
+    return _figure(
+        report,
+        "Step time over the run",
+        "Line: mean without input wait. Band: up to the slowest step. Bottom: input wait.",
+        "No step has been timed yet.",
+        timeline_chart.draw,
+        _FULL,
+    )
+
+
+def _figures(report: Mapping[str, Any]) -> list[Figure]:
+    figure = functools.partial(_figure, report)
+    return [
+        figure("Candidates", "Speed against eager, with confidence intervals; right of the line is faster.",
+               "No candidate has been timed.", charts.candidates),
+        figure("Errors against fp64", "Each candidate's error beside eager's own, from the numerics gate.",
+               "The numerics gate has not run.", charts.errors),
+        figure("Where time goes", "An average steady step.",
+               "The step has not been broken down.", charts.time_shares),
+        figure("Memory", "Peak bytes of live tensors; a candidate beyond the limit loses.",
+               "Memory has not been measured.", charts.memory),
+        figure("Break-even", "Seconds won minus seconds that tuning took from training.",
+               "There is no saving to earn the cost back with.", charts.break_even),
+    ]  # fmt: skip
+
+
+def _figure(
+    report: Mapping[str, Any],
+    title: str,
+    note: str,
+    empty: str,
+    draw: Callable[[Mapping[str, Any], float, str], Markup | None],
+    sizes: tuple[tuple[str, float], ...] = _HALF,
+) -> Figure:
+    drawings = [draw(report, width, css) for css, width in sizes]
+    return Figure(title, note, [drawing for drawing in drawings if drawing is not None], empty)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training process's side of the compile child: starts it, feeds it jobs, reads its answers, survives its death.
+
+The child is exec'd, never forked: a fork after OpenMP started hangs. It runs at idle priority unless raised. Jobs run
+one after another; when the child dies or a job exceeds its time limit, that job fails with the reason and a new child
+takes the remaining ones. Single-threaded: all methods are called from the training thread; `poll` never blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agspeed.backends import CompileOptions
+from agspeed.log import logger
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+@dataclass
+class Job:
+    """One candidate on one region. `answer` is None until it is known."""
+
+    candidate: str
+    folder: Path
+    options: CompileOptions
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    answer: dict[str, Any] | None = None
+    started: float | None = field(default=None, repr=False)
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None
+
+
+class Child:
+    """See the module's text. `folder` is a private directory for jobs; it is deleted by `close`."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="agspeed-jobs-"))
+        self._queue: deque[Job] = deque()
+        self._running: Job | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._answers = -1
+        self._buffer = b""
+        self._next_id = 0
+        self._level = "idle"
+        self._suspended_at = 0.0
+        self._owner = os.getpid()
+
+    def submit(self, job: Job) -> None:
+        """Queues a job; it starts as soon as the child is free."""
+        self._queue.append(job)
+        self._start_next()
+
+    def poll(self) -> None:
+        """Takes in whatever the child has answered, notices its death and time limits."""
+        self._read()
+        self._start_next()
+        job = self._running
+        if job is None:
+            return
+        if self._process is not None and self._process.poll() is not None:
+            self._read()
+            if self._running is job:
+                self._fail(f"the compile process {_death(self._process.returncode)} while compiling or trying it")
+        elif self._level != "suspended" and time.monotonic() - (job.started or math.inf) > job.timeout_s:
+            self._kill()
+            self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
+        self._start_next()
+
+    def wait(self, jobs: list[Job], timeout_s: float | None = None) -> None:
+        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not all(job.done for job in jobs):
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            if self._answers >= 0:
+                select.select([self._answers], [], [], 0.1)
+            self.poll()
+
+    def set_level(self, level: str) -> None:
+        """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority)."""
+        was_suspended, self._level = self._level == "suspended", level
+        if self._process is None or self._process.poll() is not None:
+            return
+        _set_idle(self._process.pid, level != "raised")
+        if (level == "suspended") == was_suspended:
+            return
+        self._signal_group(signal.SIGCONT if was_suspended else signal.SIGSTOP)
+        if not was_suspended:
+            self._suspended_at = time.monotonic()
+        elif self._running is not None and self._running.started is not None:
+            self._running.started += time.monotonic() - self._suspended_at  # a time limit counts time it may run
+
+    def close(self) -> None:
+        """Ends the child and deletes the folder. Harmless in a forked copy of the training process."""
+        if os.getpid() != self._owner:
+            return
+        self._kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        if self._running is not None or not self._queue:
+            return
+        if self._process is None or self._process.poll() is not None:
+            self._spawn()
+        job = self._running = self._queue.popleft()
+        job.started = time.monotonic()
+        self._next_id += 1
+        message = {
+            "id": self._next_id,
+            "folder": str(job.folder),
+            "candidate": job.candidate,
+            "options": dict(vars(job.options)),
+        }
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            logger.debug("the compile process closed its input")
+
+    def _spawn(self) -> None:
+        self._kill()
+        reader, writer = os.pipe()
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agspeed.tuning.child.worker", str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=(self.folder / "child.log").open("ab"),
+            stderr=subprocess.STDOUT,
+            pass_fds=[writer],
+            env=environment,
+            text=True,
+            start_new_session=True,  # Ctrl-C in the terminal is for training, not for the child
+        )
+        os.close(writer)
+        os.set_blocking(reader, False)
+        self._answers, self._buffer = reader, b""
+        _set_idle(self._process.pid, self._level != "raised")
+
+    def _read(self) -> None:
+        while self._answers >= 0:
+            try:
+                block = os.read(self._answers, 1 << 16)
+            except BlockingIOError:
+                break
+            if not block:
+                break
+            self._buffer += block
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["id"] != self._next_id or self._running is None or message.get("started"):
+            return
+        self._running.answer = message
+        self._running = None
+
+    def _fail(self, reason: str) -> None:
+        assert self._running is not None
+        self._running.answer = {"state": "failed", "reason": f"{reason} (log: {self.folder / 'child.log'})"}
+        self._running = None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._signal_group(signal.SIGKILL)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+        if self._answers >= 0:
+            os.close(self._answers)
+            self._answers = -1
+
+    def _signal_group(self, number: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)  # its own session: takes its compilers along
+
+
+def _set_idle(pid: int, idle: bool) -> None:
+    """Idle or normal scheduling of the child; best effort where the system does not allow it."""
+    try:
+        os.sched_setscheduler(pid, os.SCHED_IDLE if idle else os.SCHED_OTHER, os.sched_param(0))
+    except OSError as error:
+        logger.debug("cannot set the priority of the compile process: %s", error)
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"died of {signal.Signals(-code).name}"
+    return f"exited with code {code}"

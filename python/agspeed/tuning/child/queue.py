@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles under way in the child process: which regions wait for which candidate, and what came of it.
+
+A *batch* is what one plan needs: one job per region. A job that ends well leaves the region without an outcome: the
+candidate is then compiled again in the training process, where it hits the caches the child filled. Any other end
+becomes the region's outcome. Single-threaded, on the training thread; owns the child, which starts with the first job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from agspeed.backends import CompileOptions, candidate
+from agspeed.errors import UnsupportedError
+from agspeed.tuning.child.process import Child, Job
+from agspeed.tuning.child.job import write_region
+from agspeed.tuning.outcome import Outcome
+
+
+@dataclass(eq=False)
+class Batch:
+    """Jobs that were started together, under the name of the plan that needs them."""
+
+    name: str
+    jobs: list[tuple[Any, Job]]
+
+    @property
+    def done(self) -> bool:
+        return all(job.done for _, job in self.jobs)
+
+    @property
+    def seconds(self) -> float:
+        """What the child spent on it."""
+        return sum(float((job.answer or {}).get("compile_seconds", 0.0)) for _, job in self.jobs)
+
+
+class Compiles:
+    """See the module's text."""
+
+    def __init__(self, options: CompileOptions) -> None:
+        self._options = options
+        self._child: Child | None = None
+        self._batches: list[Batch] = []
+        self._passed: set[tuple[int, str]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._batches
+
+    def start(self, name: str, wanted: Iterable[tuple[Any, str]], level: str) -> Batch | None:
+        """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
+
+        Regions that have an outcome, or that the child is through with, are left out. Returns: None when there is
+        nothing to do in the child; regions it cannot take have their outcome then.
+        """
+        new = [(region, wish) for region, wish in wanted if self.lacks(region, wish)]
+        if self._child is None:
+            self._child = Child()
+        jobs = [(region, job) for region, wish in new if (job := self._make_job(region, wish)) is not None]
+        if not jobs:
+            return None
+        batch = Batch(name, jobs)
+        self._batches.append(batch)
+        self._child.set_level(level)
+        for _, job in jobs:
+            self._child.submit(job)
+        return batch
+
+    def lacks(self, region: Any, name: str) -> bool:
+        """True when neither an outcome nor the child's answer is there for candidate `name` on `region`."""
+        return name not in region.outcomes and (region.index, name) not in self._passed
+
+    def poll(self) -> list[Batch]:
+        """Takes in what the child has answered. Returns the batches that are finished since the last call."""
+        if self._child is None:
+            return []
+        self._child.poll()
+        finished = [batch for batch in self._batches if batch.done]
+        self._batches = [batch for batch in self._batches if not batch.done]
+        for batch in finished:
+            for region, job in batch.jobs:
+                self._take_answer(region, job)
+        return finished
+
+    def is_running(self, name: str) -> bool:
+        return any(batch.name == name for batch in self._batches)
+
+    def wait(self, timeout_s: float | None, name: str | None = None) -> None:
+        """Blocks until the jobs of plan `name` (None: of all plans) are done or the time is over."""
+        jobs = [job for batch in self._batches if name in (None, batch.name) for _, job in batch.jobs]
+        if self._child is not None:
+            self._child.wait(jobs, timeout_s)
+
+    def set_level(self, level: str) -> None:
+        if self._child is not None:
+            self._child.set_level(level)
+
+    def give_up(self, reason: str) -> None:
+        """Ends everything that is still under way: the regions concerned have failed for `reason`."""
+        for batch in self._batches:
+            for region, job in batch.jobs:
+                job.answer = job.answer or {"state": "failed", "reason": reason}
+                self._take_answer(region, job)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child; it starts again with the next job."""
+        self._batches.clear()
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _make_job(self, region: Any, name: str) -> Job | None:
+        assert self._child is not None
+        reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options)
+        folder = self._child.folder / str(region.index)
+        try:
+            if reason is None and not folder.exists():
+                write_region(region, folder)
+        except UnsupportedError as error:
+            reason = f"the graph cannot be handed to a child process: {error}"
+        if reason is None:
+            return Job(name, folder, self._options)
+        region.outcomes[name] = Outcome(name, "skipped", reason)
+        return None
+
+    def _take_answer(self, region: Any, job: Job) -> None:
+        answer, name = job.answer or {}, job.candidate
+        if answer.get("state") != "ready":
+            region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
+        elif twin := _same_code(region, name, answer.get("code_digest")):
+            region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
+        else:
+            self._passed.add((region.index, name))
+
+
+def _same_code(region: Any, name: str, digest: str | None) -> str | None:
+    """Another candidate that generated this code for this region before, or None."""
+    if digest is None:
+        return None
+    twin: str | None = region.code_digests.setdefault(digest, name)
+    return twin if twin != name else None

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile child: ``python -m agspeed.tuning.child.worker``, started and owned by `agspeed.tuning.child.process`.
+
+Reads one JSON job per line from stdin and writes one JSON answer per line to the descriptor named on the command line:
+
+    {"id": 3, "folder": "...", "candidate": "inductor", "options": {...}}
+    {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
+
+It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
+and a crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
+A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+_NUM_TRIALS = 3
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> int:
+    """Arguments: the descriptor for answers."""
+    _end_with_parent()
+    answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
+    for line in sys.stdin:
+        job = json.loads(line)
+        _send(answers, {"id": job["id"], "started": True})
+        _send(answers, {"id": job["id"], **_run(job)})
+    return 0
+
+
+def _end_with_parent() -> None:
+    """Kills this process group, whose leader this process is, once the training process is gone."""
+    parent, own = os.getppid(), os.getpid()
+
+    def on_continue(number: int, frame: object) -> None:
+        if os.getpid() == own and os.getppid() != parent:
+            os.killpg(own, signal.SIGKILL)
+
+    signal.signal(signal.SIGCONT, on_continue)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from agspeed.backends import CompileOptions
+    from agspeed.tuning.build import build
+    from agspeed.tuning.child.job import read_region
+
+    options = CompileOptions(**job["options"])
+    torch.set_num_threads(options.num_threads)
+    region = read_region(Path(job["folder"]))
+    outcome = build(job["candidate"], region, options)
+    if outcome.runner is not None and region.sample is not None:
+        with region.modes.restored(), torch.random.fork_rng(devices=[]):
+            for _ in range(_NUM_TRIALS):
+                outcome.runner(*region.sample)
+    return {
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "compile_seconds": outcome.compile_seconds,
+        "gate": outcome.gate,
+        "code_digest": getattr(outcome.runner, "code_digest", None),
+    }
+
+
+def _send(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tuning database's key: which decision of an earlier process fits this model, data and machine.
+
+The key is made before anything is captured, from what can be read off the model: its modules' code, its parameters
+and the shapes of the first batch. It need not be perfect: a decision only suggests which candidate to compile first,
+and that candidate is compiled from a fresh capture and gated again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from agspeed.backends import candidates
+from agspeed.config import Settings
+
+
+def database_key(target: Callable[..., Any], args: Any, kwargs: Any, settings: Settings) -> dict[str, Any]:
+    """The key for the next training call `target(*args, **kwargs)`; see runtime/tune/store/database_format.md."""
+    tensors = list(_tensors((args, kwargs)))
+    owner = getattr(target, "__self__", None)
+    devices = {str(t.device) for t in tensors} | {str(p.device) for p in _parameters(owner)}
+    return {
+        "graph": structure_hash(target),
+        "shapes": [list(t.shape) for t in tensors],
+        "dtypes": [str(t.dtype) for t in tensors],
+        "device": ",".join(sorted(devices)) or "cpu",
+        "threads": torch.get_num_threads(),
+        "isa": isa(),
+        "versions": _versions(),
+        "settings": {
+            "numerics": settings.numerics,
+            "backends": list(settings.backends) if settings.backends is not None else None,
+            "dynamic": settings.dynamic,
+        },
+    }
+
+
+@functools.cache
+def isa() -> str:
+    """Processor capability that generated code depends on, e.g. "x86_64 AVX512"."""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    from agspeed.version import __version__
+
+    versions = {"agspeed": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    for name, candidate in candidates().items():
+        versions.update({f"{name}.{key}": value for key, value in candidate.fingerprint().items()})
+    return versions
+
+
+def structure_hash(target: Callable[..., Any]) -> str:
+    """Of the modules' code and the parameters' shapes; of a step function's code."""
+    digest = hashlib.sha256()
+    owner = getattr(target, "__self__", None)
+    if isinstance(owner, nn.Module):
+        for name, module in owner.named_modules():
+            digest.update(f"{name}:{type(module).__qualname__}:{module.extra_repr()}:{module.training}\n".encode())
+            _add_code(digest, type(module).forward)
+        for name, parameter in owner.named_parameters():
+            digest.update(f"{name}:{tuple(parameter.shape)}:{parameter.dtype}:{parameter.requires_grad}\n".encode())
+    else:
+        _add_code(digest, target)
+    return digest.hexdigest()[:32]
+
+
+def _add_code(digest: Any, function: Any) -> None:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType):
+        constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        digest.update(code.co_code + repr((code.co_names, constants)).encode())
+
+
+def _parameters(owner: object) -> Iterable[torch.Tensor]:
+    return owner.parameters() if isinstance(owner, nn.Module) else ()
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def shape_class(args: Any, kwargs: Any) -> str:
+    """The shapes of a call's tensors as text: only steps of the same class are compared."""
+    return ";".join("x".join(map(str, t.shape)) for t in _tensors((args, kwargs)))

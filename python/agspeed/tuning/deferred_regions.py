@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions captured after the decision: new shapes, unfrozen layers, other branches of the user's code.
+
+A late region runs its graph operator by operator until the chosen candidate is ready for it. Like the first regions it
+is compiled, gated and tried in a child process unless the candidate may run here at once; only then is it compiled
+here (with cache hits), gated, and switched to at the border of a step. A candidate that crashes, hangs or exits on a
+late graph is out for that region alone, with the reason in the report.
+
+mode="max" and mode="deterministic" wait for the child: in the latter what runs must not depend on time. All methods run
+on the training thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from agspeed.backends import CompileOptions, candidate
+from agspeed.config import Settings
+from agspeed.tuning.child.queue import Compiles
+from agspeed.tuning.outcome import Outcome
+
+_MAX_REGIONS = 32
+"""More different graphs than that stay on graph-eager."""
+_MAX_WAIT_S = 600.0
+
+
+class Adopter(Protocol):
+    """The verbs of a session that late regions need."""
+
+    settings: Settings
+    options: CompileOptions
+
+    def candidate_for(self, region: Any) -> str: ...
+    def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
+    def adopt_region(self, region: Any) -> None: ...
+
+
+class LateRegions:
+    """See the module's text. One per session."""
+
+    def __init__(self, session: Adopter) -> None:
+        self._session = session
+        self._compiles = Compiles(session.options)
+        self._seen: set[Any] = set()
+        self._new: list[Any] = []
+        self._compiling: list[Any] = []
+
+    def add(self, region: Any) -> None:
+        """A region without an outcome for the chosen plan was called; repeated calls change nothing."""
+        if region not in self._seen:
+            self._seen.add(region)
+            self._new.append(region)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no late region waits for anything."""
+        return not self._new and not self._compiling
+
+    def advance(self) -> None:
+        """A training step has ended: starts what is new, adopts what is ready."""
+        if self.is_idle:
+            return
+        new, self._new = self._new, []
+        for region in new:
+            self._start(region)
+        for region in self._finished():
+            self._compiling.remove(region)
+            self._adopt(region)
+        if not self._compiling:
+            self._compiles.close()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Waits for the child; what it finished is adopted when the next step ends."""
+        self._compiles.wait(timeout_s)
+
+    def close(self) -> None:
+        """Ends background work; what is not ready stays on graph-eager."""
+        self._new.clear()
+        self._compiling.clear()
+        self._compiles.close()
+
+    def _start(self, region: Any) -> None:
+        name = self._session.candidate_for(region)
+        if len(self._seen) > _MAX_REGIONS:
+            region.outcomes[name] = Outcome(name, "skipped", "too many different graphs were captured")
+        elif not candidate(name).in_process and self._compiles.start(str(region.index), [(region, name)], "idle"):
+            self._compiling.append(region)
+            return
+        self._adopt(region)
+
+    def _finished(self) -> list[Any]:
+        """Regions that the child is through with."""
+        waits = self._session.settings.mode in ("deterministic", "max")
+        if waits:
+            self._compiles.wait(_MAX_WAIT_S)
+        finished = [region for batch in self._compiles.poll() for region, _ in batch.jobs]
+        if waits and not self._compiles.is_idle:
+            self._compiles.give_up(f"it was not ready after {_MAX_WAIT_S:.0f} s")
+            return list(self._compiling)
+        return finished
+
+    def _adopt(self, region: Any) -> None:
+        """Compiles here what the child has found to be sound, and switches to it."""
+        self._session.compile_regions(self._session.candidate_for(region), [region])
+        self._session.adopt_region(region)

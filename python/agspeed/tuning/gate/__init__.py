@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numerics gate: `check` compares a candidate with the reference on real inputs; the other modules are its parts."""

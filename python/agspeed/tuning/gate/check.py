@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numerics gate: no candidate is used before `check` has accepted it.
+
+`check` runs a region eagerly, in float64, and through the candidate, on private copies of real inputs, and compares
+every output, every gradient and every input the region changes: numbers (see `compare` for the rule), element
+types, shapes, strides, devices, gradient flags, memory shared between results and inputs, results overwritten by a
+later call, and the use of the random generators. The training process is left as it was: its tensors, gradients,
+generators and modes. One thread; costs a few eager steps (`Verdict.seconds`) and the memory that
+`Policy.memory_budget_bytes` limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agspeed.log import logger
+from agspeed.tuning.gate.compare import TensorError, compare, compare_exactly
+from agspeed.tuning.gate.facts import facts_problem, gradient_problem
+from agspeed.tuning.gate.inputs import InputCopies, nbytes
+from agspeed.tuning.gate.modes import DrawRecorder, Promoted, RandomState, undisturbed
+from agspeed.tuning.gate.noise import Noisy
+from agspeed.tuning.gate.run import Region, Run, Tangents, execute, make_tangents, promoted
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How strictly, and at what cost, to check.
+
+    numerics: "standard" compares errors with eager's own; "exact" asks for equal bits; "off" accepts unseen.
+    memory_budget_bytes: what the float64 run may allocate, by estimate; None for no limit.
+    seed: of tangents and perturbations.
+    gradients: check gradients too (where gradients are enabled and an output is differentiable).
+    """
+
+    numerics: str = "standard"
+    memory_budget_bytes: int | None = None
+    seed: int = 0
+    gradients: bool = True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `check` found. ``outcome`` is "passed", "rejected" or "not-run"; ``reason`` is one sentence."""
+
+    outcome: str
+    reason: str
+    numerics: str
+    seconds: float
+    reference: str = "none"
+    """What errors are measured against: "float64", "eager (<why>)" where float64 cannot run the graph, or "none"."""
+    forward: tuple[TensorError, ...] = ()
+    gradients: tuple[TensorError, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return self.outcome == "passed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report's "gate" object."""
+        return {
+            "verdict": self.outcome,
+            "numerics": self.numerics,
+            "reason": self.reason,
+            "forward": _summary(self.forward),
+            "gradients": _summary(self.gradients),
+            "optimizer": None,
+        }
+
+
+def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy = Policy()) -> Verdict:
+    """Decides whether `candidate` may replace `reference`.
+
+    Args:
+        candidate, reference: ``region(*inputs) -> outputs``; reference is the captured graph, run eagerly.
+        inputs: flat arguments; tensors are copied, never changed.
+        policy: see `Policy`. Gradients are checked under the gradient mode in force; autocast likewise.
+
+    Returns: a Verdict; exceptions of the candidate become rejections, only KeyboardInterrupt and the like pass through.
+    """
+    started = time.perf_counter()
+    if policy.numerics == "off":
+        return Verdict("passed", 'accepted unchecked because numerics="off"', "off", 0.0)
+    judge = _Judge(candidate, reference, inputs, policy)
+    try:
+        with undisturbed(_devices(inputs)):
+            judge.judge()
+        outcome, reason = "passed", judge.summary()
+    except _RejectedError as rejection:
+        outcome, reason = "rejected", str(rejection)
+    except _NotRunError as refusal:
+        outcome, reason = "not-run", str(refusal)
+    seconds = time.perf_counter() - started
+    return Verdict(outcome, reason, policy.numerics, seconds, judge.kind, tuple(judge.forward), tuple(judge.gradients))
+
+
+class _RejectedError(Exception):
+    """The candidate is not used; the message is the reason."""
+
+
+class _NotRunError(Exception):
+    """No comparison was possible; the message is the reason."""
+
+
+class _Judge:
+    """One check: runs, compares, and keeps the errors found."""
+
+    def __init__(self, candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy) -> None:
+        self._candidate = candidate
+        self._reference = reference
+        self._inputs = inputs
+        self._policy = policy
+        self._devices = _devices(inputs)
+        self._wide: Run | None = None
+        self._noisy: Run | None = None
+        self.kind = "none"
+        self.forward: list[TensorError] = []
+        self.gradients: list[TensorError] = []
+
+    def judge(self) -> None:
+        """Raises `_RejectedError` or `_NotRunError` unless the candidate agrees.
+
+        The candidate is called three times: A, B, A. The first call's gradients are taken after the second call, and
+        its results must survive the third.
+        """
+        self._random = RandomState(self._devices)
+        self._eager = self._run_eagerly()
+        first = self._run_candidate(0, between=self._call_with_other_data)
+        self._reject_overwritten(first)
+        self._compare(first, 0)
+        again = self._run_candidate(1)
+        self._reject_overwritten(first)
+        self._compare(again, 1)
+
+    def summary(self) -> str:
+        found = (*self.forward, *self.gradients)
+        if not found:
+            return "the region has no numbers to compare"
+        if self._policy.numerics == "exact":
+            return f"all {len(found)} outputs and gradients equal eager's bit for bit"
+        worst = max(found, key=_severity)
+        return (
+            f"within tolerance against {self.kind}: worst RMS error {worst.rms:.1e} in {worst.name}, "
+            f"eager's own is {worst.eager_rms:.1e}"
+        )
+
+    def _run_eagerly(self) -> Run:
+        """The eager run in its own precision; it also fixes tangents, random draws and the memory estimate."""
+        self._check_budget(4 * nbytes(self._inputs))
+        recorder = DrawRecorder(self._devices)
+        self._tangents: list[Tangents] = []
+
+        def tangents(results: Sequence[Any]) -> Sequence[Tangents]:
+            self._random_after = RandomState(self._devices)
+            if self._policy.gradients:
+                self._tangents = make_tangents(results, self._policy.seed)
+            return self._tangents
+
+        try:
+            run = execute(self._reference, InputCopies(self._inputs), tangents, modes=[recorder])
+        except Exception as error:
+            raise _NotRunError(f"eager itself raised {type(error).__name__}: {_first_line(error)}") from None
+        self._draws = recorder.draws
+        self._check_budget(recorder.promoted_bytes + 4 * nbytes(self._inputs))
+        return run
+
+    def _check_budget(self, needed: int) -> None:
+        budget = self._policy.memory_budget_bytes
+        if budget is not None and self._policy.numerics == "standard" and needed > budget:
+            raise _NotRunError(
+                f"checking against float64 needs about {needed / 2**20:.0f} MiB, "
+                f"more than the memory budget of {budget / 2**20:.0f} MiB"
+            )
+
+    def _run_candidate(self, turn: int, between: Callable[[], None] | None = None) -> Run:
+        chosen = self._tangents[turn : turn + 1]
+
+        def tangents(results: Sequence[Any]) -> Sequence[Tangents]:
+            return chosen if all(_is_differentiable(results, index) for one in chosen for index in one) else ()
+
+        self._random.restore()
+        try:
+            return execute(self._candidate, InputCopies(self._inputs), tangents, between=between)
+        except _RejectedError:
+            raise
+        except Exception as error:
+            raise _RejectedError(f"it raised {type(error).__name__}: {_first_line(error)}") from None
+
+    def _call_with_other_data(self) -> None:
+        """A call whose results nobody looks at: it must not change those of the call before."""
+        if RandomState(self._devices) != self._random_after:
+            raise _RejectedError("it draws other random numbers than eager, or another number of them")
+        generator = torch.Generator().manual_seed(self._policy.seed + 1)
+        data = InputCopies(self._inputs, change=lambda flat, like: _other_data(flat, like, generator)).values
+        try:
+            self._candidate(*InputCopies(data).values)
+        except Exception as error:
+            if _runs(self._reference, data):
+                raise _RejectedError(f"on other data it raised {type(error).__name__}, eager does not") from None
+
+    def _compare(self, run: Run, turn: int) -> None:
+        """Compares outputs and changed inputs, and the gradients for the turn's set of tangents."""
+        eager, exact = self._eager, self._policy.numerics == "exact"
+        self._reject(facts_problem(run.facts, eager.facts))
+        self._reject(_mutation_problem(run, eager))
+        mine, theirs = _numbers(run, 0), _numbers(eager, turn)
+        if run.gradients:
+            self._reject(gradient_problem(run.gradients[0], eager.gradients[turn], zeros_for_none=turn > 0))
+        names = [name for name in mine if name in theirs]
+        if exact:
+            errors = [compare_exactly(name, mine[name], theirs[name]) for name in names]
+        else:
+            errors = self._errors_against_float64(names, mine, theirs, turn)
+        if turn == 0:
+            self.forward = [error for error in errors if not error.name.startswith(_GRADIENT)]
+            self.gradients = [error for error in errors if error.name.startswith(_GRADIENT)]
+        for error in errors:
+            self._reject(None if error.ok else f"{error.name} {error.problem}")
+
+    def _errors_against_float64(
+        self, names: Sequence[str], mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], turn: int
+    ) -> list[TensorError]:
+        if self._wide is None:
+            self._wide = self._run_in_float64()
+        wide = _numbers(self._wide, turn)
+        errors = [compare(name, mine[name], theirs[name], wide.get(name, theirs[name])) for name in names]
+        if all(error.ok for error in errors):
+            return errors
+        # Eager may have been lucky: ask how far rounding moves these results at all.
+        if self._noisy is None:
+            self._noisy = self._run_noisily(self._wide)
+        near = _numbers(self._noisy, turn)
+        return [
+            error if error.ok else compare(name, mine[name], theirs[name], wide.get(name, theirs[name]), near.get(name))
+            for name, error in zip(names, errors, strict=True)
+        ]
+
+    def _run_in_float64(self) -> Run:
+        """The reference; eager's own run stands in where the graph has no float64 form."""
+        self._random.restore()
+        try:
+            copies = InputCopies(self._inputs, promote=True)
+            run = execute(self._reference, copies, promoted(self._tangents), modes=[Promoted(self._draws)])
+            self.kind = "float64"
+            return run
+        except Exception as error:
+            self.kind = f"eager (in float64 the graph raises {type(error).__name__}: {_first_line(error)})"
+            return self._eager
+
+    def _run_noisily(self, wide: Run) -> Run:
+        """The reference with the noise of rounding in the inputs' precision; without, where that cannot run."""
+        is_wide = wide is not self._eager
+        noise = Noisy(_finest_eps(self._inputs), self._policy.seed + 2)
+        copies = InputCopies(self._inputs, promote=is_wide, change=lambda flat, like: noise.shaken(flat))
+        tangents = promoted(self._tangents) if is_wide else self._tangents
+        modes = [Promoted(self._draws), noise] if is_wide else [noise]
+        self._random.restore()
+        try:
+            return execute(self._reference, copies, tangents, modes=modes)
+        except Exception:
+            logger.debug("the reference cannot be run with rounding noise", exc_info=True)
+            return wide
+
+    def _reject_overwritten(self, run: Run) -> None:
+        name = run.overwritten()
+        self._reject(name and f"{name} of one call is overwritten by a later call")
+
+    def _reject(self, problem: str | None) -> None:
+        if problem is not None:
+            raise _RejectedError(problem)
+
+
+_GRADIENT = "the gradient of"
+
+
+def _numbers(run: Run, turn: int) -> dict[str, torch.Tensor]:
+    """The tensors of a run by name: outputs, changed inputs, and the gradients of one set of tangents."""
+    found = {f"output {i}": value for i, value in enumerate(run.outputs) if isinstance(value, torch.Tensor)}
+    found |= {f"input {i} after the call": value for i, value in run.mutated.items()}
+    if turn < len(run.gradients):
+        gradients = run.gradients[turn].items()
+        found |= {f"{_GRADIENT} input {i}": value.to_dense() for i, value in gradients if value is not None}
+    return found
+
+
+def _mutation_problem(mine: Run, theirs: Run) -> str | None:
+    extra = sorted(mine.mutated.keys() - theirs.mutated.keys())
+    missing = sorted(theirs.mutated.keys() - mine.mutated.keys())
+    if extra:
+        return f"it changes input {extra[0]}, which eager leaves alone"
+    return f"it does not change input {missing[0]}, which eager changes" if missing else None
+
+
+def _runs(region: Region, data: Sequence[Any]) -> bool:
+    try:
+        region(*InputCopies(data).values)
+    except Exception:
+        return False
+    return True
+
+
+def _is_differentiable(results: Sequence[Any], index: int) -> bool:
+    return index < len(results) and isinstance(results[index], torch.Tensor) and results[index].requires_grad
+
+
+def _other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Different valid data: floats scaled element by element with their signs kept, everything else as it is."""
+    if isinstance(like, torch.nn.Parameter) or not (flat.is_floating_point() or flat.is_complex()):
+        return flat
+    return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
+
+
+def _finest_eps(inputs: Sequence[Any]) -> float:
+    """Step of the most precise floating point type among the inputs."""
+    kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
+    return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
+
+
+def _devices(inputs: Sequence[Any]) -> list[torch.device]:
+    return sorted({value.device for value in inputs if isinstance(value, torch.Tensor)}, key=str)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"
+
+
+def _severity(error: TensorError) -> tuple[bool, float]:
+    return not error.ok, max(error.rms / (error.allowed_rms or 1.0), error.max / (error.allowed_max or 1.0))
+
+
+def _summary(errors: Sequence[TensorError]) -> dict[str, Any] | None:
+    """The worst error of a group, in the report's form; None for an empty group."""
+    if not errors:
+        return None
+    worst = max(errors, key=_severity)
+    plain = {key: _finite(getattr(worst, key)) for key in ("max", "rms", "eager_max", "eager_rms")}
+    return {**plain, "worst": worst.name}
+
+
+def _finite(value: float) -> float | str:
+    if math.isnan(value):
+        return "nan"
+    return value if math.isfinite(value) else "inf"

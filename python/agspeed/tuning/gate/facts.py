@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an output is apart from its numbers; a candidate's may not differ from eager's. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agspeed.tuning.gate.inputs import InputCopies
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an output is, apart from its numbers. ``alias`` names the input or earlier output whose memory it shows."""
+
+    kind: str
+    dtype: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    device: str = ""
+    requires_grad: bool = False
+    alias: str | None = None
+    offset: int = 0
+
+
+def facts_problem(mine: Sequence[Facts], theirs: Sequence[Facts]) -> str | None:
+    """The first difference between a candidate's outputs and eager's, as a sentence, or None."""
+    if len(mine) != len(theirs):
+        return f"it returns {len(mine)} outputs instead of {len(theirs)}"
+    for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if a.kind != b.kind:
+            return f"output {index} is {a.kind} instead of {b.kind}"
+        for what in ("dtype", "shape", "stride", "device", "requires_grad"):
+            if getattr(a, what) != getattr(b, what):
+                return f"output {index} has {what} {getattr(a, what)} instead of {getattr(b, what)}"
+        if (a.alias, a.offset) != (b.alias, b.offset):
+            return f"output {index} shares memory with {_shown(a)} where eager's shares it with {_shown(b)}"
+    return None
+
+
+def gradient_problem(
+    mine: Mapping[int, torch.Tensor | None], theirs: Mapping[int, torch.Tensor | None], *, zeros_for_none: bool
+) -> str | None:
+    """The first difference in which inputs get gradients, and of which type, as a sentence, or None.
+
+    zeros_for_none: a gradient of zeros may stand for no gradient; compiled backward graphs write zeros for inputs that
+    only unused outputs depend on.
+    """
+    for index, b in theirs.items():
+        a = mine.get(index)
+        if (a is None) != (b is None):
+            if zeros_for_none and a is not None and not bool(a.any()):
+                continue
+            return f"the gradient of input {index} is {'missing' if a is None else 'there, eager has none'}"
+        if a is None or b is None:
+            continue
+        for what in ("dtype", "shape", "device", "layout"):
+            if getattr(a, what) != getattr(b, what):
+                return f"the gradient of input {index} has {what} {getattr(a, what)} instead of {getattr(b, what)}"
+    return None
+
+
+def _shown(facts: Facts) -> str:
+    return "nothing" if facts.alias is None else f"{facts.alias} at offset {facts.offset}"
+
+
+def facts_of(value: Any, index: int, results: Sequence[Any], copies: InputCopies) -> Facts:
+    if not isinstance(value, torch.Tensor):
+        return Facts(repr(value))
+    alias, offset = _alias(value, index, results, copies)
+    # Strides of dimensions without a second element mean nothing.
+    stride = tuple(s for n, s in zip(value.shape, value.stride(), strict=True) if n > 1) if value.numel() else ()
+    return Facts(
+        "tensor", value.dtype, tuple(value.shape), stride, str(value.device), value.requires_grad, alias, offset
+    )
+
+
+def _alias(value: torch.Tensor, index: int, results: Sequence[Any], copies: InputCopies) -> tuple[str | None, int]:
+    pointer = value.untyped_storage().data_ptr()
+    source = copies.storage_of(value)
+    if source is not None:
+        return f"input {source}", int(value.storage_offset() - copies.values[source].storage_offset())
+    for earlier, other in enumerate(results[:index]):
+        if pointer and isinstance(other, torch.Tensor) and other.untyped_storage().data_ptr() == pointer:
+            return f"output {earlier}", int(value.storage_offset() - other.storage_offset())
+    return None, 0

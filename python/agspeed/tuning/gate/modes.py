@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatch modes for the gate's reference runs, and the guard that hides the gate from the training process.
+
+`DrawRecorder` watches an eager run in its own precision: it counts the bytes the run allocates and keeps the state of
+the random generators before every random operator. `Promoted` runs the same graph in float64: explicit casts to
+bfloat16 and float16 still round (a candidate that skips them computes something else), everything else keeps full
+precision, and random operators draw the very numbers the recorded run drew. Modes belong to one run and one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from agspeed.tuning.gate.inputs import WIDER
+
+RANDOM = torch.Tag.nondeterministic_seeded
+_ROUNDING = (torch.float16, torch.bfloat16)
+_CASTS = (torch.ops.aten._to_copy.default,)
+
+
+Draw = tuple[Any, "RandomState | None", list[torch.dtype | None]]
+"""A random operator, the generators' state before it, and the element types of its arguments (None for others)."""
+_NO_DRAW: Draw = (None, None, [])
+
+
+class NoReferenceError(Exception):
+    """The graph cannot be run in float64; the message says why."""
+
+
+class RandomState:
+    """States of the generators that `devices` use."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._cpu = torch.get_rng_state()
+        self._cuda = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        for device, state in self._cuda.items():
+            torch.cuda.set_rng_state(state, device)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RandomState):
+            return NotImplemented
+        same = [torch.equal(state, other._cuda[device]) for device, state in self._cuda.items()]
+        return torch.equal(self._cpu, other._cpu) and all(same)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records random operators and allocated bytes of an eager run."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._devices = devices
+        self.draws: list[Draw] = []
+        self.promoted_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if RANDOM in func.tags:
+            dtypes = [_dtype_of(leaf) for leaf in tree_flatten((args, kwargs))[0]]
+            self.draws.append((func, RandomState(self._devices), dtypes))
+        result = func(*args, **kwargs)
+        if not has_alias(func):
+            for leaf in tree_flatten(result)[0]:
+                if isinstance(leaf, torch.Tensor):
+                    self.promoted_bytes += leaf.numel() * WIDER.get(leaf.dtype, leaf.dtype).itemsize
+        return result
+
+
+class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs a graph whose floating point inputs were promoted; see the module's comment."""
+
+    def __init__(self, draws: Sequence[Draw]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draws = iter(draws)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if RANDOM in func.tags:
+            return self._redraw(func, args, kwargs)
+        if func is torch.ops.aten.view.dtype:
+            raise NoReferenceError("the graph reinterprets the bits of floating point numbers")
+        if func in _CASTS and kwargs.get("dtype") in _ROUNDING:
+            return func(*args, **kwargs).to(torch.float64)
+        args, kwargs = tree_map_only(torch.dtype, lambda dtype: WIDER.get(dtype, dtype), (args, kwargs))
+        result = func(*args, **kwargs)
+        if has_alias(func):
+            return result
+        return tree_map_only(torch.Tensor, _widened, result)
+
+    def _redraw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Repeats a recorded draw in its own precision: the same generator state gives the same numbers."""
+        recorded, state, dtypes = next(self._draws, _NO_DRAW)
+        leaves, structure = tree_flatten((args, kwargs))
+        if recorded is not func or state is None or len(leaves) != len(dtypes):
+            raise NoReferenceError(f"in float64 the graph draws its random numbers in another way ({func})")
+        narrow = [
+            leaf.to(dtype) if isinstance(leaf, torch.Tensor) and dtype is not None else leaf
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        ]
+        narrow_args, narrow_kwargs = tree_unflatten(narrow, structure)
+        state.restore()
+        result = func(*narrow_args, **narrow_kwargs)
+        for argument, wide, thin in zip(func._schema.arguments, args, narrow_args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                wide.copy_(thin)
+                return wide
+        return tree_map_only(torch.Tensor, _widened, result)
+
+
+@contextlib.contextmanager
+def undisturbed(devices: Sequence[torch.device]) -> Iterator[None]:
+    """Whatever runs inside, the process-wide state of torch is afterwards what it was before."""
+    random_state = RandomState(devices)
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    kinds = sorted({device.type for device in devices} | {"cpu"})
+    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+        for kind, enabled, low in autocast:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, low)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_grad_enabled(grad_mode)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        random_state.restore()
+
+
+def _dtype_of(leaf: Any) -> torch.dtype | None:
+    return leaf.dtype if isinstance(leaf, torch.Tensor) else None
+
+
+def has_alias(func: Any) -> bool:
+    """True when a result shares memory with an argument: views and in-place operators."""
+    return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(WIDER[tensor.dtype]) if tensor.dtype in WIDER else tensor

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding noise for the gate's third run: how far may two correct implementations in one precision differ?
+
+`Noisy` moves every result of an operator by one step eps of the precision, and every sum by the error that another
+order of summation makes. For S = x_1 + ... + x_n the model is:
+
+- An addition rounds its partial sum by at most u = eps / 2. Roundings that are independent with mean zero add up like
+  a random walk: d additions in a row err by about sqrt(d) u times a typical partial sum (Higham and Mary, "A new
+  approach to probabilistic rounding error analysis", 2019). A bound for the worst case has d in place of sqrt(d).
+- Taken in random order, the terms have partial sums of mean square at most S^2 + x_1^2 + ... + x_n^2 (the sum itself,
+  and the walk of terms that cancel), and a third of that while the sum grows from zero to S.
+- d depends on the method: n for one accumulator, about log2(n) for pairwise summation, and 2 sqrt(n) for blocks of
+  sqrt(n) terms, which is the least that blocks without recursion reach. Vector lanes and threads divide n. The
+  yardstick is the middle one, d = 2 sqrt(n).
+
+So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``, never by less than eps |S|: 5 eps at
+16 thousand terms, 22 eps at 8 million; up to `_SHORT` terms it moves by eps |S|. Sums and means of a tensor with up to
+`_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
+is run, since roundings of equal terms (a gradient that was broadcast) are not independent. Inner products and
+convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of
+squares. Sums are taken to be accumulated in float32 or better, whatever their element type. Normalisations, softmax and
+losses run as the elementary operators they consist of, so that noise enters where their sums are.
+
+The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
+element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
+the tensor's RMS away take the other side: many times what rounding brings up, so that the run crosses the jump
+wherever a candidate may. Modes belong to one run and one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from agspeed.tuning.gate.modes import RANDOM, has_alias
+
+aten = torch.ops.aten
+
+_COMPOUND = (
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten._batch_norm_with_update,
+    aten.native_batch_norm_backward,
+    aten.batch_norm_backward,
+    aten.native_layer_norm,
+    aten.native_layer_norm_backward,
+    aten.native_group_norm,
+    aten.native_group_norm_backward,
+    aten._softmax,
+    aten._log_softmax,
+    aten._softmax_backward_data,
+    aten._log_softmax_backward_data,
+    aten.logsumexp,
+    aten.linalg_vector_norm,
+    aten.mse_loss,
+    aten.smooth_l1_loss,
+    aten.binary_cross_entropy,
+)
+"""Operators that contain sums and have other operators to consist of."""
+
+Counts = Callable[[Sequence[Any], Any], Sequence[int]]
+"""Number of terms in each element of an operator's results, from its arguments and its (first) result."""
+
+
+def _reduced(args: Sequence[Any], result: torch.Tensor) -> Sequence[int]:
+    return (args[0].numel() // max(result.numel(), 1),)
+
+
+def _along(args: Sequence[Any], result: torch.Tensor) -> Sequence[int]:
+    return (args[0].shape[args[1]] if args[0].dim() else 1,)
+
+
+def _inner(position: int) -> Counts:
+    return lambda args, result: (args[position].shape[-1],)
+
+
+def _convolution(args: Sequence[Any], result: torch.Tensor) -> Sequence[int]:
+    return (args[1].numel() // result.shape[1],)
+
+
+def _convolution_backward(args: Sequence[Any], result: Any) -> Sequence[int]:
+    gradient, image, weight = args[:3]
+    per_channel = gradient.numel() // gradient.shape[1]
+    return weight.numel() // image.shape[1], per_channel, per_channel
+
+
+_SUMS: dict[Any, Counts] = {
+    aten.sum.default: _reduced,
+    aten.sum.dim_IntList: _reduced,
+    aten.mean.default: _reduced,
+    aten.mean.dim: _reduced,
+    aten.cumsum.default: _along,
+    aten.dot.default: _inner(0),
+    aten.mv.default: _inner(0),
+    aten.mm.default: _inner(0),
+    aten.bmm.default: _inner(0),
+    aten.addmv.default: _inner(1),
+    aten.addmm.default: _inner(1),
+    aten.baddbmm.default: _inner(1),
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+}
+_MEANS = (aten.mean.default, aten.mean.dim)
+_PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
+_SHORT = 64
+_CHAIN = 4096
+_RELU = (aten.relu.default, aten.relu_.default)
+_JUMPS = (aten.leaky_relu_backward.default, aten.hardtanh_backward.default)
+"""Derivatives that jump where their second argument passes a constant; relu's sees relu's result instead."""
+_REACH = 1024
+
+
+class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Changes every floating point result as much as rounding may; see the module's comment."""
+
+    def __init__(self, eps: float, seed: int) -> None:
+        """Arguments: the step of the precision to imitate; where the signs of the changes come from."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._eps = eps
+        self._sum_eps = min(eps, torch.finfo(torch.float32).eps)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        parts = _decompositions().get(func)
+        if parts is not None:
+            with self:
+                return parts(*args, **kwargs)
+        if func in _RELU and args[0].is_floating_point():
+            return self._relu(func, args[0])
+        if func in _JUMPS:
+            args = (args[0], self._displaced(args[1]), *args[2:])
+        result = func(*args, **kwargs)
+        if has_alias(func) or RANDOM in func.tags:
+            return result
+        if func not in _SUMS:
+            return tree_map_only(torch.Tensor, self.shaken, result)
+        with _disable_current_modes():
+            return self._resummed(func, args, kwargs, result)
+
+    def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor whose elements are one step off, up or down."""
+        if not _is_inexact(tensor):
+            return tensor
+        with _disable_current_modes():
+            return _displaced(tensor, tensor * (self._signs(tensor) * self._eps))
+
+    def _relu(self, func: Any, x: torch.Tensor) -> torch.Tensor:
+        """relu whose backward lets the gradient pass for numbers just below zero as well."""
+        with _disable_current_modes():
+            crossing = (x < 0) & (x > -self._reach(x))
+            result: torch.Tensor = func(x)
+            result.masked_fill_(crossing, torch.finfo(x.dtype).tiny)
+        return result
+
+    def _displaced(self, tensor: torch.Tensor) -> torch.Tensor:
+        with _disable_current_modes():
+            return tensor + self._signs(tensor) * self._reach(tensor)
+
+    def _reach(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.square().mean().sqrt() * (self._sum_eps * _REACH)
+
+    def _resummed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
+        """`result` with the error of another order of summation."""
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        if not all(_is_inexact(one) for one in results if one is not None):
+            return result
+        squares = func(*_squared(args), **_squared_factors(kwargs))
+        squares = [squares] if isinstance(result, torch.Tensor) else squares
+        moved = [
+            None if one is None else self._moved(one, square / count if func in _MEANS else square, count)
+            for one, square, count in zip(results, squares, _SUMS[func](args, results[0]), strict=True)
+        ]
+        chained = _chained(func, args, results[0]) if func in _PLAIN_SUMS else None
+        if chained is not None and moved[0] is not None:
+            return _further(moved[0], chained, results[0])
+        return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
+
+    def _moved(self, total: torch.Tensor, squares: torch.Tensor, count: int) -> torch.Tensor:
+        """Sums of `count` terms each, and the sums of the squared terms."""
+        if count <= _SHORT:
+            return self.shaken(total)
+        growth = math.sqrt(math.sqrt(count) / 6)
+        walk = (total.abs().square() + squares).sqrt() * (self._sum_eps * growth)
+        return _displaced(total, torch.maximum(walk, total.abs() * self._eps) * self._signs(total))
+
+    def _signs(self, like: torch.Tensor) -> torch.Tensor:
+        ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
+        return (ones * 2 - 1).to(like.device)
+
+
+def _displaced(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """tensor + by; infinities (of a mask, say) stay what they are."""
+    return torch.where(tensor.isinf(), tensor, tensor + by)
+
+
+def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """Of two results that are off, element by element the one further away from `total`."""
+    return torch.where((other - total).abs() > (moved - total).abs(), other, moved)
+
+
+def _chained(func: Any, args: Sequence[Any], total: torch.Tensor) -> torch.Tensor | None:
+    """The plain sum or mean by one float32 accumulator per element; None where it is short, long or not real."""
+    terms = args[0]
+    count = terms.numel() // max(total.numel(), 1)
+    if not _SHORT < count <= _CHAIN or not terms.is_floating_point():
+        return None
+    dims = [d % terms.dim() for d in args[1]] if len(args) > 1 and args[1] else list(range(terms.dim()))
+    rows = terms.float().movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
+    accumulator = torch.zeros_like(rows[0])
+    for row in rows.unbind():
+        accumulator += row
+    chained = accumulator.to(total.dtype).reshape(total.shape)
+    return chained / count if func in _MEANS else chained
+
+
+def _var_mean(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """In two passes: the mean, and the sum of squared distances from it."""
+    dims = list(dim) if dim else list(range(x.dim()))
+    mean = x.mean(dims, keepdim=True)
+    count = math.prod(x.shape[d] for d in dims)
+    squares = (x - mean).abs().square().sum(dims, keepdim=keepdim)
+    freedom = max(count - (1 if correction is None else correction), 0)
+    return squares / freedom, mean if keepdim else x.mean(dims)
+
+
+def _var(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
+    return _var_mean(x, dim, **options)[0]
+
+
+def _std(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
+    return _var(x, dim, **options).sqrt()
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    own: dict[Any, Callable[..., Any]] = {
+        aten.var_mean.correction: _var_mean,
+        aten.var.correction: _var,
+        aten.std.correction: _std,
+    }
+    return {**get_decompositions(_COMPOUND), **own}
+
+
+def _is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _squared(args: Any) -> Any:
+    return tree_map_only(torch.Tensor, lambda value: value.abs().square() if _is_inexact(value) else value, args)
+
+
+def _squared_factors(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value * value if key in ("alpha", "beta") else value for key, value in kwargs.items()}

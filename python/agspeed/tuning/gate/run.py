@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One checked run of a region: forward on private inputs, gradients for given tangents, and everything observable.
+
+Nothing here judges; `agspeed.tuning.gate.check` compares two `Run`s. One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from agspeed.tuning.gate.facts import Facts, facts_of
+from agspeed.tuning.gate.inputs import WIDER, InputCopies, same_bits
+
+Region = Callable[..., Sequence[Any]]
+Tangents = dict[int, torch.Tensor]
+"""Gradient of the loss by output index; outputs not in it take no part in the loss."""
+
+
+@dataclass
+class Run:
+    """Result of `execute`.
+
+    outputs and mutated (changed inputs by index) are copies. gradients has one entry per set of tangents. raw keeps
+    what the region returned beside a copy of it, to find out whether a later call overwrites it.
+    """
+
+    facts: list[Facts]
+    outputs: list[Any]
+    mutated: dict[int, torch.Tensor]
+    gradients: list[dict[int, torch.Tensor | None]] = field(default_factory=list)
+    raw: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def overwritten(self) -> str | None:
+        """Name of a result whose memory changed since the run, or None."""
+        for name, now, then in self.raw:
+            if not same_bits(now, then):
+                return name
+        return None
+
+
+def execute(
+    region: Region,
+    copies: InputCopies,
+    tangents: Sequence[Tangents] | Callable[[Sequence[Any]], Sequence[Tangents]] = (),
+    *,
+    between: Callable[[], None] | None = None,
+    modes: Sequence[contextlib.AbstractContextManager[Any]] = (),
+) -> Run:
+    """Runs `region` forward once and backward once per set of tangents.
+
+    Args:
+        copies: consumed by this run.
+        tangents: the sets, or a function that makes them from the outputs.
+        between: called after the forward and before the first backward.
+        modes: entered around the region and its backward, and around nothing of the gate's own.
+    """
+    with _entered(modes):
+        results = list(region(*copies.values))
+    facts = [facts_of(value, index, results, copies) for index, value in enumerate(results)]
+    raw = [
+        (f"output {i}", v.detach(), v.detach().clone()) for i, v in enumerate(results) if isinstance(v, torch.Tensor)
+    ]
+    outputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in results]
+    run = Run(facts, outputs, copies.changed())
+    if between is not None:
+        between()
+        run.raw = raw
+    sets = tangents(results) if callable(tangents) else tangents
+    for index, chosen in enumerate(sets):
+        with _entered(modes):
+            run.gradients.append(_gradients(results, copies, chosen, keep=index + 1 < len(sets)))
+    if between is not None and run.gradients:
+        found = run.gradients[0].items()
+        run.raw += [(f"the gradient of input {i}", value, value.clone()) for i, value in found if value is not None]
+    return run
+
+
+@contextlib.contextmanager
+def _entered(modes: Sequence[contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield
+
+
+def make_tangents(results: Sequence[Any], seed: int) -> list[Tangents]:
+    """Two sets of seeded tangents for a run's outputs, none when nothing is differentiable.
+
+    The first is random for every output. The second is constant, expanded from a single number as ``sum().backward()``
+    makes it, and leaves out every second output, as a loss that does not use them.
+    """
+    wanted = [i for i, value in enumerate(results) if isinstance(value, torch.Tensor) and value.requires_grad]
+    if not wanted or not torch.is_grad_enabled():
+        return []
+    generator = torch.Generator().manual_seed(seed)
+    random: Tangents = {}
+    for index in wanted:
+        value = results[index]
+        drawn = torch.randn(value.shape, generator=generator, dtype=_drawn_type(value.dtype))
+        random[index] = drawn.to(device=value.device, dtype=value.dtype)
+    constant = {i: torch.tensor(0.75, dtype=results[i].dtype, device=results[i].device) for i in wanted[::2]}
+    return [random, {i: number.expand(results[i].shape) for i, number in constant.items()}]
+
+
+def _drawn_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex64 if dtype.is_complex else torch.float32
+
+
+def promoted(tangents: Sequence[Tangents]) -> list[Tangents]:
+    return [{i: value.to(WIDER.get(value.dtype, value.dtype)) for i, value in chosen.items()} for chosen in tangents]
+
+
+def _gradients(
+    results: Sequence[Any], copies: InputCopies, tangents: Tangents, *, keep: bool
+) -> dict[int, torch.Tensor | None]:
+    """Gradients by input index; an input passed twice appears once."""
+    leaves: dict[int, torch.Tensor] = {}
+    for index, leaf in enumerate(copies.leaves):
+        if leaf is not None and not any(leaf is other for other in leaves.values()):
+            leaves[index] = leaf
+    found = torch.autograd.grad(
+        [results[i] for i in tangents],
+        list(leaves.values()),
+        list(tangents.values()),
+        retain_graph=keep,
+        allow_unused=True,
+    )
+    return dict(zip(leaves, found, strict=True))

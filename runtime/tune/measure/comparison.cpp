@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/measure/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr size_t kLowQuantileFrom = 4;  ///< runs this long use p25
+constexpr size_t kMaxUnpaired = 4;      ///< per shape
+constexpr int64_t kMaxPairDistance =
+    64;  ///< in runs: older runs of a rare shape are forgotten, the machine has moved on
+
+double typicalSeconds(const std::vector<double>& seconds) {
+  return quantile(seconds, seconds.size() >= kLowQuantileFrom ? 0.25 : 0.5);
+}
+
+}  // namespace
+
+void Comparison::addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape) {
+  for (const auto& [shape, seconds] : secondsByShape) {
+    const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+    addShape(shape, {side, typicalSeconds(seconds), mean, numRuns_});
+  }
+  ++numRuns_;
+}
+
+void Comparison::addShape(int32_t shape, const Run& run) {
+  std::deque<Run>& waiting = unpaired_[shape];
+  while (!waiting.empty() && run.order - waiting.front().order > kMaxPairDistance) waiting.pop_front();
+  if (waiting.empty() || waiting.back().side == run.side) {
+    waiting.push_back(run);
+    if (waiting.size() > kMaxUnpaired) waiting.pop_front();
+    return;
+  }
+  const Run partner = waiting.back();
+  waiting.pop_back();
+  run.side == Side::kArm ? addPair(partner, run) : addPair(run, partner);
+}
+
+void Comparison::addPair(const Run& reference, const Run& arm) {
+  if (reference.typical <= 0 || arm.typical <= 0) return;
+  ratios_.push_back(arm.typical / reference.typical);
+  means_.emplace_back(reference.mean, arm.mean);
+  if (ratios_.size() > maxPairs_) {
+    ratios_.pop_front();
+    means_.pop_front();
+  }
+}
+
+void Comparison::clear() {
+  unpaired_.clear();
+  ratios_.clear();
+  means_.clear();
+}
+
+Interval Comparison::ratio(double confidence) const {
+  return medianInterval({ratios_.begin(), ratios_.end()}, confidence);
+}
+
+double Comparison::ratioQuantile(double fraction) const { return quantile({ratios_.begin(), ratios_.end()}, fraction); }
+
+Interval Comparison::sumRatio(double confidence) const {
+  return sumRatioInterval({means_.begin(), means_.end()}, confidence);
+}
+
+std::string describeSpeed(const Interval& ratio, std::string_view whose) {
+  char text[160];
+  const int length = std::snprintf(text, sizeof text, "%.3f times %.*s speed (", 1 / ratio.estimate,
+                                   static_cast<int>(whose.size()), whose.data());
+  const std::string start(text, static_cast<size_t>(length));
+  if (!ratio.isBounded() || ratio.low <= 0) return start + std::to_string(ratio.count) + " pairs, too few to be sure)";
+  std::snprintf(text, sizeof text, "%.3f to %.3f, %d pairs)", 1 / ratio.high, 1 / ratio.low, ratio.count);
+  return start + text;
+}
+
+AbbaSchedule::AbbaSchedule(int32_t runSteps, Side current)
+    : runSteps_(runSteps), numDropped_(current == Side::kReference ? 0 : 1) {}
+
+Side AbbaSchedule::next() const {
+  const bool isMiddle = position_ == 1 || position_ == 2;
+  return isMiddle ? Side::kArm : Side::kReference;
+}
+
+void AbbaSchedule::addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison) {
+  if (ran != next()) {
+    // Another arm ran than asked for: nothing of this run is comparable.
+    ++numMissed_;
+    collected_.clear();
+    numCollected_ = 0;
+    numDropped_ = std::max(numDropped_, 1);
+    return;
+  }
+  numMissed_ = 0;
+  if (numDropped_ > 0) {
+    --numDropped_;
+    return;
+  }
+  if (!counts) return;
+  collected_[shape].push_back(seconds);
+  if (++numCollected_ == runSteps_) closeRun(comparison);
+}
+
+void AbbaSchedule::settle(int32_t steps) { numDropped_ = std::max(numDropped_, steps); }
+
+void AbbaSchedule::closeRun(Comparison& comparison) {
+  const Side side = next();
+  comparison.addRun(side, collected_);
+  collected_.clear();
+  numCollected_ = 0;
+  ++position_;
+  if (!isBlockDone() && next() != side) numDropped_ = 1;
+}
+
+int32_t chooseRunSteps(double stepSeconds, double minRunSeconds, int32_t maxRunSteps) {
+  if (!(stepSeconds > 0)) return maxRunSteps;
+  const double steps = std::ceil(minRunSeconds / stepSeconds);
+  return static_cast<int32_t>(std::clamp(steps, 1.0, static_cast<double>(maxRunSteps)));
+}
+
+}  // namespace agspeed::runtime::tune

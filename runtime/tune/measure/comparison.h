@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Comparison: pairs of runs of two arms, and what they say about the ratio of their step times.
+// AbbaSchedule: which of the two arms runs next, and which of the finished steps count.
+//
+// One block is A B B A: A = reference (eager, or the best arm so far), B = the arm under test. A *run* is one letter:
+// `k` steps, k chosen so that a run lasts milliseconds. A slow linear drift adds +d to the ratio of the pair (A1, B1)
+// and -d to that of (B2, A2), so it cancels. Steps right after a switch are run but not counted:
+//
+//     A  | . B B | . A  A | . B B | . A        '.' = dropped step after a switch, k = 1, '|' = switch
+//     a1     b1 b2   a2 a3    b3 b4   a4       pairs: (a1,b1) (a2,b2) (a3,b3) (a4,b4)
+//
+// With changing shapes a run is split by shape class, and only runs of the same class pair up.
+// Not thread-safe; owned by the Tuner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/tune/measure/statistics.h"
+
+namespace agspeed::runtime::tune {
+
+enum class Side { kReference, kArm };
+
+class Comparison {
+ public:
+  /// Keeps the newest `maxPairs` pairs (a sliding window for the drift guard).
+  explicit Comparison(size_t maxPairs = 100000) : maxPairs_(maxPairs) {}
+
+  /// One run: seconds of its steps by shape class.
+  void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
+  void clear();
+
+  int32_t numPairs() const { return static_cast<int32_t>(ratios_.size()); }
+  /// Step time of the arm over that of the reference: median of pair ratios. Below 1 = the arm is faster.
+  Interval ratio(double confidence) const;
+  /// Quantile of the pair ratios. Requires: numPairs() > 0.
+  double ratioQuantile(double fraction) const;
+  /// The same as ratio() from summed times, which rare slow steps move.
+  Interval sumRatio(double confidence) const;
+
+ private:
+  struct Run {
+    Side side;
+    double typical;  ///< p25 of four or more steps, else their median: microsecond steps are noisy upwards only
+    double mean;
+    int64_t order;
+  };
+  void addShape(int32_t shape, const Run& run);
+  void addPair(const Run& reference, const Run& arm);
+
+  size_t maxPairs_;
+  int64_t numRuns_ = 0;
+  std::map<int32_t, std::deque<Run>> unpaired_;  ///< by shape; Invariant: all runs of one shape are of the same side
+  std::deque<double> ratios_;
+  std::deque<std::pair<double, double>> means_;
+};
+
+/// A ratio of step times as users read it: how many times `whose` speed it is, its interval and its pairs.
+std::string describeSpeed(const Interval& ratio, std::string_view whose = "eager's");
+
+class AbbaSchedule {
+ public:
+  /// `current`: side the process is running now (no switch is needed to stay there). Starts with A.
+  AbbaSchedule(int32_t runSteps, Side current);
+
+  /// The side that should run the next step.
+  Side next() const;
+  /// A step finished. `counts` is false for disturbed steps; `settled` is how many more steps to drop after a switch to
+  /// this side (1, more when the arm is new). Completed runs go to `comparison`.
+  void addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison);
+  /// More steps are dropped before the next run counts.
+  void settle(int32_t steps);
+
+  bool isBlockDone() const { return position_ == kBlockRuns; }
+  int32_t runSteps() const { return runSteps_; }
+  /// Steps whose arm was not the one asked for, in a row.
+  int32_t numMissed() const { return numMissed_; }
+
+ private:
+  static constexpr int32_t kBlockRuns = 4;
+  void closeRun(Comparison& comparison);
+
+  int32_t runSteps_;
+  int32_t position_ = 0;
+  int32_t numDropped_;  ///< still to drop before steps count
+  int32_t numMissed_ = 0;
+  int32_t numCollected_ = 0;
+  std::map<int32_t, std::vector<double>> collected_;  ///< of the current run, by shape
+};
+
+/// Steps per run so that a run lasts `minRunSeconds`: 1 for slow steps, up to `maxRunSteps` for microsecond ones.
+int32_t chooseRunSteps(double stepSeconds, double minRunSeconds, int32_t maxRunSteps);
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/store/database.h"
+
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "runtime/tune/store/database_file.h"
+#include "runtime/tune/store/database_format.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kBusyTimeoutMs = 5000;
+constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes",  "graph",   "isa",
+                                                         "shapes", "threads", "versions"};
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json parseObject(std::string_view text, size_t maxBytes) {
+  if (text.size() > maxBytes) return Json(Json::value_t::discarded);
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json(Json::value_t::discarded);
+}
+
+bool isRecord(const Json& json) { return json.is_object() && json.contains("arm") && json["arm"].is_string(); }
+
+std::string columnText(sqlite3_stmt* statement, int column) {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
+  return text ? std::string(text, static_cast<size_t>(sqlite3_column_bytes(statement, column))) : std::string();
+}
+
+void bindText(sqlite3_stmt* statement, int index, std::string_view text) {
+  sqlite3_bind_text(statement, index, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+}
+
+DatabaseRow readRow(sqlite3_stmt* statement) {
+  DatabaseRow row;
+  row.key = columnText(statement, 0);
+  row.record = columnText(statement, 1);
+  row.created = sqlite3_column_int64(statement, 3);
+  row.used = sqlite3_column_int64(statement, 4);
+  row.uses = sqlite3_column_int64(statement, 5);
+  row.isIntact = sqlite3_column_int64(statement, 2) == decisionChecksum(row.key, row.record) &&
+                 canonicalKey(row.key).isOk() && isRecord(parseObject(row.record, kMaxRecordBytes));
+  return row;
+}
+
+constexpr int64_t kUnreadable = -1;
+
+/// Returns: kUnreadable when the file is locked or no database.
+int64_t readPragma(sqlite3* connection, const char* sql) {
+  int64_t value = kUnreadable;
+  sqlite3_stmt* statement = nullptr;
+  if (sqlite3_prepare_v2(connection, sql, -1, &statement, nullptr) == SQLITE_OK &&
+      sqlite3_step(statement) == SQLITE_ROW) {
+    value = sqlite3_column_int64(statement, 0);
+  }
+  sqlite3_finalize(statement);
+  return value;
+}
+
+/// Somebody else holds the lock: worth another try later.
+bool isBusy(int code) { return (code & 0xff) == SQLITE_BUSY || (code & 0xff) == SQLITE_LOCKED; }
+
+}  // namespace
+
+uint32_t decisionChecksum(std::string_view key, std::string_view record) {
+  uint32_t crc = 0xffffffffu;
+  const auto update = [&crc](unsigned char byte) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1u)));
+  };
+  for (const char c : key) update(static_cast<unsigned char>(c));
+  update(0);
+  for (const char c : record) update(static_cast<unsigned char>(c));
+  return ~crc;
+}
+
+StatusOr<std::string> canonicalKey(std::string_view key) {
+  const Json json = parseObject(key, kMaxKeyBytes);
+  if (!json.is_object()) return invalidArgument("tuning database: the key is not a JSON object of at most 64 KiB");
+  for (const char* member : kRequiredMembers) {
+    if (!json.contains(member))
+      return invalidArgument(std::string("tuning database: the key lacks \"") + member + "\"");
+  }
+  return dump(json);
+}
+
+TuningDatabase::TuningDatabase(std::string path) : path_(std::move(path)) { open(); }
+TuningDatabase::~TuningDatabase() = default;
+TuningDatabase::TuningDatabase(TuningDatabase&&) noexcept = default;
+TuningDatabase& TuningDatabase::operator=(TuningDatabase&&) noexcept = default;
+
+void TuningDatabase::Closer::operator()(sqlite3* connection) const { sqlite3_close_v2(connection); }
+
+void TuningDatabase::ignore(const std::string& reason) {
+  if (warning_.empty()) warning_ = "tuning database " + path_ + " is ignored: " + reason;
+  connection_.reset();
+}
+
+void TuningDatabase::open() {
+  if (const Status trusted = prepareTrustedFile(path_); !trusted) return ignore(trusted.message());
+  sqlite3* connection = nullptr;
+  const int code = sqlite3_open_v2(path_.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW, nullptr);
+  connection_.reset(connection);
+  if (code != SQLITE_OK) return ignore(sqlite3_errstr(code));
+  sqlite3_busy_timeout(connection, kBusyTimeoutMs);
+  // Triggers and views of a tampered schema must not run code paths we did not write.
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
+
+  if (readPragma(connection, "SELECT count(*) FROM sqlite_master") == kUnreadable)
+    return ignore(sqlite3_errmsg(connection));
+  const bool isNew = readPragma(connection, "SELECT count(*) FROM sqlite_master") == 0 &&
+                     readPragma(connection, "PRAGMA application_id") == 0;
+  if (isNew) {
+    const std::string create = "BEGIN IMMEDIATE;" + std::string(kCreateTables) +
+                               ";PRAGMA application_id=" + std::to_string(kDatabaseApplicationId) +
+                               ";PRAGMA user_version=" + std::to_string(kDatabaseVersion) + ";COMMIT";
+    if (!execute(create.c_str())) return;
+  }
+  if (readPragma(connection, "PRAGMA application_id") != kDatabaseApplicationId) {
+    return ignore("it was not written by agspeed");
+  }
+  const int64_t version = readPragma(connection, "PRAGMA user_version");
+  if (version != kDatabaseVersion) {
+    return ignore("it has format version " + std::to_string(version) + ", this agspeed reads version " +
+                  std::to_string(kDatabaseVersion));
+  }
+  std::string check;
+  query("PRAGMA quick_check(1)", [](sqlite3_stmt*) {}, [&](sqlite3_stmt* row) { check = columnText(row, 0); });
+  if (isUsable() && check != "ok") ignore("it is corrupted (" + check + ")");
+}
+
+/// Runs statements without results. A lock that cannot be had is no reason to give the file up; anything else is.
+bool TuningDatabase::execute(const char* sql) {
+  if (!isUsable()) return false;
+  const int code = sqlite3_exec(connection_.get(), sql, nullptr, nullptr, nullptr);
+  if (code == SQLITE_OK) return true;
+  const std::string reason = sqlite3_errmsg(connection_.get());
+  sqlite3_exec(connection_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+  if (!isBusy(code)) ignore(reason);
+  return false;
+}
+
+template <typename Bind, typename OnRow>
+bool TuningDatabase::query(const char* sql, Bind bind, OnRow onRow) {
+  if (!isUsable()) return false;
+  sqlite3_stmt* statement = nullptr;
+  int code = sqlite3_prepare_v2(connection_.get(), sql, -1, &statement, nullptr);
+  if (code == SQLITE_OK) {
+    bind(statement);
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) onRow(statement);
+  }
+  const std::string reason = sqlite3_errmsg(connection_.get());
+  sqlite3_finalize(statement);
+  if (code == SQLITE_DONE) return true;
+  if (!isBusy(code)) ignore(reason);
+  return false;
+}
+
+StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, int64_t now) {
+  AG_ASSIGN_OR_RETURN(const std::string canonical, canonicalKey(key));
+  std::optional<DatabaseRow> found;
+  query(
+      "SELECT key, record, crc32, created, used, uses FROM decisions WHERE key = ?1",
+      [&](sqlite3_stmt* statement) { bindText(statement, 1, canonical); },
+      [&](sqlite3_stmt* statement) { found = readRow(statement); });
+  if (!found) return std::optional<std::string>();
+  if (!found->isIntact) {
+    if (warning_.empty()) warning_ = "tuning database " + path_ + ": a damaged row was ignored";
+    return std::optional<std::string>();
+  }
+  // One write per hour at most: a hit must not cost a disk flush.
+  query(
+      "UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1 AND used <= ?2 - 3600",
+      [&](sqlite3_stmt* statement) {
+        bindText(statement, 1, canonical);
+        sqlite3_bind_int64(statement, 2, now);
+      },
+      [](sqlite3_stmt*) {});
+  return std::optional<std::string>(std::move(found->record));
+}
+
+Status TuningDatabase::store(std::string_view key, std::string_view record, int64_t now) {
+  AG_ASSIGN_OR_RETURN(std::string canonical, canonicalKey(key));
+  const Json json = parseObject(record, kMaxRecordBytes);
+  if (!isRecord(json)) {
+    return invalidArgument(
+        "tuning database: the record is not a JSON object of at most 1 MiB with a text member \"arm\"");
+  }
+  put({std::move(canonical), dump(json), now, now, 0, true});
+  return {};
+}
+
+bool TuningDatabase::put(const DatabaseRow& row) {
+  return query(
+      "INSERT OR REPLACE INTO decisions(key, record, crc32, created, used, uses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+      [&](sqlite3_stmt* statement) {
+        bindText(statement, 1, row.key);
+        bindText(statement, 2, row.record);
+        sqlite3_bind_int64(statement, 3, decisionChecksum(row.key, row.record));
+        sqlite3_bind_int64(statement, 4, row.created);
+        sqlite3_bind_int64(statement, 5, row.used);
+        sqlite3_bind_int64(statement, 6, row.uses);
+      },
+      [](sqlite3_stmt*) {});
+}
+
+std::vector<DatabaseRow> TuningDatabase::list() {
+  std::vector<DatabaseRow> rows;
+  query(
+      "SELECT key, record, crc32, created, used, uses FROM decisions ORDER BY created, key", [](sqlite3_stmt*) {},
+      [&](sqlite3_stmt* statement) { rows.push_back(readRow(statement)); });
+  return rows;
+}
+
+int64_t TuningDatabase::prune(int64_t usedBefore, int64_t maxRows) {
+  std::vector<DatabaseRow> rows = list();
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.used > b.used; });
+  int64_t numKept = 0;
+  int64_t numDeleted = 0;
+  for (const DatabaseRow& row : rows) {
+    if (row.isIntact && row.used >= usedBefore && numKept < maxRows) {
+      ++numKept;
+      continue;
+    }
+    const auto bind = [&](sqlite3_stmt* statement) { bindText(statement, 1, row.key); };
+    numDeleted += query("DELETE FROM decisions WHERE key = ?1", bind, [](sqlite3_stmt*) {}) ? 1 : 0;
+  }
+  if (numDeleted > 0) execute("VACUUM");
+  return numDeleted;
+}
+
+std::string TuningDatabase::exportText() {
+  std::string text = dump({{"format", kExportFormat}, {"version", kDatabaseVersion}}) + "\n";
+  for (const DatabaseRow& row : list()) {
+    if (!row.isIntact) continue;
+    const Json line = {{"key", Json::parse(row.key)},
+                       {"record", Json::parse(row.record)},
+                       {"created", row.created},
+                       {"used", row.used},
+                       {"uses", row.uses}};
+    text += dump(line) + "\n";
+  }
+  return text;
+}
+
+StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now) {
+  std::vector<DatabaseRow> rows;
+  int64_t numLines = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string where = "tuning database import, line " + std::to_string(++numLines) + ": ";
+    const Json json = parseObject(line, kMaxKeyBytes + kMaxRecordBytes + 1024);
+    if (!json.is_object()) return invalidArgument(where + "not a JSON object");
+    if (numLines == 1) {
+      if (json.value("format", Json()) == kExportFormat && json.value("version", Json()) == kDatabaseVersion) continue;
+      return invalidArgument(where + "not the header of an export of version " + std::to_string(kDatabaseVersion));
+    }
+    const StatusOr<std::string> key = canonicalKey(dump(json.value("key", Json())));
+    if (!key.isOk()) return key.status().withContext(where);
+    const Json record = json.value("record", Json());
+    if (!isRecord(record)) return invalidArgument(where + "the record names no arm");
+    const Json created = json.value("created", Json());
+    rows.push_back({*key, dump(record), created.is_number_integer() ? created.get<int64_t>() : now, now, 0, true});
+  }
+  if (numLines == 0) return invalidArgument("tuning database import: the text is empty");
+  int64_t numTaken = 0;
+  const std::vector<DatabaseRow> present = list();
+  for (const DatabaseRow& row : rows) {
+    const bool isOlder = std::any_of(present.begin(), present.end(), [&](const DatabaseRow& other) {
+      return other.isIntact && other.key == row.key && other.created >= row.created;
+    });
+    if (isOlder || !put(row)) continue;
+    ++numTaken;
+  }
+  return numTaken;
+}
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a poller wakes up: at once, after a rest, or when somebody wakes it.
+#include "comm/io/poller.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/io/ready_descriptor.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Memory that changes at a look to come.
+struct ChangingMemory final : Poller::Memory {
+  bool look() override {
+    const bool hasChanged = numLooks > 0 && --numLooks == 0;
+    if (hasChanged) std::this_thread::sleep_for(duration);
+    return hasChanged;
+  }
+  void fallAsleep() override { ++numAsleep; }
+  void awake() override {}
+
+  int numLooks = 0;          ///< until it changes; 0: never
+  milliseconds duration{0};  ///< of taking in a change
+  int numAsleep = 0;
+};
+
+/// Waits until the memory changes at a look that follows `numVain` others.
+void waitForChange(Poller& poller, ChangingMemory& memory, int numVain) {
+  memory.numLooks = numVain + 1;
+  poller.wait(Clock::now() + seconds(60));
+  EXPECT_EQ(memory.numLooks, 0);
+}
+
+/// Waits for changes that come soon until ten in a row found it awake. Others who need the processor put that off.
+void expectToStayAwake(Poller& poller, ChangingMemory& memory) {
+  constexpr int kWanted = 10;
+  poller.setMemory(&memory);
+  int numAwake = 0;
+  for (const Clock::time_point end = Clock::now() + seconds(20); numAwake < kWanted && Clock::now() < end;) {
+    const int before = memory.numAsleep;
+    waitForChange(poller, memory, 1);
+    numAwake = memory.numAsleep == before ? numAwake + 1 : 0;
+  }
+  EXPECT_EQ(numAwake, kWanted);
+  EXPECT_GE(memory.numAsleep, 1) << "nothing is known at first";
+}
+
+TEST(Poller, StaysAwakeWhileMemoryChangesSoon) {
+  Poller poller;
+  ChangingMemory memory;
+  expectToStayAwake(poller, memory);
+}
+
+TEST(Poller, StaysAwakeWhereTakingInWhatHasChangedTakesLong) {
+  Poller poller;
+  ChangingMemory memory;
+  memory.duration = milliseconds(2);
+  expectToStayAwake(poller, memory);
+}
+
+TEST(Poller, LooksAtDescriptorsWheneverItWaitsForMemory) {
+  constexpr int kWaits = 20;
+  Poller poller;
+  ChangingMemory memory;
+  poller.setMemory(&memory);
+  ReadyDescriptor descriptor(poller);
+  for (int i = 0; i < kWaits; ++i) waitForChange(poller, memory, 1);
+  EXPECT_EQ(descriptor.numSeen, kWaits);
+}
+
+TEST(Poller, LooksAtDescriptorsNowAndThenWhileMemoryChanges) {
+  constexpr int kWaits = 100;
+  Poller poller;
+  ChangingMemory memory;
+  poller.setMemory(&memory);
+  ReadyDescriptor descriptor(poller);
+  for (int i = 0; i < kWaits; ++i) waitForChange(poller, memory, 0);
+  EXPECT_GE(descriptor.numSeen, 1);
+  EXPECT_LT(descriptor.numSeen, kWaits / 2);
+}
+
+TEST(Poller, FallsAsleepWhereMemoryDoesNotChangeSoon) {
+  Poller poller;
+  ChangingMemory memory;
+  poller.setMemory(&memory);
+  waitForChange(poller, memory, 1);
+  const Clock::time_point until = Clock::now() + milliseconds(20);
+  const int before = memory.numAsleep;
+  EXPECT_FALSE(poller.wait(until));
+  EXPECT_GE(Clock::now(), until);
+  EXPECT_EQ(memory.numAsleep, before + 1);
+}
+
+TEST(Poller, LeavesWhatIsReadyUntilItsRestIsOver) {
+  Poller poller;
+  ReadyDescriptor descriptor(poller);
+  const Clock::time_point restUntil = Clock::now() + milliseconds(20);
+  EXPECT_FALSE(poller.wait(restUntil + seconds(10), restUntil));
+  EXPECT_GE(descriptor.seenAt, restUntil);
+}
+
+TEST(Poller, IsWokenFromItsRest) {
+  Poller poller;
+  const Clock::time_point end = Clock::now() + seconds(60);
+  std::thread waker([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    poller.wake();
+  });
+  EXPECT_TRUE(poller.wait(end, end));
+  waker.join();
+  EXPECT_LT(Clock::now(), end);
+}
+
+TEST(Poller, DoesNotRestWhenNobodyWantsToWait) {
+  Poller poller;
+  ReadyDescriptor descriptor(poller);
+  const Clock::time_point restUntil = Clock::now() + seconds(60);
+  EXPECT_FALSE(poller.wait({}, restUntil));
+  EXPECT_LT(descriptor.seenAt, restUntil);
+  EXPECT_GT(descriptor.seenAt, Clock::time_point());
+}
+
+}  // namespace
+}  // namespace agspeed::comm

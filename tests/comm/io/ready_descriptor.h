@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A descriptor that is always ready, and what its poller makes of it.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "comm/io/poller.h"
+
+namespace agspeed::comm {
+
+/// A descriptor that is always ready.
+class ReadyDescriptor final : public Poller::Handler {
+ public:
+  explicit ReadyDescriptor(Poller& poller) : poller_(poller), id_(poller.add(descriptor_, EPOLLIN, *this)) {}
+  ~ReadyDescriptor() {
+    poller_.remove(id_, descriptor_);
+    close(descriptor_);
+  }
+  void ready(uint32_t) override {
+    seenAt = Clock::now();
+    ++numSeen;
+  }
+
+  Clock::time_point seenAt{};  ///< last
+  int numSeen = 0;
+
+ private:
+  Poller& poller_;
+  const int descriptor_ = eventfd(1, EFD_CLOEXEC);
+  const Poller::Id id_;
+};
+
+}  // namespace agspeed::comm

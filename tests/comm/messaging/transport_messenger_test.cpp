@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a messenger hands to its transport, and when: the test plays the transport and the peer.
+#include "comm/messaging/transport_messenger.h"
+
+#include <deque>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/transport/fake_rail.h"
+#include "tests/comm/network/network_group.h"
+#include "tests/comm/io/ready_descriptor.h"
+
+namespace agspeed::comm {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int kPeer = 1;
+constexpr size_t kLarge = kLargeMessageBytes;
+
+/// Acknowledges, and does at each tick what the test wants.
+struct ScriptedTransport final : FakeTransport {
+  ScriptedTransport() { can.isAcknowledging = true; }
+
+  bool isFlushed() const override { return tickActions.empty(); }
+  Clock::time_point tick(Clock::time_point now) override {
+    if (!tickActions.empty()) {
+      const auto action = std::move(tickActions.front());
+      tickActions.pop_front();
+      action();
+    }
+    return FakeTransport::tick(now);
+  }
+
+  std::deque<std::function<void()>> tickActions;
+};
+
+class FramedMessengerTest : public testing::Test {
+ protected:
+  FramedMessengerTest() {
+    auto owned = std::make_unique<ScriptedTransport>();
+    transport = owned.get();
+    messenger = std::make_unique<FramedMessenger>(0, 2, std::move(owned), poller);
+  }
+
+  std::vector<FrameKind> sentKinds() const {
+    std::vector<FrameKind> kinds;
+    for (const OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
+    return kinds;
+  }
+  std::vector<const std::byte*> abandoned() const {
+    std::vector<const std::byte*> starts;
+    for (const ByteView bytes : transport->abandoned) starts.push_back(bytes.data());
+    return starts;
+  }
+  /// The header of a frame of a small message.
+  static FrameHeader part(const MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
+    FrameHeader header;
+    header.kind = FrameKind::kEager;
+    header.id = id;
+    header.total = total;
+    header.offset = offset;
+    header.length = length;
+    return header;
+  }
+  /// Returns: where it goes.
+  const std::byte* beginToArrive(const FrameHeader& header) { return transport->sink->place(kPeer, header).data(); }
+  void arrive(const FrameHeader& header, std::byte value = {}) {
+    const std::span<std::byte> target = transport->sink->place(kPeer, header);
+    std::fill(target.begin(), target.end(), value);
+    transport->sink->arrived(kPeer, header);
+  }
+  /// What the next frame tells the peer: the credit it has back.
+  uint64_t toldCredit() {
+    Parcel parcel(kPeer, {9, 9, ++numAsked}, 1);
+    messenger->send(parcel);
+    return transport->sent.back().header.consumed;
+  }
+
+  Poller poller;
+  ScriptedTransport* transport = nullptr;
+  std::unique_ptr<FramedMessenger> messenger;
+  uint64_t numAsked = 0;
+};
+
+TEST_F(FramedMessengerTest, ATransportThatCopiesGetsASmallMessageAsItLiesAndOwesNoAcknowledgement) {
+  transport->can.copiesSmall = true;
+  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  messenger->send(parcel);
+  ASSERT_EQ(transport->sent.size(), 1u);
+  EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
+  EXPECT_EQ(transport->sent[0].token, 0u);
+  EXPECT_EQ(parcel.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, ASmallMessageThatWaitsIsACopyAndKeepsItsTurn) {
+  transport->can.copiesSmall = true;
+  transport->room = 0;
+  Parcel first(kPeer, {1, 2, 1}, 10), second(kPeer, {1, 2, 2}, 10);
+  messenger->send(first);
+  EXPECT_EQ(first.numFinished, 1);
+  std::fill(first.storage.begin(), first.storage.end(), std::byte{0x5a});
+  transport->room = 100;
+  messenger->send(second);
+  ASSERT_EQ(transport->sent.size(), 2u);
+  EXPECT_EQ(transport->sent[0].header.id.sequence, 1u);
+  EXPECT_EQ(transport->sent[0].payload[9], std::byte{0});
+  EXPECT_EQ(transport->sent[1].header.id.sequence, 2u);
+  for (const OutgoingFrame& frame : transport->sent) transport->sink->acknowledged(kPeer, frame.token);
+}
+
+TEST_F(FramedMessengerTest, ATransportThatReadsLaterGetsACopyOfASmallMessage) {
+  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  messenger->send(parcel);
+  EXPECT_EQ(parcel.numFinished, 1);
+  std::fill(parcel.storage.begin(), parcel.storage.end(), std::byte{0x5a});
+  ASSERT_EQ(transport->sent.size(), 1u);
+  EXPECT_EQ(transport->sent[0].payload[999], std::byte{0});
+  transport->sink->acknowledged(kPeer, transport->sent[0].token);
+}
+
+TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLargeOnes) {
+  transport->room = 0;
+  Parcel large(kPeer, {1, 2, 1}, kLarge), small(kPeer, {1, 2, 2}, 10), receive(kPeer, {1, 2, 3}, kLarge);
+  FrameHeader ready;
+  ready.kind = FrameKind::kReady;
+  ready.id = large.id;
+  ready.total = kLarge;
+  transport->sink->arrived(kPeer, ready);
+  messenger->send(large);
+  messenger->send(small);
+  messenger->receive(receive);
+  transport->room = 100;
+  transport->sink->writable(kPeer);
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kReady, FrameKind::kEager, FrameKind::kData));
+  EXPECT_EQ(large.numFinished, 0);
+  transport->sink->acknowledged(kPeer, transport->sent[2].token);
+  messenger->progress({});
+  EXPECT_EQ(large.numFinished, 1);
+  messenger->cancel(receive, unavailable("the test ends"));
+}
+
+TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEndsWhenAcknowledged) {
+  Parcel parcel(kPeer, {1, 2, 1}, framed::kLeastUnasked);
+  messenger->send(parcel);
+  ASSERT_EQ(transport->sent.size(), 2u) << "frames of at most 64 KiB";
+  EXPECT_EQ(transport->sent[0].header.kind, FrameKind::kEager);
+  EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
+  for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+    EXPECT_EQ(parcel.numFinished, 0);
+    transport->sink->acknowledged(kPeer, frame.token);
+    messenger->progress({});
+  }
+  EXPECT_EQ(parcel.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
+  transport->can.segmentBytes = 16 * 1024;
+  Parcel amidst(kPeer, {1, 2, 1}, framed::kMostUnasked), last(kPeer, {1, 2, 2}, framed::kMostUnasked);
+  Parcel alike(kPeer, {1, 2, 3}, framed::kMostUnasked);
+  const auto lengths = [&](Parcel& parcel) {
+    transport->sent.clear();
+    messenger->send(parcel);
+    std::vector<size_t> found;
+    for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+      found.push_back(frame.payload.size() / 1024);
+      transport->sink->acknowledged(kPeer, frame.token);
+    }
+    return found;
+  };
+  amidst.numFollowing = alike.numFollowing = 1 << 20;
+  EXPECT_THAT(lengths(amidst), ElementsAre(64, 64));
+  EXPECT_THAT(lengths(last), ElementsAre(32, 24, 18, 13, 13, 13, 13));
+  transport->can.maxPayloadBytes = 52 * 1024;
+  EXPECT_THAT(lengths(alike), ElementsAre(42, 42, 42)) << "no short rest";
+  messenger->progress({});
+}
+
+TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
+  std::vector<std::unique_ptr<Parcel>> parcels;
+  const auto sendNext = [&] {
+    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, framed::kMostUnasked));
+    transport->sent.clear();
+    messenger->send(*parcels.back());
+  };
+  do sendNext();
+  while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kAnnounce));
+  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMostUnasked) << "each costs a little more";
+  messenger->cancel(*parcels.front(), unavailable("enough"));
+  sendNext();
+  EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
+  for (const auto& parcel : parcels) {
+    if (parcel->numFinished == 0) messenger->cancel(*parcel, unavailable("the test ends"));
+  }
+}
+
+TEST_F(FramedMessengerTest, AMediumMessageThatComesFirstIsKeptForItsReceive) {
+  const size_t total = framed::kLeastUnasked;
+  arrive(part({1, 2, 1}, total, 0, 60'000), std::byte{1});
+  Parcel parcel(kPeer, {1, 2, 1}, total);
+  messenger->receive(parcel);
+  EXPECT_THAT(sentKinds(), ElementsAre()) << "nobody asks for what comes unasked";
+  arrive(part(parcel.id, total, 60'000, total - 60'000), std::byte{2});
+  messenger->progress({});
+  EXPECT_EQ(parcel.numFinished, 1);
+  EXPECT_EQ(parcel.storage.front(), std::byte{1});
+  EXPECT_EQ(parcel.storage.back(), std::byte{2});
+}
+
+TEST_F(FramedMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
+  Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), unasked(kPeer, {1, 2, 3}, kLarge);
+  arrive(part(arrived.id, 10, 0, 10), std::byte{7});
+  messenger->receive(missing);
+  messenger->send(unasked);
+  transport->sink->lost(kPeer, LossCause::kClosed, unavailable("it went away"));
+  messenger->progress({});
+  EXPECT_EQ(missing.status.message(), "receiving from rank 1 failed after 0 of 10 bytes: it went away");
+  EXPECT_EQ(unasked.status.message(), "sending to rank 1 failed after 0 of 65536 bytes: it went away");
+  messenger->receive(arrived);
+  EXPECT_TRUE(arrived.numFinished == 1 && arrived.status.isOk());
+  EXPECT_EQ(arrived.storage[9], std::byte{7});
+  Parcel later(kPeer, {1, 2, 4}, 10);
+  messenger->send(later);
+  EXPECT_EQ(later.status.message(), "it went away");
+  EXPECT_FALSE(messenger->hasUnsent());
+}
+
+TEST_F(FramedMessengerTest, WhatIsStillArrivingIsAbandonedBeforeItsMemoryGoes) {
+  Parcel cancelled(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 11);
+  const std::byte* const first = beginToArrive(part(cancelled.id, 10, 0, 10));
+  const std::byte* const second = beginToArrive(part(other.id, 10, 0, 10));
+  const std::byte* const third = beginToArrive(part({1, 2, 3}, 10, 0, 10));
+  messenger->receive(cancelled);
+  messenger->cancel(cancelled, unavailable("enough"));
+  EXPECT_THAT(abandoned(), ElementsAre(first));
+  messenger->receive(other);
+  EXPECT_EQ(other.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(abandoned(), ElementsAre(first, second));
+  transport->sink->lost(kPeer, LossCause::kSilent, unavailable("it went away"));
+  EXPECT_THAT(abandoned(), ElementsAre(first, second, third));
+}
+
+TEST_F(FramedMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOthers) {
+  Parcel awaited(kPeer, {1, 2, 1}, 10), later(kPeer, {1, 2, 2}, 10);
+  messenger->receive(awaited);
+  for (const Parcel* parcel : {&awaited, &later}) {
+    const std::byte* const target = beginToArrive(part(parcel->id, 10, 0, 5));
+    for (int i = 0; i < 2; ++i) arrive(part(parcel->id, 10, 5, 5));
+    EXPECT_THAT(abandoned(), ElementsAre(target));
+    transport->abandoned.clear();
+  }
+  messenger->receive(later);
+  messenger->progress({});
+  EXPECT_TRUE(awaited.numFinished == 1 && later.numFinished == 1);
+}
+
+TEST_F(FramedMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
+  Parcel awaited(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 10);
+  messenger->receive(awaited);
+  messenger->receive(other);
+  arrive(part(awaited.id, 10, 0, 6));
+  EXPECT_EQ(beginToArrive(part(awaited.id, 10, 5, 5)), nullptr);
+  arrive(part(awaited.id, 10, 5, 5));
+  messenger->progress({});
+  EXPECT_EQ(
+      other.status.message(),
+      "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than the 10 bytes "
+      "of a message (communicator 1, sequence 1, step 2), as no intact rank does");
+  EXPECT_EQ(awaited.status.code(), StatusCode::kUnavailable);
+}
+
+TEST_F(FramedMessengerTest, APeerThatSendsFarMoreThanAnybodyAskedForIsLost) {
+  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  messenger->receive(awaited);
+  uint64_t numKept = 0;
+  while (awaited.numFinished == 0 && numKept < 1000) {
+    arrive(part({1, 2, ++numKept}, framed::kMostUnasked, 0, framed::kMostUnasked));
+    messenger->progress({});
+  }
+  EXPECT_EQ(awaited.status.message(),
+            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than 16 MiB that "
+            "nobody has asked for, as no intact rank does");
+}
+
+TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
+  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  messenger->receive(awaited);
+  uint32_t numNamed = 0;
+  for (; awaited.numFinished == 0 && numNamed < 3u << 20; ++numNamed) {
+    FrameHeader header = part({1, 3, numNamed}, kLargeMessageBytes, 0, 0);
+    header.kind = numNamed % 2 == 0 ? FrameKind::kAnnounce : FrameKind::kReady;
+    arrive(header);
+    if (numNamed % 1024 == 0) messenger->progress({});
+  }
+  EXPECT_GT(numNamed, 1u << 20);
+  EXPECT_EQ(awaited.status.message(),
+            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: the two have named more than "
+            "1048576 messages that nobody has started, as no intact job does");
+}
+
+TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
+  framed::Credits peer;
+  uint64_t numSent = 0;
+  const auto sendAll = [&](uint32_t numBytes) {
+    while (peer.take(numBytes)) arrive(part({1, 2, ++numSent}, numBytes, 0, numBytes), std::byte(numBytes));
+  };
+  for (int i = 0; i < 200; ++i) {
+    sendAll(framed::kMostUnasked);
+    peer.giveBackStray(framed::kMostUnasked);
+  }
+  sendAll(60'001);
+  Parcel last(kPeer, {1, 2, numSent}, 60'001);
+  messenger->receive(last);
+  messenger->progress({});
+  EXPECT_TRUE(last.numFinished == 1 && last.status.isOk()) << last.status.toString();
+  EXPECT_EQ(last.storage[60'000], std::byte(60'001 & 0xff));
+}
+
+TEST_F(FramedMessengerTest, WhatHasFoundItsReceiveOrIsForgottenDoesNotCountAsKept) {
+  constexpr uint32_t kBytes = framed::kMostUnasked;
+  for (uint64_t i = 1; i <= 2 * framed::Credits::kMostKeptBytes / kBytes; ++i) {
+    arrive(part({1, 2, i}, kBytes, 0, kBytes));
+    beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
+    Parcel parcel(kPeer, {1, 2, i}, kBytes);
+    messenger->receive(parcel);
+    messenger->forget(static_cast<uint32_t>(1 + i));
+    ASSERT_TRUE(parcel.numFinished == 1 && parcel.status.isOk()) << parcel.status.toString();
+  }
+}
+
+TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
+  framed::Credits credits;
+  credits.consume(10);
+  const uint64_t cost = credits.tell();
+  Parcel waited(kPeer, {1, 2, 1}, 10), kept(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
+  messenger->receive(waited);
+  arrive(part(waited.id, 10, 0, 4));
+  messenger->cancel(waited, unavailable("enough"));
+  arrive(part(waited.id, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), cost);
+  beginToArrive(part(kept.id, 10, 0, 10));
+  messenger->receive(kept);
+  messenger->cancel(kept, unavailable("enough"));
+  arrive(part(kept.id, 10, 0, 10));
+  EXPECT_EQ(toldCredit(), 2 * cost);
+  messenger->receive(wrong);
+  arrive(part(wrong.id, 10, 0, 4));
+  arrive(part(wrong.id, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), 3 * cost);
+}
+
+TEST_F(FramedMessengerTest, CreditComesBackForWhatIsForgotten) {
+  framed::Credits credits;
+  credits.consume(10);
+  const uint64_t cost = credits.tell();
+  const MessageId whole{5, 2, 1}, half{5, 2, 2}, later{5, 2, 3}, other{6, 2, 1};
+  arrive(part(whole, 10, 0, 10));
+  const std::byte* const target = beginToArrive(part(half, 10, 0, 4));
+  arrive(part(half, 10, 0, 4));
+  arrive(part(other, 10, 0, 10));
+  EXPECT_EQ(toldCredit(), 0u);
+  transport->abandoned.clear();
+  messenger->forget(5);
+  EXPECT_THAT(abandoned(), ElementsAre(target));
+  EXPECT_EQ(toldCredit(), cost);
+  arrive(part(half, 10, 4, 6));
+  EXPECT_EQ(toldCredit(), 2 * cost);
+  arrive(part(later, 10, 5, 5));
+  arrive(part(later, 10, 0, 5));
+  EXPECT_EQ(toldCredit(), 3 * cost);
+  EXPECT_TRUE(messenger->isOffered(kPeer, other));
+}
+
+TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
+  Parcel receive(kPeer, {1, 2, 3}, 10);
+  messenger->receive(receive);
+  transport->tickActions.push_back([&] { arrive(part(receive.id, 10, 0, 10), std::byte{1}); });
+  messenger.reset();
+  EXPECT_EQ(receive.numFinished, 0);
+  EXPECT_EQ(receive.storage[0], std::byte{0});
+}
+
+TEST(Credits, AreTakenUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
+  framed::Credits sender, receiver;
+  int numSent = 0;
+  while (sender.take(60000)) ++numSent;
+  EXPECT_GT(numSent, 60);
+  EXPECT_LE(static_cast<uint64_t>(numSent) * 60000, framed::Credits::kWindowBytes);
+  int numConsumed = 1;
+  while (!receiver.consume(60000)) ++numConsumed;
+  EXPECT_LT(numConsumed, numSent) << "the peer is told before the sender must wait";
+  sender.returned(receiver.tell());
+  sender.returned(0);
+  for (int i = 0; i < numConsumed; ++i) EXPECT_TRUE(sender.take(60000));
+  EXPECT_FALSE(sender.take(60000));
+}
+
+TEST_F(FramedMessengerTest, APatientReceiveDoesNotConnectUntilThePeerSpeaks) {
+  Parcel notice(kPeer, {1, 0, 1}, 100);
+  notice.isPatient = true;
+  messenger->receive(notice);
+  messenger->progress({});
+  EXPECT_THAT(transport->wanted, ElementsAre());
+  const FrameHeader header = part(notice.id, 100, 0, 100);
+  transport->sink->place(kPeer, header);
+  transport->sink->arrived(kPeer, header);
+  EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
+  EXPECT_TRUE(messenger->progress({}));
+  EXPECT_EQ(notice.numFinished, 1);
+}
+
+TEST_F(FramedMessengerTest, AnotherReceiveConnectsOnce) {
+  Parcel first(kPeer, {1, 0, 1}, 100), second(kPeer, {1, 0, 2}, 100);
+  messenger->receive(first);
+  messenger->receive(second);
+  EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
+  messenger->cancel(first, unavailable("the test ends"));
+  messenger->cancel(second, unavailable("the test ends"));
+}
+
+TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy) {
+  ReadyDescriptor descriptor(poller);
+  const auto numWakeUps = [&](int numMilliseconds) {
+    const int before = descriptor.numSeen;
+    messenger->progress(Clock::now() + std::chrono::milliseconds(numMilliseconds));
+    return descriptor.numSeen - before;
+  };
+  transport->restFor = 10;
+  EXPECT_GT(numWakeUps(100), 300) << "nothing is to be sent";
+  transport->room = 0;
+  Parcel parcel(kPeer, {1, 2, 3}, kLarge + 20'000);
+  messenger->send(parcel);
+  EXPECT_GT(numWakeUps(100), 300) << "little is to be sent";
+  std::deque<Parcel> more;
+  for (uint64_t i = 0; i < 4; ++i) messenger->send(more.emplace_back(kPeer, MessageId{1, 2, 4 + i}, kLarge + 20'000));
+  EXPECT_LT(numWakeUps(100), 300);
+  Parcel small(kPeer, {1, 2, 99}, 10);
+  messenger->send(small);
+  EXPECT_GT(numWakeUps(100), 300) << "others wait for what is not much";
+  transport->room = 3;  // for that one and for what asks whether the peer is alive
+  transport->sink->writable(kPeer);
+  transport->room = 0;
+  EXPECT_LT(numWakeUps(100), 300);
+  transport->restFor = 0.9e-3;
+  EXPECT_GT(numWakeUps(100), 300) << "the way may be free at any moment";
+  messenger->cancel(parcel, {});
+  for (Parcel& each : more) messenger->cancel(each, {});
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers whose process does nothing while their kernel goes on answering: messengers that nobody drives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/network/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A transfer that says what it is for.
+struct NamedParcel final : Transfer {
+  NamedParcel(int from, MessageId name, size_t size) : storage(size) {
+    peer = from;
+    id = name;
+    bytes = storage;
+  }
+  void finished(const Status& result) override {
+    isFinished = true;
+    status = result;
+  }
+  std::string purpose() const override { return "all_reduce(1 x f32, sum), operation 7"; }
+
+  std::vector<std::byte> storage;
+  bool isFinished = false;
+  Status status;
+};
+
+/// Counts what reaches a rail.
+class CountingRail final : public Transport {
+ public:
+  CountingRail(std::unique_ptr<Transport> inner, int& numTicks) : inner_(std::move(inner)), numTicks_(numTicks) {}
+
+  const Capabilities& capabilities() const override { return inner_->capabilities(); }
+  void attach(Sink& sink) override { inner_->attach(sink); }
+  void connect(int peer) override { inner_->connect(peer); }
+  bool canSend(int peer) const override { return inner_->canSend(peer); }
+  void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
+  void abandon(int peer, ByteView target) override { inner_->abandon(peer, target); }
+  void withdraw(int peer, uint64_t token, ByteView payload) override { inner_->withdraw(peer, token, payload); }
+  bool isFlushed() const override { return inner_->isFlushed(); }
+  Clock::time_point tick(Clock::time_point now) override {
+    ++numTicks_;
+    return inner_->tick(now);
+  }
+  std::string route(int peer) const override { return inner_->route(peer); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  int& numTicks_;
+};
+
+class Liveness : public testing::Test {
+ protected:
+  void start(milliseconds peerTimeout) {
+    group_ = std::make_unique<NetworkGroup>(2, 1, [&](NetworkOptions& options) { options.peerTimeout = peerTimeout; });
+    ASSERT_EQ(group_->exchange(10, 1000, 1), "");
+  }
+  /// Drives rank 0 alone.
+  bool driveFirst(const std::function<bool()>& isDone, milliseconds limit) {
+    const Clock::time_point end = Clock::now() + limit;
+    while (!isDone() && Clock::now() < end) (*group_)[0].progress(Clock::now() + milliseconds(20));
+    return isDone();
+  }
+
+  int numTicks_ = 0;  ///< of rank 0's rail, where it is counted
+  std::unique_ptr<NetworkGroup> group_;
+};
+
+TEST_F(Liveness, APeerThatDoesNotAnswerIsWarnedOfAndGivenUp) {
+  start(milliseconds(1000));
+  NamedParcel receive(1, {5, 5, 5}, 100);
+  (*group_)[0].receive(receive);
+  testing::internal::CaptureStderr();
+  const bool isGivenUp = driveFirst([&] { return receive.isFinished; }, milliseconds(20000));
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(isGivenUp);
+  EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(receive.status.message(),
+              HasSubstr("rank 1 is lost to rank 0: its process has not answered over rail 0 (127.0.0.1 to 127.0.0.1)"));
+  EXPECT_THAT(log, HasSubstr("rank 0: rank 1 has not answered over rail 0 (127.0.0.1 to 127.0.0.1)"));
+  EXPECT_THAT(log, HasSubstr("all_reduce(1 x f32, sum), operation 7 needs it"));
+}
+
+TEST_F(Liveness, APeerWithNothingToSayThatAnswersIsWaitedFor) {
+  start(milliseconds(600));
+  NamedParcel receive(1, {5, 5, 5}, 100);
+  (*group_)[0].receive(receive);
+  EXPECT_FALSE(group_->drive([&] { return receive.isFinished; }, milliseconds(2000))) << receive.status.toString();
+  Parcel send(0, {5, 5, 5}, 100);
+  (*group_)[1].send(send);
+  ASSERT_TRUE(group_->drive([&] { return receive.isFinished; }));
+  EXPECT_TRUE(receive.status.isOk()) << receive.status.toString();
+}
+
+TEST_F(Liveness, APeerThatWakesInTimeLosesNothing) {
+  start(milliseconds(60000));
+  NamedParcel receive(1, {5, 5, 5}, 100000);
+  Parcel send(1, {6, 6, 6}, 8 << 20), other(0, {6, 6, 6}, 8 << 20), answer(0, {5, 5, 5}, 100000);
+  (*group_)[0].receive(receive);
+  (*group_)[0].send(send);
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(driveFirst([&] { return receive.isFinished; }, milliseconds(900)));
+  (*group_)[1].receive(other);
+  (*group_)[1].send(answer);
+  const bool isDone = group_->drive([&] { return receive.isFinished && other.numFinished > 0; });
+  group_->drive([] { return false; }, milliseconds(300));
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(isDone);
+  EXPECT_TRUE(receive.status && other.status && send.status && answer.status) << receive.status.toString();
+  EXPECT_THAT(log, HasSubstr("rank 1 answers again"));
+}
+
+TEST_F(Liveness, APeerThatWakesTooLateIsTold) {
+  start(milliseconds(600));
+  NamedParcel first(1, {5, 5, 5}, 100), second(0, {5, 5, 6}, 100);
+  (*group_)[0].receive(first);
+  (*group_)[1].receive(second);
+  ASSERT_TRUE(driveFirst([&] { return first.isFinished; }, milliseconds(20000)));
+  ASSERT_TRUE(group_->drive([&] { return second.isFinished; }));
+  EXPECT_THAT(second.status.message(), HasSubstr("rank 0 is lost to rank 1: it has given this rank up"));
+}
+
+TEST_F(Liveness, APeerThatIsStoppedBeforeItGreetsIsGivenUp) {
+  group_ =
+      std::make_unique<NetworkGroup>(2, 1, [](NetworkOptions& options) { options.peerTimeout = milliseconds(500); });
+  NamedParcel receive(1, {5, 5, 5}, 100);
+  (*group_)[0].receive(receive);
+  ASSERT_TRUE(driveFirst([&] { return receive.isFinished; }, milliseconds(20000)));
+  EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(receive.status.message(), HasSubstr("rank 1 is lost to rank 0: no rail has led to it"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("its process does not greet"));
+}
+
+TEST_F(Liveness, NobodyIsAskedForAPatientTransfer) {
+  start(milliseconds(500));
+  NamedParcel receive(1, {5, 5, 5}, 100);
+  receive.isPatient = true;
+  (*group_)[0].receive(receive);
+  driveFirst([] { return false; }, milliseconds(50));
+  const uint64_t numFrames = (*group_)[0].counters().rails[0].numFrames;
+  EXPECT_FALSE(driveFirst([&] { return receive.isFinished; }, milliseconds(1500)));
+  EXPECT_EQ((*group_)[0].counters().rails[0].numFrames, numFrames);
+}
+
+TEST_F(Liveness, NoTimersRunWhileNothingHappens) {
+  group_ = std::make_unique<NetworkGroup>(2, 1, [&](NetworkOptions& options) {
+    if (options.rank > 0) return;
+    options.decorate = [&](std::unique_ptr<Transport> rail) {
+      return std::make_unique<CountingRail>(std::move(rail), numTicks_);
+    };
+  });
+  ASSERT_EQ(group_->exchange(10, 1000, 1), "");
+  group_->drive([] { return false; }, milliseconds(300));
+  numTicks_ = 0;
+  const Clock::time_point end = Clock::now() + milliseconds(1500);
+  while (Clock::now() < end) (*group_)[0].progress(end);
+  EXPECT_LE(numTicks_, 10);
+}
+
+}  // namespace
+}  // namespace agspeed::comm

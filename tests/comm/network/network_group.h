@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messengers over TCP on loopback addresses that stand for rails, in one process, and messages to pass between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/store.h"
+#include "comm/network/network_messenger.h"
+
+namespace agspeed::comm {
+
+/// The options of one rank of a group on `numRails` loopback addresses.
+NetworkOptions loopbackOptions(int rank, int size, int numRails);
+
+/// A transfer with bytes of its own that remembers how it ended.
+struct Parcel final : Transfer {
+  Parcel(int to, MessageId name, size_t size);
+  void finished(const Status& result) override;
+
+  std::vector<std::byte> storage;
+  int numFinished = 0;
+  Status status;
+};
+
+/// Ranks driven by the calling thread.
+class NetworkGroup {
+ public:
+  using Change = std::function<void(NetworkOptions&)>;
+
+  /// `change` may alter each rank's options.
+  NetworkGroup(int size, int numRails, const Change& change = {}, std::unique_ptr<Store> store = nullptr);
+
+  int size() const { return static_cast<int>(messengers_.size()); }
+  NetworkMessenger& operator[](int rank) { return *messengers_[static_cast<size_t>(rank)]; }
+  Store& store() { return *store_; }
+  /// Ends a rank as if its process had.
+  void destroy(int rank) { messengers_[static_cast<size_t>(rank)].reset(); }
+
+  /// Drives all ranks until `isDone`, for at most `limit`. Returns: whether it is.
+  bool drive(const std::function<bool()>& isDone, std::chrono::milliseconds limit = std::chrono::seconds(20));
+  /// Sends `numMessages` of random sizes between random ranks and drives them to their ends. Returns: what went wrong,
+  /// one line each; empty when every byte arrived.
+  std::string exchange(int numMessages, size_t maxBytes, uint64_t seed);
+
+ private:
+  std::unique_ptr<Store> store_;
+  std::vector<std::unique_ptr<NetworkMessenger>> messengers_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to bytes below the seals: flips, cuts and repeats on their way, rails that go and come back.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/network/network_group.h"
+#include "tests/comm/network/relay.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+uint64_t totalLosses(NetworkGroup& group) {
+  uint64_t sum = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    for (const StripedCounters::Rail& rail : group[rank].counters().rails) sum += rail.numLosses;
+  }
+  return sum;
+}
+
+struct StreamCase {
+  const char* name;
+  const char* mode;
+  RelayFaults faults;
+};
+
+class StreamFaults : public testing::TestWithParam<StreamCase> {};
+
+TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  RelayFaults faults = GetParam().faults;
+  faults.seed = seed;
+  auto owned = std::make_unique<RelayStore>(faults);
+  const RelayStore& store = *owned;
+  NetworkGroup group(3, 2, [](NetworkOptions& options) { options.mode = GetParam().mode; }, std::move(owned));
+  EXPECT_EQ(group.exchange(80, 1 << 18, seed), "");
+  const RelayCounts& counts = store.counts();
+  EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 0);
+  EXPECT_GT(totalLosses(group), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, StreamFaults,
+    testing::Values(StreamCase{"FlipsIntegrity", "integrity", {.bytesPerFlip = 200e3}},
+                    StreamCase{"FlipsAuthenticated", "opportunistic", {.bytesPerFlip = 200e3}},
+                    StreamCase{"FlipsEncrypted", "encrypted", {.bytesPerFlip = 200e3}},
+                    StreamCase{"Cuts", "opportunistic", {.bytesPerCut = 200e3}},
+                    StreamCase{"Repeats", "opportunistic", {.bytesPerRepeat = 200e3}},
+                    StreamCase{
+                        "All", "integrity", {.bytesPerFlip = 600e3, .bytesPerCut = 600e3, .bytesPerRepeat = 600e3}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {
+  auto owned = std::make_unique<RelayStore>(RelayFaults{});
+  RelayStore& store = *owned;
+  NetworkGroup group(2, 2, {}, std::move(owned));
+  ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
+  const auto setSlow = [&](bool isSlow) {
+    for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setSlow(isSlow);
+  };
+  setSlow(true);  // so that both have much to carry when one is lost
+  constexpr size_t kBytes = 64 << 20;
+  Parcel send(1, {7, 7, 7}, kBytes);
+  Parcel receive(0, {7, 7, 7}, kBytes);
+  for (size_t i = 0; i < kBytes; i += 64) send.storage[i] = std::byte(i / 64 * 31);
+  group[1].receive(receive);
+  group[0].send(send);
+  ASSERT_TRUE(group.drive([&] { return group[0].counters().rails[1].numBytes > (1 << 20); }));
+  store.relay(1, 1).setOpen(false);
+  setSlow(false);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+  EXPECT_TRUE(receive.status.isOk()) << receive.status.toString();
+  EXPECT_TRUE(receive.storage == send.storage);
+  EXPECT_GT(group[0].counters().rails[1].numLosses, 0u);
+
+  store.relay(1, 1).setOpen(true);
+  const uint64_t numBefore = group[0].counters().rails[1].numFrames;
+  int round = 0;
+  EXPECT_TRUE(group.drive([&] {
+    EXPECT_EQ(group.exchange(10, 1 << 16, static_cast<uint64_t>(++round)), "");
+    return group[0].counters().rails[1].numFrames > numBefore;
+  }));
+}
+
+TEST(Rails, AreLeftAtOnceWhenThePeersCarrierIsLost) {
+  std::vector<Transport*> rails;  // of rank 0, then of rank 1
+  NetworkGroup group(2, 2, [&](NetworkOptions& options) {
+    options.decorate = [&](std::unique_ptr<Transport> rail) {
+      rails.push_back(rail.get());
+      return rail;
+    };
+  });
+  ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
+  const auto numLosses = [&](size_t rail) { return group[0].counters().rails[rail].numLosses; };
+  for (Transport* rail : rails) rail->peerCarrierChanged(1, 1, true);
+  EXPECT_EQ(numLosses(0) + numLosses(1), 0u) << "good news of what works change nothing";
+  for (Transport* rail : rails) rail->peerCarrierChanged(1, 1, false);
+  EXPECT_EQ(numLosses(0), 0u);
+  EXPECT_EQ(numLosses(1), 1u);
+  for (Transport* rail : rails) rail->peerCarrierChanged(1, 1, true);
+  const uint64_t numBefore = group[0].counters().rails[1].numFrames;
+  int round = 1;
+  EXPECT_TRUE(group.drive([&] {
+    EXPECT_EQ(group.exchange(10, 1 << 16, static_cast<uint64_t>(++round)), "");
+    return group[0].counters().rails[1].numFrames > numBefore;
+  }));
+}
+
+TEST(Rails, AllMayBeGoneForAWhile) {
+  auto owned = std::make_unique<RelayStore>(RelayFaults{});
+  RelayStore& store = *owned;
+  NetworkGroup group(2, 2, {}, std::move(owned));
+  ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
+  for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setOpen(false);
+  Parcel send(1, {7, 7, 7}, 1 << 20);
+  Parcel receive(0, {7, 7, 7}, 1 << 20);
+  group[1].receive(receive);
+  group[0].send(send);
+  group.drive([] { return false; }, milliseconds(300));
+  EXPECT_EQ(receive.numFinished, 0);
+  for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setOpen(true);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
+  EXPECT_TRUE(receive.status.isOk()) << receive.status.toString();
+}
+
+TEST(Rails, APeerThatNoRailLeadsToIsGivenUpAfterItsTimeout) {
+  auto owned = std::make_unique<RelayStore>(RelayFaults{});
+  RelayStore& store = *owned;
+  NetworkGroup group(2, 2, [](NetworkOptions& options) { options.peerTimeout = milliseconds(200); }, std::move(owned));
+  ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
+  for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setOpen(false);
+  Parcel send(1, {7, 7, 7}, 1 << 20);
+  group[0].send(send);
+  ASSERT_TRUE(group.drive([&] { return send.numFinished > 0; }));
+  EXPECT_EQ(send.status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(send.status.message().find("rank 1 is lost to rank 0: no rail has led to it"), std::string::npos)
+      << send.status.toString();
+}
+
+}  // namespace
+}  // namespace agspeed::comm

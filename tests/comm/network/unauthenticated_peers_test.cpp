@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections of strangers to a rail's listener: none is accepted, none costs much, peers go on unharmed.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "comm/wire/handshake.h"
+#include "comm/transport/tcp/socket.h"
+#include "tests/comm/network/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A connection of somebody else.
+class Stranger {
+ public:
+  explicit Stranger(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(rail.port);
+    std::memcpy(&address.sin_addr, rail.address.bytes.data(), 4);
+    EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
+  }
+  ~Stranger() { close(descriptor_); }
+  Stranger(const Stranger&) = delete;
+
+  void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  /// Whether the other end has closed the connection; it never says a word first.
+  bool isClosed() const {
+    char byte = 0;
+    const ssize_t size = recv(descriptor_, &byte, 1, MSG_DONTWAIT);
+    EXPECT_LE(size, 0);
+    return size == 0 || (size < 0 && errno != EAGAIN);
+  }
+
+ private:
+  int descriptor_;
+};
+
+size_t countDescriptors() {
+  size_t count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+class Strangers : public testing::Test {
+ protected:
+  Strangers() { EXPECT_EQ(group_.exchange(10, 1000, 1), ""); }
+
+  const RailAddress& target() { return group_[0].rails().front(); }
+  bool isRefused(const Stranger& stranger) {
+    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(5000));
+  }
+
+  NetworkGroup group_{2, 1};
+};
+
+TEST_F(Strangers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
+  using namespace std::string_view_literals;
+  for (const std::string_view text :
+       {"GET / HTTP/1.1\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv, "SSH-2.0-probe\r\n"sv}) {
+    const Stranger stranger(target());
+    stranger.say(bytesOf(text));
+    EXPECT_TRUE(isRefused(stranger)) << text;
+  }
+  EXPECT_EQ(group_.exchange(10, 100000, 2), "");
+}
+
+TEST_F(Strangers, WhoSayNothingAreRefusedAfterAWhile) {
+  const Stranger stranger(target());
+  EXPECT_TRUE(isRefused(stranger));
+}
+
+TEST_F(Strangers, WhoClaimToBePeersWithoutTheSecretAreRefused) {
+  const Digest guess = {};
+  for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
+    const Stranger stranger(target());
+    stranger.say(Initiator({Protection::kAuthenticated, 0, from, 0}, guess).request());
+    EXPECT_TRUE(isRefused(stranger)) << "claims to be rank " << from;
+  }
+  EXPECT_EQ(group_.exchange(10, 100000, 3), "");
+}
+
+TEST_F(Strangers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
+  std::mt19937 random(5);
+  const size_t before = countDescriptors();
+  const uint64_t refusedBefore = group_[0].numRefused();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    for (int i = 0; i < 50; ++i) {
+      strangers.push_back(std::make_unique<Stranger>(target()));
+      std::vector<std::byte> garbage(random() % 200);
+      for (std::byte& byte : garbage) byte = std::byte(random());
+      if (i % 5 != 0) strangers.back()->say(garbage);
+      group_[0].progress({});
+    }
+    ASSERT_EQ(group_.exchange(5, 20000, static_cast<uint64_t>(round)), "");
+    strangers.clear();
+    group_[0].progress({});
+    ASSERT_LE(countDescriptors(), before + 80) << "round " << round;
+  }
+  EXPECT_GT(group_[0].numRefused(), refusedBefore + 500);
+}
+
+TEST(Crowd, OfStrangersFindsNoMorePlacesOnManyRailsThanOnOne) {
+  constexpr size_t kPlaces = 64, kStrangersPerRail = 20;
+  NetworkGroup group(2, 16);
+  const size_t before = countDescriptors();
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const RailAddress& rail : group[0].rails()) {
+    for (size_t i = 0; i < kStrangersPerRail; ++i) strangers.push_back(std::make_unique<Stranger>(rail));
+  }
+  for (int turn = 0; turn < 20; ++turn) group[0].progress({});
+  EXPECT_LE(countDescriptors(), before + strangers.size() + kPlaces);
+}
+
+TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
+  NetworkGroup group(100, 1);
+  std::vector<std::unique_ptr<Parcel>> sends;
+  std::vector<std::unique_ptr<Parcel>> receives;
+  const auto progressAllBut0 = [&] {
+    for (int rank = 1; rank < group.size(); ++rank) group[rank].progress({});
+  };
+  for (int rank = 1; rank < group.size(); ++rank) {
+    sends.push_back(std::make_unique<Parcel>(0, MessageId{1, 2, 3}, 100));
+    receives.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    group[rank].send(*sends.back());
+    group[0].receive(*receives.back());
+  }
+  // They have all connected before rank 0 looks, and rank 0 has looked at all of them before they go on.
+  for (int turn = 0; turn < 20; ++turn) progressAllBut0();
+  for (int turn = 0; turn < 20; ++turn) group[0].progress({});
+  const auto hasArrived = [](const auto& parcel) { return parcel->numFinished == 1 && parcel->status.isOk(); };
+  EXPECT_TRUE(group.drive([&] { return std::all_of(receives.begin(), receives.end(), hasArrived); }));
+  EXPECT_EQ(group[0].numRefused(), 0u);
+}
+
+/// Rank 0, which waits for all others. The test plays those.
+class CrowdOfPeersThatDoNotGreet : public testing::Test {
+ protected:
+  static constexpr int kSize = 25, kAtATime = 8;
+
+  /// As if it listened there.
+  void publish(int rank, const RailAddress& address) {
+    DirectoryOptions peer;
+    peer.rank = rank;
+    peer.size = kSize;
+    ASSERT_TRUE(Directory(store_, peer).publish({address}).isOk());
+    receives_.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    messenger_->receive(*receives_.back());
+  }
+  void drive(milliseconds time) {
+    const Clock::time_point end = Clock::now() + time;
+    while (Clock::now() < end) messenger_->progress(Clock::now() + milliseconds(5));
+  }
+
+  MemoryStore store_;
+  std::vector<std::unique_ptr<Parcel>> receives_;
+  std::unique_ptr<NetworkMessenger> messenger_ = NetworkMessenger::create(store_, loopbackOptions(0, kSize, 1)).value();
+  RailAddress address_ = {*parseIpAddress("127.0.0.1"), 8, 0};
+  tcp::Socket listener_ = tcp::Socket::listen(address_).value();
+};
+
+TEST_F(CrowdOfPeersThatDoNotGreet, IsConnectedToAFewAtATime) {
+  for (int rank = 1; rank < kSize; ++rank) publish(rank, address_);
+  drive(milliseconds(500));
+  int numConnected = 0;
+  while (listener_.accept()) ++numConnected;
+  EXPECT_EQ(numConnected, kAtATime);
+}
+
+TEST_F(CrowdOfPeersThatDoNotGreet, KeepsNobodyFromBeingConnectedTo) {
+  constexpr int kRounds = 4;  // the first peers are tried again before the last ones have had their turn
+  RailAddress addressOfLast = {address_.address, 8, 0};
+  const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();
+  for (int rank = 1; rank < kSize; ++rank) publish(rank, rank <= 2 * kAtATime ? address_ : addressOfLast);
+  for (int round = 0; round < kRounds; ++round) {
+    drive(milliseconds(100));
+    while (listener_.accept()) continue;  // and closed
+  }
+  EXPECT_TRUE(listenerOfLast.accept());
+}
+
+}  // namespace
+}  // namespace agspeed::comm

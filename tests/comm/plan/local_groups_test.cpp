@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/plan/local_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace agspeed::comm {
+namespace {
+
+int blockRanks(const std::vector<uint32_t>& hosts) { return blockRanksOf(hosts); }
+
+TEST(Hosts, BlocksAreTheLargestPowerOfTwoThatFitsAllHosts) {
+  EXPECT_EQ(blockRanks({1, 1, 2, 2}), 2);
+  EXPECT_EQ(blockRanks({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}), 4);
+  EXPECT_EQ(blockRanks({1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}), 2) << "six on each";
+  EXPECT_EQ(blockRanks({1, 1, 1, 1, 2, 2}), 2) << "four and two";
+  EXPECT_EQ(blockRanks({1, 1, 1, 2, 2, 2}), 1) << "three on each";
+  EXPECT_EQ(blockRanks({1, 1, 2, 2, 1, 1}), 2) << "the first host's ranks in two places";
+}
+
+TEST(Hosts, RanksNumberedAcrossHostsOrAllOnOneOrUnknownMakeNoBlocks) {
+  EXPECT_EQ(blockRanks({1, 2, 1, 2}), 1);
+  EXPECT_EQ(blockRanks({1, 1, 1, 1}), 1);
+  EXPECT_EQ(blockRanks({1, 1, 0, 0}), 1);
+  EXPECT_EQ(blockRanks({}), 1);
+}
+
+TEST(Hosts, BlocksOfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
+  EXPECT_FALSE(gainsFromBlocks(Collective::kAllReduce, false, 1));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, false, 2));
+  EXPECT_FALSE(gainsFromBlocks(Collective::kReduceScatter, true, 2));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, true, 4));
+  EXPECT_TRUE(gainsFromBlocks(Collective::kAllReduce, true, 2));
+}
+
+}  // namespace
+}  // namespace agspeed::comm

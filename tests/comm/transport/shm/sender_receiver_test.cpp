@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// An outbox and an inbox on one ring, driven in turns: every frame arrives unchanged or was withdrawn, is acknowledged
+// once, and nothing is read after it was withdrawn or written after it was abandoned.
+#include "comm/messaging/credits.h"
+#include "comm/transport/shm/receiver.h"
+#include "comm/transport/shm/sender.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace agspeed::comm::shm {
+namespace {
+
+/// Keeps what arrives, by the frame's sequence number.
+struct Receiver final : Transport::Sink {
+  std::span<std::byte> place(int, const FrameHeader& header) override {
+    if (unwanted.contains(header.id.sequence)) return {};
+    std::vector<std::byte>& bytes = placed[header.id.sequence];
+    bytes.assign(header.length, std::byte{});
+    return bytes;
+  }
+  void arrived(int, const FrameHeader& header) override { EXPECT_TRUE(complete.insert(header.id.sequence).second); }
+  void acknowledged(int, uint64_t) override {}
+  void writable(int) override {}
+  void lost(int, LossCause, const Status&) override {}
+
+  std::map<uint64_t, std::vector<std::byte>> placed;
+  std::set<uint64_t> complete;
+  std::set<uint64_t> unwanted;
+};
+
+struct Sender final : Transport::Sink {
+  std::span<std::byte> place(int, const FrameHeader&) override { return {}; }
+  void arrived(int, const FrameHeader&) override {}
+  void acknowledged(int, uint64_t token) override { EXPECT_TRUE(acknowledgedTokens.insert(token).second); }
+  void writable(int) override { ++numWritable; }
+  void lost(int, LossCause, const Status&) override {}
+
+  std::set<uint64_t> acknowledgedTokens;
+  int numWritable = 0;
+};
+
+class Boxes : public testing::TestWithParam<bool> {
+ protected:
+  Boxes() {
+    SharedMemory memory = SharedMemory::create(sizeof(Ring)).value();
+    const Process self = {getpid(), geteuid()};
+    SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
+    outbox = std::make_unique<Outbox>(std::move(memory), 1, sender, bell, counters);
+    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : Descriptor(), receiver,
+                                    bell, counters);
+  }
+  /// Whether the receiver may read the sender's memory.
+  bool canRead() const { return GetParam(); }
+
+  void drive() {
+    for (int i = 0; i < 100000 && (!outbox->isFlushed() || !inbox->isEmpty()); ++i) {
+      ASSERT_NE(inbox->read(), Inbox::Outcome::kBroken);
+      outbox->advance();
+    }
+    outbox->advance();
+  }
+
+  Doorbell bell = Doorbell::create().value();
+  ShmCounters counters;
+  Sender sender;
+  Receiver receiver;
+  std::unique_ptr<Outbox> outbox;
+  std::unique_ptr<Inbox> inbox;
+};
+
+OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, FrameKind kind) {
+  OutgoingFrame frame;
+  frame.header.kind = kind;
+  frame.header.id.sequence = number;
+  frame.header.length = static_cast<uint32_t>(payload.size());
+  frame.header.total = payload.size();
+  frame.payload = payload;
+  frame.token = number;
+  return frame;
+}
+
+TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasWithdrawn) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::map<uint64_t, std::vector<std::byte>> payloads;
+  std::map<uint64_t, std::vector<std::byte>> expected;
+  std::set<uint64_t> withdrawn;
+  uint64_t next = 1;
+  for (int round = 0; round < 3000; ++round) {
+    const uint64_t choice = random() % 8;
+    if (choice < 4 && outbox->canSend()) {
+      const bool isLarge = random() % 3 == 0;
+      std::vector<std::byte> payload(1 + random() % (isLarge ? kMaxPayloadBytes : 2000));
+      for (std::byte& byte : payload) byte = std::byte(random());
+      if (random() % 16 == 0) receiver.unwanted.insert(next);
+      expected[next] = payload;
+      const std::vector<std::byte>& kept = payloads[next] = std::move(payload);
+      outbox->send(frameOf(kept, next, random() % 4 == 0 ? FrameKind::kEager : FrameKind::kData));
+      ++next;
+    } else if (choice < 6) {
+      ASSERT_NE(inbox->read(), Inbox::Outcome::kBroken);
+    } else if (choice == 6) {
+      outbox->advance();
+    } else if (!payloads.empty() && random() % 4 == 0) {
+      // The bytes change and go at once.
+      const auto victim = std::prev(payloads.end());
+      outbox->withdraw(victim->first);
+      std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});
+      withdrawn.insert(victim->first);
+      payloads.erase(victim);
+    }
+  }
+  drive();
+  EXPECT_TRUE(outbox->canSend());
+  EXPECT_EQ(sender.acknowledgedTokens.size(), next - 1);
+  for (const auto& [number, payload] : expected) {
+    const bool isThere = receiver.complete.contains(number);
+    EXPECT_TRUE(isThere || withdrawn.contains(number)) << "frame " << number << " is missing";
+    const bool isKept = isThere && !receiver.unwanted.contains(number);
+    EXPECT_TRUE(!isKept || receiver.placed[number] == payload) << "frame " << number << " has other bytes";
+  }
+  EXPECT_EQ(counters.numReadBytes > 0, canRead());
+  EXPECT_EQ(counters.numRefusals > 0, !canRead());
+}
+
+TEST_P(Boxes, AWithdrawnFrameTakesNoOtherOfTheSameBytesWithIt) {
+  const std::vector<std::byte> payload(40000, std::byte{7});
+  outbox->send(frameOf(payload, 1, FrameKind::kData));
+  outbox->send(frameOf(payload, 2, FrameKind::kData));
+  outbox->withdraw(1);
+  drive();
+  ASSERT_TRUE(receiver.complete.contains(2));
+  EXPECT_EQ(receiver.placed.at(2), payload);
+  EXPECT_EQ(sender.acknowledgedTokens.size(), 2u);
+}
+
+/// Payloads that are read at once have no midway.
+class CopyingBoxes : public Boxes {};
+
+TEST_P(CopyingBoxes, AReceiverThatLosesInterestMidwayGetsNoFurtherBytes) {
+  const std::vector<std::byte> refused(40000, std::byte{1});
+  outbox->send(frameOf(refused, 1, FrameKind::kData));
+  drive();
+  const std::vector<std::byte> payload(kMaxPayloadBytes, std::byte{7});
+  outbox->send(frameOf(payload, 2, FrameKind::kData));
+  ASSERT_EQ(inbox->read(), Inbox::Outcome::kSomething);
+  std::vector<std::byte>& target = receiver.placed.at(2);
+  inbox->abandon(target);
+  const std::vector<std::byte> before = target;
+  drive();
+  EXPECT_EQ(receiver.placed.at(2), before);
+  EXPECT_TRUE(receiver.complete.contains(2));
+}
+
+TEST_P(Boxes, AFullOutboxSaysWhenItIsWritableAgain) {
+  const std::vector<std::byte> payload(60000, std::byte{1});
+  uint64_t number = 0;
+  while (outbox->canSend()) outbox->send(frameOf(payload, ++number, FrameKind::kEager));
+  EXPECT_LE(number, 3u);
+  EXPECT_EQ(sender.numWritable, 0);
+  drive();
+  EXPECT_EQ(sender.numWritable, 1);
+  EXPECT_EQ(receiver.complete.size(), number);
+}
+
+TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
+  const std::vector<std::byte> expected(60000, std::byte{1});
+  std::vector<std::byte> payload(expected.size());
+  uint64_t number = 0;
+  while (outbox->canSend()) {
+    std::fill(payload.begin(), payload.end(), std::byte{1});
+    outbox->send(frameOf(payload, ++number, FrameKind::kEager));
+    std::fill(payload.begin(), payload.end(), std::byte{0x5a});
+  }
+  drive();
+  for (uint64_t each = 1; each <= number; ++each) EXPECT_EQ(receiver.placed.at(each), expected) << "message " << each;
+}
+
+TEST_P(Boxes, ALargeMessageThatNobodyAskedForIsReadWhereItLiesAndItsSenderWoken) {
+  const std::vector<std::byte> payload(framed::kMostUnasked, std::byte{3});
+  outbox->send(frameOf(payload, 1, FrameKind::kEager));
+  if (canRead()) {
+    EXPECT_EQ(counters.numCopiedBytes, 0u);
+  }
+  EXPECT_FALSE(outbox->isFlushed()) << "its memory is needed until it is read";
+  outbox->askToBeWoken();
+  bell.setSleeping(true);
+  counters.numRings = 0;
+  drive();
+  EXPECT_EQ(receiver.placed.at(1), payload);
+  EXPECT_GT(counters.numRings, 0u) << "its sender waits for the end";
+}
+
+INSTANTIATE_TEST_SUITE_P(Reading, CopyingBoxes, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Reading, Boxes, testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "Allowed" : "Forbidden"; });
+
+TEST(Doorbell, CostsNothingWhileItsOwnerIsAwakeAndRingsOnce) {
+  Doorbell own = Doorbell::create().value();
+  Doorbell theirs = Doorbell::open(Descriptor(dup(own.page())), Descriptor(dup(own.bell()))).value();
+  EXPECT_FALSE(theirs.ring());
+  own.setSleeping(true);
+  EXPECT_TRUE(theirs.ring());
+  EXPECT_FALSE(theirs.ring());
+  uint64_t numRings = 0;
+  ASSERT_EQ(read(own.bell(), &numRings, sizeof(numRings)), static_cast<ssize_t>(sizeof(numRings)));
+  EXPECT_EQ(numRings, 1u);
+}
+
+}  // namespace
+}  // namespace agspeed::comm::shm

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the order of summation may change: long sums, sums inside normalisations, gradients that cancel or jump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.nn import functional
+
+from agspeed.tuning.gate import check as gate
+from agspeed.tuning.gate.compare import FACTOR_BELOW_NOISE, compare
+from agspeed.tuning.gate.noise import Noisy
+
+SIZE = 256
+
+
+def judged(factor: float, *, level: float) -> bool:
+    """Whether a tensor passes whose error is `factor` times eager's, where the reference has size `level`."""
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(SIZE, generator=generator, dtype=torch.float64) * 1e-8
+    reference = torch.randn(SIZE, generator=generator, dtype=torch.float64) * level
+    return compare("t", (reference + factor * noise).float(), (reference + noise).float(), reference).ok
+
+
+def test_noise_around_zero_depends_on_the_order_of_summation_only() -> None:
+    assert judged(0.5 * FACTOR_BELOW_NOISE, level=1e-17)
+
+
+def test_more_than_noise_around_zero_is_rejected() -> None:
+    assert not judged(2 * FACTOR_BELOW_NOISE, level=1e-17)
+
+
+def test_a_tensor_above_the_noise_keeps_the_strict_rule() -> None:
+    assert not judged(0.5 * FACTOR_BELOW_NOISE, level=1e-7)
+
+
+LONG = 1 << 20
+LANES = 16
+EPS = torch.finfo(torch.float32).eps
+
+
+def draw(*shape: int, seed: int = 5) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def in_order(x: torch.Tensor) -> torch.Tensor:
+    """Float32 sums of the columns, one addition after the other."""
+    return torch.from_numpy(numpy.add.accumulate(x.numpy(), axis=0, dtype=numpy.float32)[-1])
+
+
+def one_accumulator_per_lane(x: torch.Tensor) -> torch.Tensor:
+    """A sum as a simple vector loop makes it."""
+    return in_order(in_order(x.reshape(-1, LANES)).reshape(LANES, 1)).reshape(())
+
+
+def one_accumulator_per_block(x: torch.Tensor) -> torch.Tensor:
+    return in_order(in_order(x.reshape(1 << 10, -1)).reshape(-1, 1)).reshape(())
+
+
+def long_sum(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sum(), x.sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("method", "mean"),
+    [(one_accumulator_per_lane, 0.5), (one_accumulator_per_block, 0.5), (one_accumulator_per_block, 0.0)],
+    ids=["vector loop", "blocks", "blocks, terms that cancel"],
+)
+def test_a_long_float32_sum_in_another_order_is_accepted(
+    method: Callable[[torch.Tensor], torch.Tensor], mean: float
+) -> None:
+    x = draw(LONG) - 0.5 + mean
+    verdict = gate.check(lambda x: (method(x), x.sigmoid()), long_sum, [x])
+    assert verdict.accepted, verdict.reason
+
+
+@pytest.mark.parametrize("rows", [300, 2304, 4096])
+@pytest.mark.parametrize("is_broadcast", [False, True], ids=["", "runs of equal terms"])
+def test_sums_of_columns_by_one_accumulator_each_are_accepted(rows: int, is_broadcast: bool) -> None:
+    """As compiled loops sum a bias gradient over the rows of a batch; pooling gives its rows equal gradients."""
+    x = draw(rows // 50 + 1, 64).repeat_interleave(50, 0)[:rows].contiguous() if is_broadcast else draw(rows, 64)
+    verdict = gate.check(lambda x: (in_order(x), in_order(x) / rows), lambda x: (x.sum(0), x.mean(0)), [x])
+    assert verdict.accepted, verdict.reason
+
+
+def test_a_long_sum_that_is_off_by_more_is_rejected() -> None:
+    verdict = gate.check(lambda x: (x.sum() * (1 + 1e-5), x.sigmoid()), long_sum, [draw(LONG)])
+    assert verdict.outcome == "rejected", verdict.reason
+
+
+def test_a_long_sum_beside_it_does_not_excuse_another_result() -> None:
+    def wrong(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return one_accumulator_per_lane(x), (x.sigmoid().double() * (1 + 8 * EPS)).float()
+
+    verdict = gate.check(wrong, long_sum, [draw(LONG)])
+    assert verdict.outcome == "rejected", verdict.reason
+
+
+def test_a_short_sum_keeps_the_strict_rule() -> None:
+    x = draw(256, 64)
+    verdict = gate.check(lambda x: ((x.double().sum(1) * (1 + 8 * EPS)).float(),), lambda x: (x.sum(1),), [x])
+    assert verdict.outcome == "rejected", verdict.reason
+
+
+def _batch_norm(x: torch.Tensor) -> torch.Tensor:
+    mean, variance = torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)
+    functional.batch_norm(x.t(), mean, variance, training=True)
+    return mean
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x: x.sum(1),
+    "mean": lambda x: x.mean(1),
+    "var": lambda x: x.var(1),
+    "softmax": lambda x: x.softmax(1),
+    "matrix product": lambda x: x @ x.t(),
+    "mean square loss": lambda x: functional.mse_loss(x, x.flip(0)).reshape(1),
+    "batch norm's running mean": _batch_norm,
+    "weight gradient of a convolution": lambda x: torch.ops.aten.convolution_backward(
+        x[:, None], x[:, None], x.new_ones(1, 1, 1), [1], [1], [0], [1], False, [0], 1, [False, True, False]
+    )[1],
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_noise_enters_where_sums_are(name: str) -> None:
+    """Sums of 16,384 terms move by about 5 eps, and by more where a result needs several of them."""
+    x = draw(4, 1 << 14).double()
+    plain = REDUCTIONS[name](x)
+    with Noisy(EPS, seed=1):
+        moved = REDUCTIONS[name](x)
+    steps = float((moved - plain).norm() / plain.norm()) / EPS
+    assert 3 < steps < 20, f"{name} moved by {steps:.1f} eps"
+
+
+def test_noise_leaves_infinities_alone() -> None:
+    """As masks of attention hold them."""
+    mask = torch.zeros(8, 100, dtype=torch.double).masked_fill(draw(8, 100) < 0.5, -torch.inf)
+    with Noisy(EPS, seed=1):
+        scores = mask * 2
+        total = scores.sum(1)
+        weights = (scores + 1).softmax(1)
+    assert torch.equal(scores, mask)
+    assert torch.equal(total, mask.sum(1))
+    assert weights.isfinite().all()
+
+
+def test_noise_leaves_elementwise_operators_at_one_step() -> None:
+    x = draw(64, 64).double()
+    with Noisy(EPS, seed=1):
+        moved = x * 3
+    assert torch.allclose((moved / (x * 3) - 1).abs(), torch.full_like(x, EPS), rtol=1e-6)
+
+
+class ReluOf(torch.autograd.Function):
+    """relu(x), with the given mask in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(mask)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.saved_tensors[0], None
+
+
+@pytest.mark.parametrize(("reach", "accepted"), [(2e-6, True), (1e-2, False)])
+def test_gradients_may_take_either_side_of_a_jump_but_only_next_to_it(reach: float, accepted: bool) -> None:
+    def wrong_side(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        shifted = x + bias
+        return (ReluOf.apply(shifted, shifted > reach),)
+
+    x, bias = draw(LONG // 8, 8) - 0.5, torch.zeros(8, requires_grad=True)
+    changed = int(((x > 0) & (x <= reach)).sum())
+    verdict = gate.check(wrong_side, lambda x, bias: ((x + bias).relu(),), [x, bias])
+    assert changed > 0
+    assert verdict.accepted == accepted, f"{changed} elements changed sides: {verdict.reason}"
