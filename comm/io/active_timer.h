@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "comm/messaging/messenger.h"
+#include "comm/io/clock.h"
 
 namespace agspeed::comm {
 

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/io/fd_limit.h"
 
-#include <sys/epoll.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "runtime/base/log.h"
 
@@ -55,28 +52,6 @@ DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
 DescriptorRoom::~DescriptorRoom() {
   std::lock_guard lock(roomMutex);
   numWantedByAll -= numWanted_;
-}
-
-Listening::Listening(Poller& poller, int descriptor, Poller::Handler& handler)
-    : poller_(poller), descriptor_(descriptor), handler_(handler), pollId_(poller.add(descriptor, EPOLLIN, handler)) {}
-
-Listening::~Listening() {
-  if (!isPaused_) poller_.remove(pollId_, descriptor_);
-}
-
-void Listening::failed(int error) {
-  constexpr std::array kShortages = {EMFILE, ENFILE, ENOBUFS, ENOMEM};
-  if (std::find(kShortages.begin(), kShortages.end(), error) == kShortages.end()) return;
-  isPaused_ = true;
-  poller_.remove(pollId_, descriptor_);
-  if (std::exchange(isWarned_, true)) return;
-  AG_LOG(kWarn, std::string("peers wait to be connected: ") + std::strerror(error) +
-                    "; raise the limit of descriptors (ulimit -n) or close some");
-}
-
-void Listening::resume() {
-  if (!std::exchange(isPaused_, false)) return;
-  pollId_ = poller_.add(descriptor_, EPOLLIN, handler_);
 }
 
 }  // namespace agspeed::comm

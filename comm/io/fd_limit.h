@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors, of which a process may open only so many: making do with those that it may, and waiting for more.
 //
-// Limits and rooms belong to the process, Listening to the thread of its poller.
+// Both belong to the process.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-
-#include "comm/io/poller.h"
 
 namespace agspeed::comm {
 
@@ -28,29 +26,6 @@ class DescriptorRoom {
 
  private:
   const size_t numWanted_;
-};
-
-/// A listener in the poller. What it has no descriptor for stays in the kernel and would make it ready again and again:
-/// it is left alone meanwhile.
-class Listening {
- public:
-  /// The descriptor stays the caller's.
-  Listening(Poller& poller, int descriptor, Poller::Handler& handler);
-  ~Listening();
-  Listening(const Listening&) = delete;
-
-  /// Accepting failed with this error. When there are no descriptors the handler is not called any more.
-  void failed(int error);
-  /// With every tick: the handler is called again.
-  void resume();
-
- private:
-  Poller& poller_;
-  const int descriptor_;
-  Poller::Handler& handler_;
-  Poller::Id pollId_;
-  bool isPaused_ = false;
-  bool isWarned_ = false;
 };
 
 }  // namespace agspeed::comm

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/messaging/messenger.h"
+#include "comm/io/clock.h"
 
 namespace agspeed::comm {
 

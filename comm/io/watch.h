@@ -6,14 +6,14 @@
 #include <functional>
 #include <utility>
 
+#include "comm/io/file_descriptor.h"
 #include "comm/io/poller.h"
-#include "comm/transport/shm/shared_memory.h"
 
-namespace agspeed::comm::shm {
+namespace agspeed::comm {
 
 class Watch final : public Poller::Handler {
  public:
-  Watch(Poller& poller, Descriptor descriptor, uint32_t events, std::function<void()> action)
+  Watch(Poller& poller, FileDescriptor descriptor, uint32_t events, std::function<void()> action)
       : poller_(poller),
         descriptor_(std::move(descriptor)),
         watched_(descriptor_.get()),
@@ -24,7 +24,7 @@ class Watch final : public Poller::Handler {
       : poller_(poller), watched_(descriptor), action_(std::move(action)), id_(poller.add(watched_, events, *this)) {}
   ~Watch() { stop(); }
 
-  const Descriptor& descriptor() const { return descriptor_; }
+  const FileDescriptor& descriptor() const { return descriptor_; }
   void ready(uint32_t) override { action_(); }
   void stop() {
     if (std::exchange(isWatching_, false)) poller_.remove(id_, watched_);
@@ -32,11 +32,11 @@ class Watch final : public Poller::Handler {
 
  private:
   Poller& poller_;
-  const Descriptor descriptor_;
+  const FileDescriptor descriptor_;
   const int watched_;
   const std::function<void()> action_;
   bool isWatching_ = true;
   Poller::Id id_;
 };
 
-}  // namespace agspeed::comm::shm
+}  // namespace agspeed::comm

@@ -14,7 +14,7 @@ namespace agspeed::comm::framed {
 /// Medium messages, as most segments of operations are: asking would cost about two messages' time, a good part of
 /// their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end that waits behind
 /// other connections' bytes; longer ones take so long that asking costs them little. The two ends must agree on these
-/// bounds, as on the format of frames (PeerRecord::kVersion).
+/// bounds, as on the format of frames (kProtocolVersion).
 constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 128 * 1024;
 
 /// Whether a message may be sent before it is asked for, where there is credit.

@@ -10,26 +10,16 @@
 // transfers.
 #pragma once
 
-#include <chrono>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "comm/io/clock.h"
+#include "comm/wire/message_id.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {
-
-using Clock = std::chrono::steady_clock;
-
-/// The name of a message between two ranks. Ordered only so that it can be a key.
-struct MessageId {
-  uint32_t communicator = 0;  ///< the group of ranks and its channel the message belongs to
-  uint32_t step = 0;          ///< which part of the operation: a schedule's step and segment, or a tag
-  uint64_t sequence = 0;      ///< number of the operation within its communicator
-  auto operator<=>(const MessageId&) const = default;
-};
 
 /// One send or receive in flight, owned by whoever started it. It and its bytes stay where they are until finished().
 class Transfer {

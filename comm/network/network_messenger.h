@@ -14,6 +14,7 @@
 
 #include "comm/rendezvous/directory.h"
 #include "comm/topology/interfaces.h"
+#include "comm/topology/link_monitor.h"
 #include "comm/io/fd_limit.h"
 #include "comm/messaging/transport_messenger.h"
 #include "comm/io/poller.h"
@@ -84,7 +85,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   const std::string mode_;
   std::optional<DescriptorRoom> room_;
   Poller poller_;
-  LinkWatcher links_;
+  LinkMonitor links_;
   Directory directory_;
   std::vector<tcp::TcpRail*> rails_;  ///< owned by striped_, perhaps through decorators
   Striped* striped_ = nullptr;        ///< owned by messenger_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/admission.h"
 
-#include "comm/messaging/messenger.h"
+#include "comm/io/clock.h"
 
 namespace agspeed::comm {
 

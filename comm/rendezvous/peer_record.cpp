@@ -5,6 +5,7 @@
 #include <array>
 
 #include "comm/wire/byte_io.h"
+#include "comm/wire/protocol_version.h"
 #include "runtime/base/check.h"
 
 namespace agspeed::comm {
@@ -55,7 +56,7 @@ std::string encodeRecord(const PeerRecord& record, const JobKey& key) {
   AG_CHECK(record.rails.size() <= PeerRecord::kMaxRails, std::to_string(record.rails.size()) + " rails");
   std::array<std::byte, kMaxRecordBytes> buffer;
   ByteWriter writer(buffer);
-  writer.put(kMagic).put(PeerRecord::kVersion).put(record.protection).put(record.epoch).put(record.rank);
+  writer.put(kMagic).put(kProtocolVersion).put(record.protection).put(record.epoch).put(record.rank);
   writer.put(record.worldSize).put(record.publicKey).put(static_cast<uint8_t>(record.rails.size()));
   for (const RailAddress& rail : record.rails) {
     writer.put(uint8_t{rail.address.isV6}).put(rail.address.bytes).put(rail.prefixBits).put(rail.port);
@@ -70,9 +71,9 @@ StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
   const ByteView signedPart = bytes.first(bytes.size() - kDigestBytes);
   ByteReader reader(signedPart);
   if (reader.take<std::array<char, 5>>() != kMagic) return invalidArgument("its record is malformed");
-  if (const auto version = reader.take<uint16_t>(); version != PeerRecord::kVersion) {
+  if (const auto version = reader.take<uint16_t>(); version != kProtocolVersion) {
     return invalidArgument("it speaks version " + std::to_string(version) + " of the protocol, this rank " +
-                           std::to_string(PeerRecord::kVersion) + ": install the same agspeed everywhere");
+                           std::to_string(kProtocolVersion) + ": install the same agspeed everywhere");
   }
   if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf(signedPart, key))) {
     return invalidArgument(key.empty()

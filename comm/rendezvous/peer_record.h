@@ -15,7 +15,7 @@
 #include "comm/security/job_key.h"
 #include "comm/security/keys.h"
 #include "comm/security/sealing.h"
-#include "comm/topology/interface_selector.h"
+#include "comm/topology/ip_address.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {
@@ -29,7 +29,6 @@ struct RailAddress {
 };
 
 struct PeerRecord {
-  static constexpr uint16_t kVersion = 4;  ///< of this record, the handshake and the frames
   static constexpr size_t kMaxRails = 64;
 
   Protection protection = Protection::kIntegrity;

@@ -9,31 +9,15 @@
 // Pure functions over text and addresses; thread-safe.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/topology/ip_address.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {
-
-/// An IPv4 or IPv6 address without port.
-struct IpAddress {
-  bool isV6 = false;
-  std::array<std::byte, 16> bytes{};  ///< the first 4 for IPv4
-  auto operator<=>(const IpAddress&) const = default;
-
-  bool isLoopback() const;
-  bool isLinkLocal() const;
-};
-
-std::optional<IpAddress> parseIpAddress(std::string_view text);
-std::string toString(const IpAddress& address);
-/// Whether both are in one network of `prefixBits` bits.
-bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits);
 
 /// An interface's address.
 struct Interface {

@@ -2,13 +2,10 @@
 #include "comm/topology/interfaces.h"
 
 #include <ifaddrs.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -89,41 +86,6 @@ std::string hostIdentity() {
   struct stat info = {};
   if (stat("/proc/self/ns/net", &info) == 0) identity += ":" + std::to_string(info.st_ino);
   return identity;
-}
-
-LinkWatcher::LinkWatcher() : descriptor_(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE)) {
-  sockaddr_nl address = {};
-  address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_LINK;
-  if (descriptor_ >= 0 && bind(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    close(descriptor_);
-    descriptor_ = -1;
-  }
-}
-
-LinkWatcher::~LinkWatcher() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-void LinkWatcher::read(const std::function<void(std::string_view name, bool isUp)>& report) {
-  alignas(nlmsghdr) char buffer[8192];
-  while (descriptor_ >= 0) {
-    const ssize_t size = recv(descriptor_, buffer, sizeof(buffer), 0);
-    if (size <= 0) return;
-    auto left = static_cast<unsigned>(size);
-    for (auto* message = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(message, left);
-         message = NLMSG_NEXT(message, left)) {
-      if (message->nlmsg_type != RTM_NEWLINK && message->nlmsg_type != RTM_DELLINK) continue;
-      const auto* link = static_cast<const ifinfomsg*>(NLMSG_DATA(message));
-      auto attributesLeft = static_cast<unsigned>(IFLA_PAYLOAD(message));
-      for (auto* attribute = IFLA_RTA(link); RTA_OK(attribute, attributesLeft);
-           attribute = RTA_NEXT(attribute, attributesLeft)) {
-        if (attribute->rta_type != IFLA_IFNAME) continue;
-        report(static_cast<const char*>(RTA_DATA(attribute)),
-               message->nlmsg_type == RTM_NEWLINK && isRunning(link->ifi_flags));
-      }
-    }
-  }
 }
 
 }  // namespace agspeed::comm

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel knows about this host: interfaces, their changes, and which ranks share the host.
+// What the kernel knows about this host: interfaces, and which ranks share the host.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,23 +26,5 @@ std::pair<std::string, std::string> interfaceSelection();
 
 /// Equal for two processes exactly when they share memory and network: the boot and the network namespace.
 std::string hostIdentity();
-
-/// Tells of interfaces that lose or regain their carrier, from the kernel's netlink messages. One thread at a time.
-class LinkWatcher {
- public:
-  /// Where netlink cannot be opened, descriptor() is -1 and nothing is ever reported.
-  LinkWatcher();
-  ~LinkWatcher();
-  LinkWatcher(const LinkWatcher&) = delete;
-  LinkWatcher& operator=(const LinkWatcher&) = delete;
-
-  /// Readable when there is something to report.
-  int descriptor() const { return descriptor_; }
-  /// Reports all changes so far without blocking.
-  void read(const std::function<void(std::string_view name, bool isUp)>& report);
-
- private:
-  int descriptor_;
-};
 
 }  // namespace agspeed::comm

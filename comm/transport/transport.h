@@ -14,8 +14,8 @@
 #include <span>
 #include <string_view>
 
+#include "comm/io/clock.h"
 #include "comm/wire/frame_format.h"
-#include "comm/messaging/messenger.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {

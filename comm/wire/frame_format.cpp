@@ -2,13 +2,13 @@
 #include "comm/wire/frame_format.h"
 
 #include "comm/wire/byte_io.h"
-#include "comm/rendezvous/peer_record.h"
+#include "comm/wire/protocol_version.h"
 
 namespace agspeed::comm {
 namespace {
 
 constexpr uint16_t kMagic = 0xa65f;
-constexpr auto kVersion = static_cast<uint8_t>(PeerRecord::kVersion);
+constexpr auto kVersion = static_cast<uint8_t>(kProtocolVersion);
 
 bool isPossible(const FrameHeader& header) {
   if (header.kind < FrameKind::kData || header.kind > FrameKind::kCarrier) return false;

@@ -20,7 +20,7 @@
 #include <optional>
 #include <span>
 
-#include "comm/messaging/messenger.h"
+#include "comm/wire/message_id.h"
 
 namespace agspeed::comm {
 

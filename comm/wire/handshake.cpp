@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/wire/byte_io.h"
-#include "comm/rendezvous/peer_record.h"
+#include "comm/wire/protocol_version.h"
 
 namespace agspeed::comm {
 namespace {
@@ -44,7 +44,7 @@ SealKey keyOfFrames(const Digest& secret, ByteView request, ByteView reply) {
 
 std::optional<Claim> readClaim(std::span<const std::byte, kRequestBytes> request) {
   ByteReader reader(request);
-  const bool isOurs = reader.take<uint32_t>() == kMagic && reader.take<uint16_t>() == PeerRecord::kVersion;
+  const bool isOurs = reader.take<uint32_t>() == kMagic && reader.take<uint16_t>() == kProtocolVersion;
   Claim claim;
   claim.protection = Protection(reader.take<uint16_t>());
   claim.epoch = reader.take<uint32_t>();
@@ -57,7 +57,7 @@ Initiator::Initiator(const Claim& claim, const Digest& secret) : secret_(secret)
   std::array<std::byte, kNonceBytes> nonce;
   fillRandom(nonce);
   ByteWriter writer(request_);
-  writer.put(kMagic).put(PeerRecord::kVersion).put(static_cast<uint16_t>(claim.protection)).put(claim.epoch);
+  writer.put(kMagic).put(kProtocolVersion).put(static_cast<uint16_t>(claim.protection)).put(claim.epoch);
   writer.put(claim.from).put(claim.to).put(nonce);
   writer.put(requestProof(secret_, request_));
 }

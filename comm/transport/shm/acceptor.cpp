@@ -25,7 +25,7 @@ constexpr size_t kHandedOver = 3;  ///< ring, page, bell
 
 }  // namespace
 
-Greeter::Greeter(Poller& poller, Descriptor listener, Directory& directory, const Doorbell& bell, Owner& owner)
+Greeter::Greeter(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner)
     : poller_(poller),
       listener_(std::move(listener)),
       directory_(directory),
@@ -33,7 +33,7 @@ Greeter::Greeter(Poller& poller, Descriptor listener, Directory& directory, cons
       owner_(owner),
       listening_(poller, listener_.get(), *this) {}
 
-Greeter::Pending::Pending(Greeter& owner, Descriptor connection, Process from)
+Greeter::Pending::Pending(Greeter& owner, FileDescriptor connection, Process from)
     : greeter(owner),
       socket(std::move(connection)),
       process(from),
@@ -45,7 +45,7 @@ Greeter::Pending::~Pending() {
 
 void Greeter::ready(uint32_t) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
-    Descriptor socket = acceptAt(listener_);
+    FileDescriptor socket = acceptAt(listener_);
     if (!socket.isOpen()) return listening_.failed(errno);
     const std::optional<Process> process = trustedProcessAt(socket);
     if (!process) continue;

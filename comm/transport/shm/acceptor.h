@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/rendezvous/directory.h"
-#include "comm/io/fd_limit.h"
+#include "comm/io/pausable_listener.h"
 #include "comm/io/poller.h"
 #include "comm/rendezvous/admission.h"
 #include "comm/transport/shm/doorbell.h"
@@ -25,7 +25,7 @@ namespace agspeed::comm::shm {
 
 /// A proven connection that brings the frames of a peer.
 struct Arrival {
-  Descriptor socket;
+  FileDescriptor socket;
   Process process;
   SharedMemory ring;
   Doorbell bell;  ///< the peer's
@@ -42,7 +42,7 @@ class Greeter final : public Poller::Handler {
   };
 
   /// `bell` is this process's own.
-  Greeter(Poller& poller, Descriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
+  Greeter(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
 
   void ready(uint32_t events) override;
   /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
@@ -54,17 +54,17 @@ class Greeter final : public Poller::Handler {
 
  private:
   struct Pending final : Poller::Handler {
-    Pending(Greeter& greeter, Descriptor socket, Process process);
+    Pending(Greeter& greeter, FileDescriptor socket, Process process);
     ~Pending();
     void ready(uint32_t events) override;
 
     Greeter& greeter;
-    Descriptor socket;
+    FileDescriptor socket;
     Process process;
     Poller::Id pollId;
     Clock::duration waited{};
     std::optional<RequestBytes> request;
-    std::vector<Descriptor> handedOver;
+    std::vector<FileDescriptor> handedOver;
     int peer = -1;
     std::optional<Responder> responder;  ///< once the request was answered
     std::list<Pending>::iterator self;
@@ -77,11 +77,11 @@ class Greeter final : public Poller::Handler {
   void refuse(Pending& pending, const std::string& why);
 
   Poller& poller_;
-  const Descriptor listener_;
+  const FileDescriptor listener_;
   Directory& directory_;
   const Doorbell& bell_;
   Owner& owner_;
-  Listening listening_;
+  PausableListener listening_;
   std::list<Pending> pending_;  ///< oldest first
   uint64_t numRefused_ = 0;
 };

@@ -18,7 +18,7 @@ class Doorbell {
   /// This rank's own.
   static StatusOr<Doorbell> create();
   /// Another rank's, from what was handed over.
-  static StatusOr<Doorbell> open(const Descriptor& page, Descriptor bell);
+  static StatusOr<Doorbell> open(const FileDescriptor& page, FileDescriptor bell);
 
   /// To hand over; of an own one.
   int page() const { return page_.descriptor().get(); }
@@ -30,11 +30,11 @@ class Doorbell {
   bool ring();
 
  private:
-  Doorbell(SharedMemory page, Descriptor bell) : page_(std::move(page)), bell_(std::move(bell)) {}
+  Doorbell(SharedMemory page, FileDescriptor bell) : page_(std::move(page)), bell_(std::move(bell)) {}
   std::atomic<uint32_t>& flag() const { return *reinterpret_cast<std::atomic<uint32_t>*>(page_.data()); }
 
   SharedMemory page_;
-  Descriptor bell_;
+  FileDescriptor bell_;
 };
 
 }  // namespace agspeed::comm::shm

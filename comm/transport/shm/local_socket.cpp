@@ -48,8 +48,8 @@ std::string localName(const KeyPair::PublicKey& key) {
   return name;
 }
 
-StatusOr<Descriptor> listenAt(const std::string& name) {
-  Descriptor socket(::socket(AF_UNIX, kKind, 0));
+StatusOr<FileDescriptor> listenAt(const std::string& name) {
+  FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
   const LocalAddress address(name);
   if (!socket.isOpen() || bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {
     return unavailable("cannot listen at a local socket: " + lastError());
@@ -57,8 +57,8 @@ StatusOr<Descriptor> listenAt(const std::string& name) {
   return socket;
 }
 
-StatusOr<Descriptor> connectTo(const std::string& name) {
-  Descriptor socket(::socket(AF_UNIX, kKind, 0));
+StatusOr<FileDescriptor> connectTo(const std::string& name) {
+  FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
   const LocalAddress address(name);
   if (!socket.isOpen()) return unavailable("cannot make a local socket: " + lastError());
   if (connect(socket.get(), address.get(), address.size) == 0) return socket;
@@ -67,11 +67,11 @@ StatusOr<Descriptor> connectTo(const std::string& name) {
   return unavailable("cannot connect to its local socket: " + lastError());
 }
 
-Descriptor acceptAt(const Descriptor& listener) {
-  return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+FileDescriptor acceptAt(const FileDescriptor& listener) {
+  return FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
-std::optional<Process> trustedProcessAt(const Descriptor& socket) {
+std::optional<Process> trustedProcessAt(const FileDescriptor& socket) {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
@@ -79,12 +79,12 @@ std::optional<Process> trustedProcessAt(const Descriptor& socket) {
   return Process{credentials.pid, credentials.uid};
 }
 
-Descriptor watchProcess(const Process& process) {
-  if (process.pid <= 0) return Descriptor();
-  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+FileDescriptor watchProcess(const Process& process) {
+  if (process.pid <= 0) return FileDescriptor();
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
 }
 
-bool sendMessage(const Descriptor& socket, ByteView bytes, std::span<const int> descriptors) {
+bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors) {
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
   msghdr message = {};
@@ -102,7 +102,7 @@ bool sendMessage(const Descriptor& socket, ByteView bytes, std::span<const int> 
   return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-Received receiveMessage(const Descriptor& socket, std::span<std::byte> bytes) {
+Received receiveMessage(const FileDescriptor& socket, std::span<std::byte> bytes) {
   iovec part = {bytes.data(), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
   msghdr message = {};

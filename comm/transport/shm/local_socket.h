@@ -19,11 +19,11 @@ namespace agspeed::comm::shm {
 /// The name that the owner of this public key listens at.
 std::string localName(const KeyPair::PublicKey& key);
 
-StatusOr<Descriptor> listenAt(const std::string& name);
+StatusOr<FileDescriptor> listenAt(const std::string& name);
 /// Unsupported: nobody listens at the name here. Resource exhausted: too many wait already, try again.
-StatusOr<Descriptor> connectTo(const std::string& name);
+StatusOr<FileDescriptor> connectTo(const std::string& name);
 /// Not open: nobody waits.
-Descriptor acceptAt(const Descriptor& listener);
+FileDescriptor acceptAt(const FileDescriptor& listener);
 
 /// Who made the other end; pid 0 where this process cannot see it.
 struct Process {
@@ -31,19 +31,19 @@ struct Process {
   uid_t user = 0;
 };
 /// nullopt unless the other end belongs to this process's user.
-std::optional<Process> trustedProcessAt(const Descriptor& socket);
+std::optional<Process> trustedProcessAt(const FileDescriptor& socket);
 /// Becomes readable when the process has ended; not open where the kernel cannot tell.
-Descriptor watchProcess(const Process& process);
+FileDescriptor watchProcess(const Process& process);
 
 /// Whether the message left whole.
-bool sendMessage(const Descriptor& socket, ByteView bytes, std::span<const int> descriptors);
+bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors);
 
 struct Received {
   enum class Outcome { kMessage, kNothingYet, kClosed };
   Outcome outcome = Outcome::kClosed;
-  std::vector<Descriptor> descriptors;
+  std::vector<FileDescriptor> descriptors;
 };
 /// A message of another size counts as closed.
-Received receiveMessage(const Descriptor& socket, std::span<std::byte> bytes);
+Received receiveMessage(const FileDescriptor& socket, std::span<std::byte> bytes);
 
 }  // namespace agspeed::comm::shm

@@ -20,7 +20,7 @@ constexpr size_t kRecordCost = 4096;
 
 }  // namespace
 
-Inbox::Inbox(SharedMemory memory, int peer, const Process& process, Descriptor alive, Transport::Sink& sink,
+Inbox::Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
              Doorbell& bell, ShmCounters& counters)
     : ring_(std::move(memory)),
       peer_(peer),

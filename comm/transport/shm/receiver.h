@@ -18,7 +18,7 @@ namespace agspeed::comm::shm {
 class Inbox {
  public:
   /// `process` is the peer's, `alive` what tells of its end; `bell` its bell.
-  Inbox(SharedMemory memory, int peer, const Process& process, Descriptor alive, Transport::Sink& sink, Doorbell& bell,
+  Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink, Doorbell& bell,
         ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
@@ -26,7 +26,7 @@ class Inbox {
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
   void abandon(ByteView bytes);
-  const Descriptor& alive() const { return alive_; }
+  const FileDescriptor& alive() const { return alive_; }
 
  private:
   /// A frame whose payload comes in parts.
@@ -48,7 +48,7 @@ class Inbox {
   RingReader ring_;
   const int peer_;
   const Process process_;
-  const Descriptor alive_;
+  const FileDescriptor alive_;
   Transport::Sink& sink_;
   Doorbell& bell_;
   ShmCounters& counters_;

@@ -27,12 +27,8 @@ StatusOr<std::span<std::byte>> mapWhole(int descriptor, size_t size) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (value_ >= 0) close(value_);
-}
-
 StatusOr<SharedMemory> SharedMemory::create(size_t size) {
-  Descriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.isOpen() || ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
     return unavailable("cannot make " + std::to_string(size) + " bytes of shared memory: " + std::strerror(errno));
@@ -41,7 +37,7 @@ StatusOr<SharedMemory> SharedMemory::create(size_t size) {
   return SharedMemory(bytes, std::move(descriptor));
 }
 
-StatusOr<SharedMemory> SharedMemory::open(const Descriptor& descriptor, size_t size) {
+StatusOr<SharedMemory> SharedMemory::open(const FileDescriptor& descriptor, size_t size) {
   struct stat info = {};
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);
   const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
@@ -49,7 +45,7 @@ StatusOr<SharedMemory> SharedMemory::open(const Descriptor& descriptor, size_t s
     return invalidArgument("what was handed over is no shared memory of " + std::to_string(size) + " bytes");
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
-  return SharedMemory(bytes, Descriptor());
+  return SharedMemory(bytes, FileDescriptor());
 }
 
 SharedMemory::~SharedMemory() {

@@ -8,35 +8,17 @@
 #include <span>
 #include <utility>
 
+#include "comm/io/file_descriptor.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm::shm {
-
-/// A file descriptor that closes itself.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-
-  int get() const { return value_; }
-  bool isOpen() const { return value_ >= 0; }
-
- private:
-  int value_ = -1;
-};
 
 class SharedMemory {
  public:
   /// Zeroed memory whose size nobody can change.
   static StatusOr<SharedMemory> create(size_t size);
   /// Memory of another process; an invalid argument unless it is like that of create().
-  static StatusOr<SharedMemory> open(const Descriptor& descriptor, size_t size);
+  static StatusOr<SharedMemory> open(const FileDescriptor& descriptor, size_t size);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept
       : bytes_(std::exchange(other.bytes_, {})), descriptor_(std::move(other.descriptor_)) {}
@@ -44,15 +26,15 @@ class SharedMemory {
 
   std::byte* data() const { return bytes_.data(); }
   /// To hand over. Only of memory that create() made, until it was dropped.
-  const Descriptor& descriptor() const { return descriptor_; }
+  const FileDescriptor& descriptor() const { return descriptor_; }
   /// The memory stays.
-  void dropDescriptor() { descriptor_ = Descriptor(); }
+  void dropDescriptor() { descriptor_ = FileDescriptor(); }
 
  private:
-  SharedMemory(std::span<std::byte> bytes, Descriptor descriptor) : bytes_(bytes), descriptor_(std::move(descriptor)) {}
+  SharedMemory(std::span<std::byte> bytes, FileDescriptor descriptor) : bytes_(bytes), descriptor_(std::move(descriptor)) {}
 
   std::span<std::byte> bytes_;
-  Descriptor descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace agspeed::comm::shm

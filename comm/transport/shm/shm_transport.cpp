@@ -23,13 +23,13 @@ constexpr Clock::duration kIdleTick = milliseconds(1000);
 StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::create(Poller& poller, Directory& directory,
                                                              Clock::duration greetingTimeout) {
   AG_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::create());
-  AG_ASSIGN_OR_RETURN(Descriptor listener, listenAt(localName(directory.publicKey())));
+  AG_ASSIGN_OR_RETURN(FileDescriptor listener, listenAt(localName(directory.publicKey())));
   return std::unique_ptr<ShmTransport>(
       new ShmTransport(poller, directory, greetingTimeout, std::move(bell), std::move(listener)));
 }
 
 ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration greetingTimeout, Doorbell bell,
-                           Descriptor listener)
+                           FileDescriptor listener)
     : poller_(poller),
       directory_(directory),
       greetingTimeout_(greetingTimeout),
@@ -79,7 +79,7 @@ void ShmTransport::attempt(Lane& lane, Clock::time_point now) {
 }
 
 Status ShmTransport::greet(Lane& lane, const Peer& peer) {
-  AG_ASSIGN_OR_RETURN(Descriptor socket, connectTo(localName(peer.record.publicKey)));
+  AG_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(localName(peer.record.publicKey)));
   if (!trustedProcessAt(socket)) return unavailable("its process belongs to another user");
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::create(sizeof(Ring)));
   const DirectoryOptions& self = directory_.options();
@@ -110,7 +110,7 @@ void ShmTransport::readReply(Lane& lane) {
   sink_->writable(lane.peer);
 }
 
-Status ShmTransport::finishGreeting(Lane& lane, Descriptor page, Descriptor bell, const ConfirmBytes& confirm) {
+Status ShmTransport::finishGreeting(Lane& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm) {
   if (lane.bell == nullptr) {
     AG_ASSIGN_OR_RETURN(Doorbell opened, Doorbell::open(page, std::move(bell)));
     lane.bell = std::make_unique<Doorbell>(std::move(opened));
@@ -128,7 +128,7 @@ void ShmTransport::accepted(int peer, Arrival arrival) {
   Lane& lane = laneOf(peer);
   if (lane.inbox != nullptr || lane.stage == Stage::kLost) return;
   if (lane.bell == nullptr) lane.bell = std::make_unique<Doorbell>(std::move(arrival.bell));
-  Descriptor alive = watchProcess(arrival.process);
+  FileDescriptor alive = watchProcess(arrival.process);
   const int process = alive.get();
   lane.inbox = std::make_unique<Inbox>(std::move(arrival.ring), peer, arrival.process, std::move(alive), *sink_,
                                        *lane.bell, counters_);

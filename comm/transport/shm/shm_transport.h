@@ -82,7 +82,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   };
 
   ShmTransport(Poller& poller, Directory& directory, Clock::duration greetingTimeout, Doorbell bell,
-               Descriptor listener);
+               FileDescriptor listener);
 
   bool look() override;
   void fallAsleep() override;
@@ -93,7 +93,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   void attempt(Lane& lane, Clock::time_point now);
   Status greet(Lane& lane, const Peer& peer);
   void readReply(Lane& lane);
-  Status finishGreeting(Lane& lane, Descriptor page, Descriptor bell, const ConfirmBytes& confirm);
+  Status finishGreeting(Lane& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
   void gone(Lane& lane);
   void fail(Lane& lane, LossCause cause, const std::string& why);

@@ -11,7 +11,7 @@
 #include "comm/rendezvous/directory.h"
 #include "comm/security/sealing.h"
 #include "comm/io/active_timer.h"
-#include "comm/io/fd_limit.h"
+#include "comm/io/pausable_listener.h"
 #include "comm/io/poller.h"
 #include "comm/rendezvous/admission.h"
 #include "comm/transport/tcp/socket.h"
@@ -66,7 +66,7 @@ class Acceptor final : public Poller::Handler {
   Directory& directory_;
   Owner& owner_;
   const size_t numPlaces_;
-  Listening listening_;
+  PausableListener listening_;
   std::list<Pending> pending_;  ///< oldest first
   AttendedTime attended_{Clock::now()};
   uint64_t numRefused_ = 0;

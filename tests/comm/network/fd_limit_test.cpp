@@ -41,7 +41,7 @@ class Limited {
 };
 
 /// The next one to be opened.
-rlim_t nextDescriptor() { return static_cast<rlim_t>(shm::Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)).get()); }
+rlim_t nextDescriptor() { return static_cast<rlim_t>(FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)).get()); }
 
 /// How often the poller finds something within a while.
 int countWaits(Poller& poller) {
@@ -98,7 +98,7 @@ TEST_F(WithoutDescriptors, AGreeterWaits) {
   const std::string name = shm::localName(directory_.publicKey());
   shm::Greeter greeter(poller_, shm::listenAt(name).value(), directory_, bell, *this);
   checkCalls(greeter);
-  const shm::Descriptor stranger = shm::connectTo(name).value();
+  const FileDescriptor stranger = shm::connectTo(name).value();
   expectPatience(poller_, [&] { greeter.expire({}); });
   EXPECT_EQ(greeter.numPending(), 1u);
 }

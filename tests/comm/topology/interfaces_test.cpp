@@ -47,8 +47,8 @@ TEST(Interfaces, OfCloudsThatLimitConnectionsTakeSeveral) {
   EXPECT_THAT(forPeers("veth0"), Each(1)) << "says nothing of its vendor";
 }
 
-TEST(LinkWatcher, ReportsNothingWhileNothingChanges) {
-  LinkWatcher watcher;
+TEST(LinkMonitor, ReportsNothingWhileNothingChanges) {
+  LinkMonitor watcher;
   int numReports = 0;
   watcher.read([&](std::string_view, bool) { ++numReports; });
   EXPECT_EQ(numReports, 0);

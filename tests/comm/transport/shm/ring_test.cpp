@@ -160,9 +160,9 @@ TEST(SharedMemory, OnlySealedMemoryOfTheRightSizeIsOpened) {
   EXPECT_NE(ftruncate(memory.descriptor().get(), 100), 0);
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
-  const Descriptor in(pipes[0]), out(pipes[1]);
+  const FileDescriptor in(pipes[0]), out(pipes[1]);
   EXPECT_FALSE(SharedMemory::open(in, 0));
-  const Descriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  const FileDescriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   ASSERT_EQ(ftruncate(file.get(), 8192), 0);
   EXPECT_FALSE(SharedMemory::open(file, 8192)) << "its owner may cut it at any time";
 }

@@ -53,7 +53,7 @@ class Boxes : public testing::TestWithParam<bool> {
     const Process self = {getpid(), geteuid()};
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
     outbox = std::make_unique<Outbox>(std::move(memory), 1, sender, bell, counters);
-    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : Descriptor(), receiver,
+    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(), receiver,
                                     bell, counters);
   }
   /// Whether the receiver may read the sender's memory.
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(Reading, Boxes, testing::Values(true, false),
 
 TEST(Doorbell, CostsNothingWhileItsOwnerIsAwakeAndRingsOnce) {
   Doorbell own = Doorbell::create().value();
-  Doorbell theirs = Doorbell::open(Descriptor(dup(own.page())), Descriptor(dup(own.bell()))).value();
+  Doorbell theirs = Doorbell::open(FileDescriptor(dup(own.page())), FileDescriptor(dup(own.bell()))).value();
   EXPECT_FALSE(theirs.ring());
   own.setSleeping(true);
   EXPECT_TRUE(theirs.ring());

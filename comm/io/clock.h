@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clock: the one clock of deadlines, timers and rates.
+#pragma once
+
+#include <chrono>
+
+namespace agspeed::comm {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace agspeed::comm

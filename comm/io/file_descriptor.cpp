@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/io/file_descriptor.h"
+
+#include <unistd.h>
+
+namespace agspeed::comm {
+
+FileDescriptor::~FileDescriptor() {
+  if (value_ >= 0) close(value_);
+}
+
+}  // namespace agspeed::comm

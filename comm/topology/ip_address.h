@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// IpAddress: an IPv4 or IPv6 address as bytes, and as text. Pure functions; thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace agspeed::comm {
+
+/// An IPv4 or IPv6 address without port.
+struct IpAddress {
+  bool isV6 = false;
+  std::array<std::byte, 16> bytes{};  ///< the first 4 for IPv4
+  auto operator<=>(const IpAddress&) const = default;
+
+  bool isLoopback() const;
+  bool isLinkLocal() const;
+};
+
+std::optional<IpAddress> parseIpAddress(std::string_view text);
+std::string toString(const IpAddress& address);
+/// Whether both are in one network of `prefixBits` bits.
+bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits);
+
+}  // namespace agspeed::comm

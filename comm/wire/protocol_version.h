@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The version of everything that ranks say to each other: records in the store, handshakes, frames. Ranks of different
+// versions refuse each other.
+#pragma once
+
+#include <cstdint>
+
+namespace agspeed::comm {
+
+constexpr uint16_t kProtocolVersion = 4;
+
+}  // namespace agspeed::comm
