@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "comm/c10d/calls.h"
-#include "comm/world/flight_record.h"
 #include "comm/c10d/work.h"
-#include "comm/world/world.h"
 #include "comm/collective/communicator.h"
+#include "comm/world/flight_record.h"
+#include "comm/world/world.h"
 
 namespace agspeed::comm {
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "comm/c10d/buffers.h"
+#include "comm/collective/operation.h"
 #include "comm/world/flight_record.h"
 #include "comm/world/world.h"
-#include "comm/collective/operation.h"
 
 namespace agspeed::comm {
 

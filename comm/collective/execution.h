@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "comm/collective/call.h"
-#include "comm/collective/engine.h"
 #include "comm/collective/chunk_layout.h"
+#include "comm/collective/engine.h"
 #include "comm/reduce/reduce.h"
 #include "comm/schedule/schedule.h"
 

@@ -28,9 +28,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/collective/control_mailbox.h"
 #include "comm/collective/execution.h"
 #include "comm/collective/host_stats.h"
-#include "comm/collective/control_mailbox.h"
 #include "comm/collective/operation.h"
 #include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"

@@ -11,9 +11,9 @@
 
 #include "comm/messaging/credits.h"
 #include "comm/messaging/endpoint_context.h"
+#include "comm/messaging/liveness_monitor.h"
 #include "comm/messaging/receive_queue.h"
 #include "comm/messaging/send_queue.h"
-#include "comm/messaging/liveness_monitor.h"
 
 namespace agspeed::comm::framed {
 

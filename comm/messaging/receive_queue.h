@@ -14,9 +14,9 @@
 #include <span>
 #include <string>
 
-#include "comm/messaging/message_map.h"
 #include "comm/messaging/credits.h"
 #include "comm/messaging/endpoint_context.h"
+#include "comm/messaging/message_map.h"
 #include "comm/messaging/send_queue.h"
 
 namespace agspeed::comm::framed {

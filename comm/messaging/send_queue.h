@@ -15,9 +15,9 @@
 #include <list>
 #include <vector>
 
-#include "comm/messaging/message_map.h"
 #include "comm/messaging/credits.h"
 #include "comm/messaging/endpoint_context.h"
+#include "comm/messaging/message_map.h"
 
 namespace agspeed::comm::framed {
 

@@ -28,10 +28,10 @@
 #include <memory>
 #include <vector>
 
+#include "comm/io/poller.h"
 #include "comm/messaging/completion_queue.h"
 #include "comm/messaging/endpoint.h"
 #include "comm/messaging/messenger.h"
-#include "comm/io/poller.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm {

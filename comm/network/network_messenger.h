@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/io/fd_limit.h"
+#include "comm/io/poller.h"
+#include "comm/messaging/transport_messenger.h"
+#include "comm/network/local_first.h"
 #include "comm/rendezvous/directory.h"
 #include "comm/topology/interfaces.h"
 #include "comm/topology/link_monitor.h"
-#include "comm/io/fd_limit.h"
-#include "comm/messaging/transport_messenger.h"
-#include "comm/io/poller.h"
-#include "comm/network/local_first.h"
 #include "comm/transport/multirail/multirail_transport.h"
 #include "comm/transport/tcp/tcp_rail.h"
 

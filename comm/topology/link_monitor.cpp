@@ -37,8 +37,9 @@ void LinkMonitor::read(const std::function<void(std::string_view name, bool isUp
       for (auto* attribute = IFLA_RTA(link); RTA_OK(attribute, attributesLeft);
            attribute = RTA_NEXT(attribute, attributesLeft)) {
         if (attribute->rta_type != IFLA_IFNAME) continue;
-        report(static_cast<const char*>(RTA_DATA(attribute)),
-               message->nlmsg_type == RTM_NEWLINK && (link->ifi_flags & IFF_UP) != 0 && (link->ifi_flags & IFF_RUNNING) != 0);
+        report(static_cast<const char*>(RTA_DATA(attribute)), message->nlmsg_type == RTM_NEWLINK &&
+                                                                  (link->ifi_flags & IFF_UP) != 0 &&
+                                                                  (link->ifi_flags & IFF_RUNNING) != 0);
       }
     }
   }

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "comm/world/flight_record.h"
 #include "comm/network/network_messenger.h"
+#include "comm/world/flight_record.h"
 
 namespace agspeed::comm {
 

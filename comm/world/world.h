@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/world/flight_record.h"
 #include "comm/c10d/torch_store.h"
 #include "comm/collective/engine.h"
 #include "comm/network/network_messenger.h"
+#include "comm/world/flight_record.h"
 
 namespace agspeed::comm {
 

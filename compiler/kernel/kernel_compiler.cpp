@@ -2,10 +2,10 @@
 #include "compiler/kernel/kernel_compiler.h"
 
 #include "compiler/kernel/emit/emit_kernel.h"
-#include "passes/kernel/pipeline.h"
 #include "compiler/kernel/object/object_emitter.h"
-#include "passes/kernel/funnel.h"
 #include "mlir/IR/MLIRContext.h"
+#include "passes/kernel/funnel.h"
+#include "passes/kernel/pipeline.h"
 
 namespace agspeed::compiler {
 

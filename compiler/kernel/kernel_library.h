@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/graph/cluster.h"
+#include "compiler/kernel/object/host_target.h"  // IWYU pragma: export
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
 
@@ -31,8 +32,5 @@ struct KernelBuildStats {
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> buildKernels(const std::vector<Cluster>& clusters,
                                                                      const KernelOptions& options,
                                                                      KernelBuildStats* stats);
-
-/// "x86_64;znver4;+avx512f,..." of this machine: part of every cache key.
-std::string hostTargetKey();
 
 }  // namespace agspeed::compiler

@@ -2,9 +2,9 @@
 #include "compiler/tools/kernel_tool.h"
 
 #include "compiler/kernel/emit/emit_kernel.h"
-#include "passes/kernel/pipeline.h"
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Parser/Parser.h"
+#include "passes/kernel/pipeline.h"
 
 namespace agspeed::compiler {
 namespace {

@@ -238,7 +238,7 @@ class Tuner:
     def decision_record(self) -> dict[str, Any] | None: ...  # for the database
 
 class TuningDatabase:
-    """Decisions of earlier processes (runtime/tune/store/database_format.md). An untrusted file is ignored: see `warning`.
+    """Decisions of earlier processes (runtime/tune/store/database_format.md). An untrusted file is ignored: `warning`.
 
     A key needs graph, shapes, dtypes, device, threads, isa, versions; a record needs "arm". `now`: int(time.time()).
     """

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/aten/random_state.h"
 #include "python/csrc/region_node.h"
+#include "runtime/aten/random_state.h"
 
 namespace agspeed::python {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/tune/measure/comparison.h"
 #include "runtime/tune/config.h"
+#include "runtime/tune/measure/comparison.h"
 
 namespace agspeed::runtime::tune {
 

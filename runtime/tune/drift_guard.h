@@ -12,8 +12,8 @@
 #include <map>
 #include <optional>
 
-#include "runtime/tune/measure/comparison.h"
 #include "runtime/tune/config.h"
+#include "runtime/tune/measure/comparison.h"
 
 namespace agspeed::runtime::tune {
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agspeed import netbed
-from agspeed import native
+from agspeed import native, netbed
 from tests.fault.conftest import MakeNetbed
 
 pytestmark = [

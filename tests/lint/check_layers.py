@@ -16,11 +16,21 @@ from tests.lint import sources
 
 _GRAPH = ("compiler/graph", "runtime/base")
 _RUNTIME = ("runtime", "runtime/aten", "runtime/base", "runtime/memory")
-_COMPILER = ("compiler/graph", "compiler/import", "compiler/kernel", "compiler/program", "passes", "passes/graph",
-             "passes/kernel", *_RUNTIME)  # fmt: skip
+_COMPILER = ("compiler/graph", "compiler/import", "compiler/kernel", "compiler/kernel/emit", "compiler/program", "passes",
+             "passes/graph", "passes/kernel", *_RUNTIME)  # fmt: skip
 _FRAMES = ("comm/io", "comm/rendezvous", "comm/security", "comm/topology", "comm/wire", "runtime/base")
-_WORLD = (*_FRAMES, "comm/collective", "comm/messaging", "comm/network", "comm/plan", "comm/reduce", "comm/schedule",
-          "comm/transport", "comm/transport/multirail", "comm/transport/shm")
+_WORLD = (
+    *_FRAMES,
+    "comm/collective",
+    "comm/messaging",
+    "comm/network",
+    "comm/plan",
+    "comm/reduce",
+    "comm/schedule",
+    "comm/transport",
+    "comm/transport/multirail",
+    "comm/transport/shm",
+)
 
 # Component -> components whose headers it may include. Order is the layer order: a row names only rows above it.
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
@@ -42,13 +52,26 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/transport/shm": (*_FRAMES, "comm/transport"),
     "comm/transport/tcp": (*_FRAMES, "comm/transport"),
     "comm/messaging": (*_FRAMES, "comm/transport"),
-    "comm/network": (*_FRAMES, "comm/messaging", "comm/transport", "comm/transport/multirail", "comm/transport/shm",
-                     "comm/transport/tcp"),
+    "comm/network": (
+        *_FRAMES,
+        "comm/messaging",
+        "comm/transport",
+        "comm/transport/multirail",
+        "comm/transport/shm",
+        "comm/transport/tcp",
+    ),
     "comm/reduce": ("runtime/base",),
     "comm/schedule": ("comm/reduce", "runtime/base"),
     "comm/plan": ("comm/reduce", "comm/schedule", "runtime/base"),
-    "comm/collective": ("comm/io", "comm/messaging", "comm/plan", "comm/reduce", "comm/schedule", "comm/wire",
-                        "runtime/base"),
+    "comm/collective": (
+        "comm/io",
+        "comm/messaging",
+        "comm/plan",
+        "comm/reduce",
+        "comm/schedule",
+        "comm/wire",
+        "runtime/base",
+    ),
     "comm/world": _WORLD,
     "comm": (*_WORLD, "comm/world"),
     "comm/c10d": (*_WORLD, "comm/world"),
@@ -65,13 +88,27 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "backends": (*_GRAPH, "compiler/kernel", "compiler/program", "passes", "passes/graph", "passes/kernel", *_RUNTIME),
     "compiler/driver": (*_COMPILER, "backends"),
     "compiler/tools": (*_COMPILER, "backends", "compiler/driver"),
-    "python/csrc": ("comm/c10d", "comm/topology", "comm/world", "compiler/driver", "runtime/tune", "runtime/tune/store", *_RUNTIME),
+    "python/csrc": (
+        "comm/c10d",
+        "comm/topology",
+        "comm/world",
+        "compiler/driver",
+        "runtime/tune",
+        "runtime/tune/store",
+        *_RUNTIME,
+    ),
 }
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/world", "python/csrc", "runtime/aten"),
-    r"(llvm|llvm-c|mlir|mlir-c)/": ("compiler/kernel", "compiler/kernel/emit", "compiler/kernel/object", "compiler/tools", "passes/kernel"),
+    r"(llvm|llvm-c|mlir|mlir-c)/": (
+        "compiler/kernel",
+        "compiler/kernel/emit",
+        "compiler/kernel/object",
+        "compiler/tools",
+        "passes/kernel",
+    ),
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": (),
     r"hwy/": ("comm/reduce",),

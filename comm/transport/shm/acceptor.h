@@ -14,10 +14,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/rendezvous/directory.h"
 #include "comm/io/pausable_listener.h"
 #include "comm/io/poller.h"
 #include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/directory.h"
 #include "comm/transport/shm/doorbell.h"
 #include "comm/transport/shm/local_socket.h"
 

@@ -18,8 +18,8 @@ namespace agspeed::comm::shm {
 class Inbox {
  public:
   /// `process` is the peer's, `alive` what tells of its end; `bell` its bell.
-  Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink, Doorbell& bell,
-        ShmCounters& counters);
+  Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
+        Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
   /// Takes in what is there, up to a bound so that others get their turn. kBroken: the ring holds what no peer writes.

@@ -16,9 +16,9 @@
 #include <optional>
 #include <utility>
 
-#include "comm/wire/frame_format.h"
 #include "comm/transport/shm/shared_memory.h"
 #include "comm/transport/transport.h"
+#include "comm/wire/frame_format.h"
 
 namespace agspeed::comm::shm {
 

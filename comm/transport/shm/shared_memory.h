@@ -31,7 +31,8 @@ class SharedMemory {
   void dropDescriptor() { descriptor_ = FileDescriptor(); }
 
  private:
-  SharedMemory(std::span<std::byte> bytes, FileDescriptor descriptor) : bytes_(bytes), descriptor_(std::move(descriptor)) {}
+  SharedMemory(std::span<std::byte> bytes, FileDescriptor descriptor)
+      : bytes_(bytes), descriptor_(std::move(descriptor)) {}
 
   std::span<std::byte> bytes_;
   FileDescriptor descriptor_;

@@ -18,13 +18,13 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/directory.h"
 #include "comm/io/active_timer.h"
 #include "comm/io/poller.h"
+#include "comm/io/watch.h"
+#include "comm/rendezvous/directory.h"
 #include "comm/transport/shm/acceptor.h"
 #include "comm/transport/shm/receiver.h"
 #include "comm/transport/shm/sender.h"
-#include "comm/io/watch.h"
 #include "comm/transport/transport.h"
 
 namespace agspeed::comm::shm {

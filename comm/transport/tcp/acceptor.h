@@ -8,12 +8,12 @@
 #include <list>
 #include <optional>
 
-#include "comm/rendezvous/directory.h"
-#include "comm/security/sealing.h"
 #include "comm/io/active_timer.h"
 #include "comm/io/pausable_listener.h"
 #include "comm/io/poller.h"
 #include "comm/rendezvous/admission.h"
+#include "comm/rendezvous/directory.h"
+#include "comm/security/sealing.h"
 #include "comm/transport/tcp/socket.h"
 
 namespace agspeed::comm::tcp {

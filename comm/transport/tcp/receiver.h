@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/security/sealing.h"
 #include "comm/io/poller.h"
+#include "comm/security/sealing.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/transport.h"
 

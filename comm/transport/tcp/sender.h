@@ -9,14 +9,14 @@
 #include <optional>
 #include <vector>
 
-#include "comm/security/sealing.h"
 #include "comm/io/active_timer.h"
 #include "comm/io/poller.h"
-#include "comm/wire/handshake.h"
-#include "comm/transport/tcp/send_buffer_limit.h"
+#include "comm/security/sealing.h"
 #include "comm/transport/tcp/rate_estimator.h"
+#include "comm/transport/tcp/send_buffer_limit.h"
 #include "comm/transport/tcp/socket.h"
 #include "comm/transport/transport.h"
+#include "comm/wire/handshake.h"
 
 namespace agspeed::comm::tcp {
 

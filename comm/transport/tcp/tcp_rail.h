@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/directory.h"
 #include "comm/io/poller.h"
+#include "comm/rendezvous/directory.h"
 #include "comm/transport/tcp/acceptor.h"
 #include "comm/transport/tcp/receiver.h"
 #include "comm/transport/tcp/sender.h"

@@ -4,7 +4,6 @@
 #include <mutex>
 #include <string>
 
-#include "compiler/kernel/kernel_library.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Support/TargetSelect.h"

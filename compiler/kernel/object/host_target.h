@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "runtime/base/status.h"
 
@@ -11,6 +12,9 @@ class TargetMachine;
 }
 
 namespace agspeed::compiler {
+
+/// "x86_64;znver4;+avx512f,..." of this machine: part of every cache key.
+std::string hostTargetKey();
 
 /// A new code generator for this CPU with all its features. Errors: kUnsupported when LLVM lacks the host's target.
 StatusOr<std::unique_ptr<llvm::TargetMachine>> createHostTargetMachine();

@@ -18,12 +18,12 @@ from torch._decomp import get_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from agspeed import native
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
 from agspeed.backends.region import make_region, make_runner
 from agspeed.errors import UnsupportedError
-from agspeed import native
 from agspeed.graph_spec.export import GraphSpec, export
 
 _aten = torch.ops.aten

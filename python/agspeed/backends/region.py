@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from agspeed import native
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import Joint
 from agspeed.errors import UnsupportedError
-from agspeed import native
 
 if TYPE_CHECKING:
     from agspeed import _native

@@ -74,8 +74,8 @@ def register_once_loaded() -> None:
 
 def _create(options: Any, backend_options: Any) -> Any:
     """What torch.distributed calls to make a group; `backend_options` are those of other backends."""
-    from agspeed.errors import AgspeedError
     from agspeed import native
+    from agspeed.errors import AgspeedError
 
     module = native.load()
     if module is None:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import distributed
 
-from agspeed.distributed import groups
 from agspeed import native
+from agspeed.distributed import groups
 
 __all__ = ["AUTO", "COLLECTIVES", "Request", "Row", "algorithms", "measure"]
 

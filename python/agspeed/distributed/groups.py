@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import distributed
 
-from agspeed.errors import UserError
 from agspeed import native
+from agspeed.errors import UserError
 
 __all__ = ["find", "monitored_barrier", "require"]
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agspeed import native
 from agspeed.config import Settings
 from agspeed.frontend import startup
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
-from agspeed import native
 
 if TYPE_CHECKING:
     from agspeed.tuning.gate import check as gate

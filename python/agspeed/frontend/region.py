@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 
+from agspeed import native
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import fake_inputs
@@ -28,7 +29,6 @@ from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
-from agspeed import native
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 

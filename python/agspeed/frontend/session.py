@@ -32,14 +32,14 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend import startup
 from agspeed.frontend.history import History
-from agspeed.frontend.step_sampler import Naps
 from agspeed.frontend.optimizer import OptimizerSession, pause_optimizers
+from agspeed.frontend.step_sampler import Naps
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
-from agspeed.tuning.stored_decision import chose_compiled
 from agspeed.tuning.database_key import database_key, shape_class
 from agspeed.tuning.plan import candidate_of
+from agspeed.tuning.stored_decision import chose_compiled
 
 if TYPE_CHECKING:
     from agspeed.frontend.capture import Capture, CaptureEvent

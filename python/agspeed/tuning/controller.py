@@ -13,12 +13,12 @@ import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
+from agspeed import native
 from agspeed.backends import CompileOptions, candidate, candidates
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
-from agspeed import native
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import Compiles
 from agspeed.tuning.memory_peaks import METER

@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/comm/transport/fake_rail.h"
-#include "tests/comm/network/network_group.h"
 #include "tests/comm/io/ready_descriptor.h"
+#include "tests/comm/network/network_group.h"
+#include "tests/comm/transport/fake_rail.h"
 
 namespace agspeed::comm {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/store.h"
 #include "comm/network/network_messenger.h"
+#include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {
 

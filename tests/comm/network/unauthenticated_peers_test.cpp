@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/wire/handshake.h"
 #include "comm/transport/tcp/socket.h"
+#include "comm/wire/handshake.h"
 #include "tests/comm/network/network_group.h"
 
 namespace agspeed::comm {

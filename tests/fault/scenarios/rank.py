@@ -25,9 +25,9 @@ import torch
 from torch import distributed
 
 import agspeed.distributed  # makes the backend known
+from agspeed import native
 from agspeed.errors import AgspeedError
 from agspeed.netbed import Host
-from agspeed import native
 
 __all__ = ["SIZES", "load_once", "run"]
 

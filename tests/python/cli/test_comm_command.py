@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agspeed.reporting.html import bench_page
 from agspeed import native
+from agspeed.reporting.html import bench_page
 
 needs_native = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 

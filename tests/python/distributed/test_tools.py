@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agspeed import native
 from agspeed.distributed import metrics, trace
 from agspeed.errors import UserError
-from agspeed import native
 from tests.python.distributed import tools
 from tests.python.distributed.ranks import Ranks
 

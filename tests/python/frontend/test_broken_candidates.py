@@ -20,8 +20,8 @@ from torch import nn
 import agspeed
 from agspeed.backends import CompileOptions, candidate
 from agspeed.frontend.target import session_of
-from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.child.job import write_region
+from agspeed.tuning.child.process import Child, Job
 from tests.python.frontend.differential import as_loss, compare, state
 from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
 from tests.python.frontend.test_models_and_inputs import Linear, data, loop

@@ -15,8 +15,8 @@ import agspeed
 from agspeed.backends import candidate
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import session_of
-from agspeed.tuning.gate.sizes import resized
 from agspeed.tuning.child.job import read_region, write_region
+from agspeed.tuning.gate.sizes import resized
 from tests.python.frontend.test_errors_and_bad_input import FAST
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from agspeed.errors import UserError
 from agspeed import native
+from agspeed.errors import UserError
 from agspeed.graph_spec.export import export
 from tests.python.native.regions import trace
 

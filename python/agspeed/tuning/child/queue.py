@@ -14,8 +14,8 @@ from typing import Any
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.errors import UnsupportedError
-from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.child.job import write_region
+from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
 
 

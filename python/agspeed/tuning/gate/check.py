@@ -11,7 +11,6 @@ generators and modes. One thread; costs a few eager steps (`Verdict.seconds`) an
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence

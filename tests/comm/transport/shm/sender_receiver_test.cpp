@@ -53,8 +53,8 @@ class Boxes : public testing::TestWithParam<bool> {
     const Process self = {getpid(), geteuid()};
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
     outbox = std::make_unique<Outbox>(std::move(memory), 1, sender, bell, counters);
-    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(), receiver,
-                                    bell, counters);
+    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
+                                    receiver, bell, counters);
   }
   /// Whether the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
