@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/pipeline.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <chrono>

@@ -139,7 +139,7 @@ Status Executor::begin(Call& call) const {
   AG_RETURN_IF_ERROR(choosePlan(call));
   call.arena = arenas_->acquire(call.plan->arenaBytes);
   if (call.plan->arenaBytes > 0 && call.arena.data == nullptr) {
-    return resourceExhausted("no memory for an arena of " + std::to_string(call.plan->arenaBytes) + " bytes");
+    return resourceExhausted("no memory for an arena of {} bytes", call.plan->arenaBytes);
   }
   return call.frame->begin(*call.plan, call.arena.data.get());
 }

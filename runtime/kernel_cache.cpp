@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernel_cache.h"
+#include "runtime/base/format.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -183,7 +184,7 @@ void pruneFolder(int folder, uint64_t maxBytes) {
 
 std::string temporaryName() {
   static std::atomic<uint64_t> counter{0};
-  return std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-" + std::to_string(counter++);
+  return formatText("{}{}-{}", kTemporaryPrefix, getpid(), counter++);
 }
 
 }  // namespace
@@ -192,10 +193,7 @@ std::string contentHash(std::string_view text) {
   // Two passes of 64 bits; the second is seeded by the first, so it sees the text in another state.
   uint64_t first = hash64(text, kHashStart);
   uint64_t second = hash64(text, first ^ text.size());
-  std::array<char, 33> digits;
-  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(first),
-                static_cast<unsigned long long>(second));
-  return digits.data();
+  return formatText("{:016x}{:016x}", first, second);
 }
 
 std::string KernelCache::entryPath(std::string_view key) const { return folder_ + "/" + entryName(key); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/program.h"
+#include "runtime/base/format.h"
 
 #include <string>
 #include <utility>
@@ -18,9 +19,8 @@ class Verifier {
     AG_RETURN_IF_ERROR(checkValues());
     AG_RETURN_IF_ERROR(checkSymbols());
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      AG_RETURN_IF_ERROR(
-          checkInstruction(program_.instructions[i])
-              .withContext("instruction " + std::to_string(i) + " (" + program_.instructions[i].origin + ")"));
+      AG_RETURN_IF_ERROR(checkInstruction(program_.instructions[i])
+                             .withContext(formatText("instruction {} ({})", i, program_.instructions[i].origin)));
     }
     return checkOutputs();
   }
@@ -30,15 +30,15 @@ class Verifier {
 
   bool exists(ValueId id) const { return id >= 0 && static_cast<size_t>(id) < program_.values.size(); }
 
-  static std::string name(ValueId id) { return "value v" + std::to_string(id); }
+  static std::string name(ValueId id) { return formatText("value v{}", id); }
 
   Status checkInputs() {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       const ValueId id = program_.inputs[i];
-      if (!exists(id)) return broken("input " + std::to_string(i) + " names no value");
+      if (!exists(id)) return broken(formatText("input {} names no value", i));
       const ValueDecl& decl = program_.values[id];
       if (decl.storage != Storage::kInput || decl.index != static_cast<int32_t>(i)) {
-        return broken(name(id) + " is input " + std::to_string(i) + " but not declared so");
+        return broken(formatText("{} is input {} but not declared so", name(id), i));
       }
     }
     return {};
@@ -48,12 +48,11 @@ class Verifier {
     for (size_t id = 0; id < program_.values.size(); ++id) {
       const ValueDecl& decl = program_.values[id];
       if (decl.type.sizes.size() != decl.type.strides.size()) {
-        return broken(name(id) + " has " + std::to_string(decl.type.sizes.size()) + " sizes but " +
-                      std::to_string(decl.type.strides.size()) + " strides");
+        return broken(
+            formatText("{} has {} sizes but {} strides", name(id), decl.type.sizes.size(), decl.type.strides.size()));
       }
       if (decl.storage == Storage::kConstant && (decl.index < 0 || static_cast<size_t>(decl.index) >= numConstants_)) {
-        return broken(name(id) + " names constant " + std::to_string(decl.index) + " of " +
-                      std::to_string(numConstants_));
+        return broken(formatText("{} names constant {} of {}", name(id), decl.index, numConstants_));
       }
       // An external value exists once its call ran; everything else from the start.
       alive_[id] = decl.storage != Storage::kExternal || decl.isScalar;
@@ -65,12 +64,11 @@ class Verifier {
     for (const SymbolBinding& binding : program_.symbols) {
       if (binding.input == -1) continue;
       const bool inRange = binding.input >= 0 && static_cast<size_t>(binding.input) < program_.inputs.size();
-      if (!inRange) return broken("a symbol is bound to input " + std::to_string(binding.input));
+      if (!inRange) return broken(formatText("a symbol is bound to input {}", binding.input));
       const ValueDecl& decl = program_.values[program_.inputs[binding.input]];
       const bool scalar = binding.dim == -1;
       if (scalar != decl.isScalar || binding.dim >= static_cast<int32_t>(decl.type.sizes.size())) {
-        return broken("a symbol is bound to dimension " + std::to_string(binding.dim) + " of input " +
-                      std::to_string(binding.input));
+        return broken(formatText("a symbol is bound to dimension {} of input {}", binding.dim, binding.input));
       }
     }
     return {};
@@ -88,7 +86,7 @@ class Verifier {
 
   Status check(const KernelCall& call) {
     if (call.kernel < 0 || static_cast<size_t>(call.kernel) >= numKernels_) {
-      return broken("kernel " + std::to_string(call.kernel) + " of " + std::to_string(numKernels_));
+      return broken(formatText("kernel {} of {}", call.kernel, numKernels_));
     }
     for (ValueId id : call.operands) {
       AG_RETURN_IF_ERROR(checkRead(id));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/resolved_program.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
@@ -26,7 +27,7 @@ StatusOr<TensorLayout> resolveLayout(const TensorType& type, const std::vector<i
   AG_ASSIGN_OR_RETURN(layout.strides, evaluateAll(type.strides, symbols));
   int64_t elements = 1;
   for (size_t dim = 0; dim < layout.sizes.size(); ++dim) {
-    if (layout.sizes[dim] < 0) return invalidArgument("a size evaluates to " + std::to_string(layout.sizes[dim]));
+    if (layout.sizes[dim] < 0) return invalidArgument("a size evaluates to {}", layout.sizes[dim]);
     elements = layout.sizes[dim] == 0 ? 0 : elements;
     if (elements > 0) elements += (layout.sizes[dim] - 1) * layout.strides[dim];
   }
@@ -47,8 +48,8 @@ Status resolveValue(const ValueDecl& decl, ResolvedProgram& out) {
   if (decl.storage == Storage::kArena) {
     AG_ASSIGN_OR_RETURN(offset, decl.arenaOffset.evaluate(out.symbols));
     if (offset < 0 || offset + layout.bytes > out.arenaBytes) {
-      return invalidArgument("an arena value of " + std::to_string(layout.bytes) + " bytes at offset " +
-                             std::to_string(offset) + " leaves the arena of " + std::to_string(out.arenaBytes));
+      return invalidArgument("an arena value of {} bytes at offset {} leaves the arena of {}", layout.bytes, offset,
+                             out.arenaBytes);
     }
   }
   out.layouts.push_back(std::move(layout));
@@ -76,7 +77,7 @@ StatusOr<std::unique_ptr<ResolvedProgram>> resolve(const Program& program, std::
   out->symbols = std::move(symbols);
   AG_ASSIGN_OR_RETURN(out->arenaBytes, program.arenaBytes.evaluate(out->symbols));
   for (size_t id = 0; id < program.values.size(); ++id) {
-    AG_RETURN_IF_ERROR(resolveValue(program.values[id], *out).withContext("value v" + std::to_string(id)));
+    AG_RETURN_IF_ERROR(resolveValue(program.values[id], *out).withContext(formatText("value v{}", id)));
   }
   for (const Instruction& instruction : program.instructions) {
     if (const auto* call = std::get_if<KernelCall>(&instruction.op)) {

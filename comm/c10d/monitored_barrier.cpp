@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/monitored_barrier.h"
+#include "runtime/base/format.h"
 
 #include <cstdlib>
 #include <optional>
@@ -12,7 +13,7 @@ const std::string kEverybodyCame = "everybody came";
 // Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> how many entered
 // it; outcome/<number> what came of it, set once.
 std::string key(const MonitoredBarrier& barrier, const char* what, uint64_t number) {
-  return "monitored/" + std::to_string(barrier.id) + "/" + what + "/" + std::to_string(number);
+  return formatText("monitored/{}/{}/{}", barrier.id, what, number);
 }
 
 /// "Ranks 1, 3"; empty when the last ones came just now.
@@ -24,7 +25,7 @@ StatusOr<std::string> missingRanks(TorchStore& store, const MonitoredBarrier& ba
                         store.tryGet(key(barrier, "here", static_cast<uint64_t>(rank))));
     const bool isHere = last.has_value() && std::strtoull(last->c_str(), nullptr, 10) >= barrier.number;
     if (isHere || (numMissing > 0 && !barrier.areAllNamed)) continue;
-    missing += (numMissing++ > 0 ? ", " : "") + std::to_string(rank);
+    missing += formatText("{}{}", numMissing++ > 0 ? ", " : "", rank);
   }
   if (numMissing == 0) return std::string();
   return (numMissing > 1 ? "Ranks " : "Rank ") + missing;
@@ -32,7 +33,7 @@ StatusOr<std::string> missingRanks(TorchStore& store, const MonitoredBarrier& ba
 
 Status asStatus(const MonitoredBarrier& barrier, const std::string& outcome) {
   if (outcome == kEverybodyCame) return {};
-  return unavailable("[Rank " + std::to_string(barrier.rank) + "]: " + outcome);
+  return unavailable("[Rank {}]: {}", barrier.rank, outcome);
 }
 
 }  // namespace
@@ -50,9 +51,8 @@ Status meet(TorchStore& store, const MonitoredBarrier& barrier) {
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> decided, store.getUntil(outcomeKey, deadline));
   if (decided.has_value()) return asStatus(barrier, *decided);
   AG_ASSIGN_OR_RETURN(const std::string missing, missingRanks(store, barrier));
-  const std::string failure = missing + " failed to pass monitoredBarrier in " +
-                              std::to_string(barrier.timeout.count()) + " ms (barrier " +
-                              std::to_string(barrier.number) + " of group '" + barrier.group + "')";
+  const std::string failure = formatText("{} failed to pass monitoredBarrier in {} ms (barrier {} of group '{}')",
+                                         missing, barrier.timeout.count(), barrier.number, barrier.group);
   AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, missing.empty() ? kEverybodyCame : failure));
   return asStatus(barrier, outcome);
 }

@@ -10,6 +10,7 @@
 
 #include "comm/c10d/arguments.h"
 #include "comm/c10d/monitored_barrier.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {
@@ -44,8 +45,8 @@ uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
   TorchStore store = world.within(options.store);
   // Torch may name a group as it named one that has ended: every rank counts those it made.
-  const int64_t count = valueOrThrow(store.add("made/" + std::to_string(options.group_rank), 1));
-  return valueOrThrow(world.agreeOnId(store, "group/" + std::to_string(count),
+  const int64_t count = valueOrThrow(store.add(formatText("made/{}", options.group_rank), 1));
+  return valueOrThrow(world.agreeOnId(store, formatText("group/{}", count),
                                       {.name = options.group_id, .rank = options.group_rank, .timeout = timeout}));
 }
 
@@ -293,8 +294,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
   if (rank == std::ssize(ranks)) return nullptr;
   auto own = options != nullptr ? c10::make_intrusive<Options>(*options) : c10::make_intrusive<Options>(*options_);
   // Torch's store may be that of all parts.
-  const std::string key =
-      "split/" + std::to_string(id_) + "/" + std::to_string(numSplits_) + "/" + std::to_string(members.front());
+  const std::string key = formatText("split/{}/{}/{}", id_, numSplits_, members.front());
   const uint32_t id = valueOrThrow(
       world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
   return join(world, id, std::move(members), own->group_name, own);
@@ -308,7 +308,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
 
 void ProcessGroup::abort() {
   const std::shared_ptr<Membership> member = membershipIfAny();
-  if (member != nullptr) member->communicator->abort("abort() was called on rank " + std::to_string(getRank()));
+  if (member != nullptr) member->communicator->abort(formatText("abort() was called on rank {}", getRank()));
 }
 
 void ProcessGroup::shutdown() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/collective/call.h"
+#include "runtime/base/format.h"
 
 #include <bit>
 #include <cstring>
@@ -40,18 +41,17 @@ size_t total(const Pieces& pieces) {
 Status checkPieces(const CollectiveCall& call, const Pieces& pieces, size_t expected, const char* name) {
   if (expected == 0) return {};
   if (pieces.size() != expected) {
-    return invalidArgument(nameOf(call) + " needs " + std::to_string(expected) + " " + name + " buffer" +
-                           (expected == 1 ? "" : "s, one per rank") + ", and got " + std::to_string(pieces.size()));
+    return invalidArgument("{} needs {} {} buffer{}, and got {}", nameOf(call), expected, name,
+                           expected == 1 ? "" : "s, one per rank", pieces.size());
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].size() % sizeInBytes(call.dtype) != 0) {
-      return invalidArgument(nameOf(call) + ": " + name + " buffer " + std::to_string(i) + " has " +
-                             std::to_string(pieces[i].size()) + " bytes, which is no whole number of " +
-                             std::string(agspeed::toString(call.dtype)) + " elements");
+      return invalidArgument("{}: {} buffer {} has {} bytes, which is no whole number of {} elements", nameOf(call),
+                             name, i, pieces[i].size(), agspeed::toString(call.dtype));
     }
     if (call.isContiguous && i > 0 && pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) {
-      return invalidArgument(nameOf(call) + ": " + name + " buffer " + std::to_string(i) +
-                             " does not lie right behind the one before it, as the call promises");
+      return invalidArgument("{}: {} buffer {} does not lie right behind the one before it, as the call promises",
+                             nameOf(call), name, i);
     }
   }
   return {};
@@ -87,8 +87,7 @@ Pieces splitEvenly(std::span<std::byte> whole, int count) {
 
 Status validate(const CollectiveCall& call, int rank, int numRanks) {
   if (hasRoot(call.collective) && (call.root < 0 || call.root >= numRanks)) {
-    return invalidArgument(nameOf(call) + ": root " + std::to_string(call.root) + " is not one of the " +
-                           std::to_string(numRanks) + " ranks of the group");
+    return invalidArgument("{}: root {} is not one of the {} ranks of the group", nameOf(call), call.root, numRanks);
   }
   const Shape shape = shapeOf(call.collective, rank == call.root, static_cast<size_t>(numRanks));
   AG_RETURN_IF_ERROR(checkPieces(call, call.input, shape.numInputs, "input"));
@@ -99,8 +98,8 @@ Status validate(const CollectiveCall& call, int rank, int numRanks) {
   const size_t in = shape.numInputs == 1 ? call.input[0].size() : call.input[own].size();
   const size_t out = shape.numOutputs == 1 ? call.output[0].size() : call.output[own].size();
   if (in == out) return {};
-  return invalidArgument(nameOf(call) + ": this rank's input has " + std::to_string(in) + " bytes and its output " +
-                         std::to_string(out) + "; they must be equal");
+  return invalidArgument("{}: this rank's input has {} bytes and its output {}; they must be equal", nameOf(call), in,
+                         out);
 }
 
 size_t agreedBytes(const CollectiveCall& call) { return total(agreedPieces(call)); }
@@ -124,10 +123,10 @@ std::string toString(const Descriptor& descriptor) {
   const bool knowsSize =
       collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
   std::string text = std::string(toString(collective)) + "(";
-  if (knowsSize) text += std::to_string(descriptor.numBytes / sizeInBytes(dtype)) + " x ";
+  if (knowsSize) text += formatText("{} x ", descriptor.numBytes / sizeInBytes(dtype));
   text += agspeed::toString(dtype);
   if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(descriptor.op)));
-  if (hasRoot(collective)) text += ", root " + std::to_string(descriptor.root);
+  if (hasRoot(collective)) text += formatText(", root {}", descriptor.root);
   return text + (descriptor.planVersion == Descriptor::kComparison ? "), before which ranks compare their hosts" : ")");
 }
 

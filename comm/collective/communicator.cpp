@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/collective/communicator.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <numeric>
@@ -15,13 +16,13 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::create(Engine& engine, Gro
   }
   const auto at = std::find(options.members.begin(), options.members.end(), own);
   if (at == options.members.end()) {
-    return invalidArgument("group '" + options.name + "': rank " + std::to_string(own) +
-                           " of the job is not among its members; only members create a group");
+    return invalidArgument("group '{}': rank {} of the job is not among its members; only members create a group",
+                           options.name, own);
   }
   for (const int member : options.members) {
     if (member < 0 || member >= size || std::count(options.members.begin(), options.members.end(), member) > 1) {
-      return invalidArgument("group '" + options.name + "': member " + std::to_string(member) +
-                             " is named twice or is not one of the job's " + std::to_string(size) + " ranks");
+      return invalidArgument("group '{}': member {} is named twice or is not one of the job's {} ranks", options.name,
+                             member, size);
     }
   }
   if (options.timeout <= Clock::duration::zero()) {
@@ -75,10 +76,9 @@ OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, 
                                            OperationOptions options) {
   const bool isPeer = (rank == kAnyRank && !isSend) || (rank >= 0 && rank < size() && rank != rank_);
   if (!isPeer || tag == UINT32_MAX) {
-    return failed(invalidArgument(std::string(isSend ? "send to" : "receive from") + " rank " + std::to_string(rank) +
-                                  " with tag " + std::to_string(tag) + ": group '" + name_ + "' has ranks 0 to " +
-                                  std::to_string(size() - 1) + ", this one is " + std::to_string(rank_) +
-                                  ", and tags end below 2^32 - 1"));
+    return failed(invalidArgument(
+        "{} rank {} with tag {}: group '{}' has ranks 0 to {}, this one is {}, and tags end below 2^32 - 1",
+        isSend ? "send to" : "receive from", rank, tag, name_, size() - 1, rank_));
   }
   auto operation = std::make_shared<MessageOperation>(engine_);
   operation->rank = rank;
@@ -115,7 +115,7 @@ Clock::time_point Communicator::deadlineOf(Clock::time_point now, const Operatio
 
 OperationHandle Communicator::failed(Status status) {
   auto operation = std::make_shared<Operation>(engine_);
-  operation->complete(status.withContext("rank " + std::to_string(rank_) + " of group '" + name_ + "'"));
+  operation->complete(status.withContext(formatText("rank {} of group '{}'", rank_, name_)));
   return operation;
 }
 

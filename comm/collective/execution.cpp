@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/collective/execution.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <cstring>
@@ -215,13 +216,12 @@ std::vector<int> Execution::awaitedRanks() const {
 }
 
 std::string Execution::purpose() const {
-  return toString(describe(*request_.call)) + ", operation " + std::to_string(request_.number) + " of group '" +
-         std::string(request_.group) + "'";
+  return formatText("{}, operation {} of group '{}'", toString(describe(*request_.call)), request_.number,
+                    request_.group);
 }
 
 std::string Execution::progress() const {
-  std::string text = "segment " + std::to_string(nextInstance_ - numOpenLanes_ + 1) + " of " +
-                     std::to_string(geometry_.numInstances());
+  std::string text = formatText("segment {} of {}", nextInstance_ - numOpenLanes_ + 1, geometry_.numInstances());
   const auto ranks = awaitedRanks();
   for (size_t i = 0; i < ranks.size(); ++i) {
     text += i == 0 ? (ranks.size() == 1 ? ", waiting for rank " : ", waiting for ranks ")

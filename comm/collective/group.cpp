@@ -2,7 +2,6 @@
 #include "comm/collective/group.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -24,9 +23,7 @@ constexpr int kAtOnce = INT32_MIN;
 constexpr int kSequenceBits = 48;
 
 std::string seconds(Clock::duration duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f s", std::chrono::duration<double>(duration).count());
-  return text;
+  return formatText("{:.2f} s", std::chrono::duration<double>(duration).count());
 }
 
 /// What message names carry: the operation's number and bits of the chain up to it.
@@ -144,8 +141,8 @@ void Group::learn() {
                       ") own pieces of unequal size");
   }
   if (rank_ == 0 && blockRanks_ != blockBefore) {
-    AG_LOG(kInfo, "group '" + options_.name + "': every " + std::to_string(blockRanks_) +
-                      " ranks share a host; large collectives reduce and gather there first");
+    AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first",
+           options_.name, blockRanks_);
   }
   fitToNetwork();
   for (const CollectiveHandle& operation : waiting_) {
@@ -368,8 +365,8 @@ void Group::work(uint64_t) { failTransfer(messageFailedRank_, messageFailure_); 
 void Group::failTransfer(int rank, const Status& status) {
   if (status.code() != StatusCode::kUnavailable) return fail(status);
   const int member = options_.members[static_cast<size_t>(rank)];
-  const std::string ofJob = member == rank ? "" : " (rank " + std::to_string(member) + " of the job)";
-  const Status reason = status.withContext("rank " + std::to_string(rank) + ofJob + " is lost");
+  const std::string ofJob = member == rank ? "" : formatText(" (rank {} of the job)", member);
+  const Status reason = status.withContext(formatText("rank {}{} is lost", rank, ofJob));
   if (failure_) tellOthers(reason, rank);
   endAll(reason);
 }
@@ -420,13 +417,13 @@ void Group::endAll(const Status& reason) {
 }
 
 std::string Group::describe(const CollectiveOperation& operation) const {
-  return toString(operation.descriptor) + ", operation " + std::to_string(operation.sequence);
+  return formatText("{}, operation {}", toString(operation.descriptor), operation.sequence);
 }
 
 std::string Group::describe(const MessageOperation& operation) const {
-  const std::string rank = operation.rank == kAnyRank ? "any rank" : "rank " + std::to_string(operation.rank);
-  return std::string(operation.isSend ? "send to " : "receive from ") + rank + " (" +
-         std::to_string(operation.bytes.size()) + " bytes, tag " + std::to_string(operation.tag) + ")";
+  const std::string rank = operation.rank == kAnyRank ? "any rank" : formatText("rank {}", operation.rank);
+  return formatText("{}{} ({} bytes, tag {})", operation.isSend ? "send to " : "receive from ", rank,
+                    operation.bytes.size(), operation.tag);
 }
 
 std::string Group::progressOf(const CollectiveOperation& operation) const {
@@ -445,9 +442,10 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
                       const std::string& progress) const {
   // The reason first: it names who is to blame, and this rank is not.
-  return Status(reason.code(), reason.message() + "; rank " + std::to_string(rank_) + " of group '" + options_.name +
-                                   "': " + operation + " failed after " + seconds(Clock::now() - started) + progress +
-                                   "; the group is not usable any more: destroy it and create it again");
+  return Status(reason.code(), formatText("{}; rank {} of group '{}': {} failed after {}{}; the group is not usable "
+                                          "any more: destroy it and create it again",
+                                          reason.message(), rank_, options_.name, operation,
+                                          seconds(Clock::now() - started), progress));
 }
 
 // --- waiting and agreement ----------------------------------------------------------------------------------------
@@ -505,7 +503,7 @@ void Group::noticeArrived(int rank, const Notice& notice) {
   if (!failure_) return;
   if (notice.kind == NoticeKind::kFailed) {
     const bool isMismatch = notice.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
-    const std::string sender = "rank " + std::to_string(rank), text(notice.reason());
+    const std::string sender = formatText("rank {}", rank), text(notice.reason());
     return endAll(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
                          notice.lostRank >= 0 ? text + " (as " + sender + " says)" : sender + " gave up: " + text));
   }
@@ -527,16 +525,17 @@ std::optional<std::string> Group::findDifference(int rank, const Notice& notice)
     ownText = theirText = "calls that differ before it";
   } else if (ownText == theirText) {
     const auto detail = [](const Descriptor& descriptor) {
-      return " with plan " + std::to_string(descriptor.planVersion) + ", algorithm " +
-             std::string(algorithms()[descriptor.algorithm % algorithms().size()].name) + ", segments of " +
-             std::to_string(descriptor.segmentBytes) + " bytes, sizes " + std::to_string(descriptor.layout % 10000);
+      return formatText(" with plan {}, algorithm {}, segments of {} bytes, sizes {}", descriptor.planVersion,
+                        algorithms()[descriptor.algorithm % algorithms().size()].name, descriptor.segmentBytes,
+                        descriptor.layout % 10000);
     };
     ownText += detail(own);
     theirText += detail(theirs->descriptor);
   }
-  return "the ranks' calls differ: as operation " + std::to_string(theirs->sequence) + " of group '" + options_.name +
-         "' rank " + std::to_string(rank_) + " called " + ownText + " and rank " + std::to_string(rank) + " called " +
-         theirText + "; all ranks must make the same calls in the same order";
+  return formatText(
+      "the ranks' calls differ: as operation {} of group '{}' rank {} called {} and rank {} called {}; all ranks must "
+      "make the same calls in the same order",
+      theirs->sequence, options_.name, rank_, ownText, rank, theirText);
 }
 
 }  // namespace agspeed::comm

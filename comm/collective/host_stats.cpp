@@ -2,7 +2,6 @@
 #include "comm/collective/host_stats.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <span>
 #include <utility>
 
@@ -88,9 +87,7 @@ std::optional<NetworkMeasurement> HostComparison::network() const {
 std::string HostComparison::describeRates() const {
   std::string text;
   for (const Told& told : gathered_) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%.1f", told.bytesPerSecond * 1e-6);
-    text += (text.empty() ? "" : ", ") + std::string(number);
+    text += formatText("{}{:.1f}", text.empty() ? "" : ", ", told.bytesPerSecond * 1e-6);
   }
   return text + " MB/s";
 }

@@ -45,8 +45,7 @@ DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
   if (numWantedByAll <= limit.rlim_cur) return;
   limit.rlim_cur = std::min<rlim_t>(numWantedByAll, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  AG_LOG(kInfo, "the limit of descriptors cannot be raised to " + std::to_string(limit.rlim_cur) + ": " +
-                    std::strerror(errno));
+  AG_LOG(kInfo, "the limit of descriptors cannot be raised to {}: {}", limit.rlim_cur, std::strerror(errno));
 }
 
 DescriptorRoom::~DescriptorRoom() {

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostKeptNames = size_t{1} << 20;
 
 std::string inMilliseconds(Clock::duration duration) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) + " ms";
+  return formatText("{} ms", std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
 
 }  // namespace
@@ -82,8 +82,8 @@ void Conversation::arrived(const FrameHeader& header) {
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
   if (receives_.numKept() + sends_.numKept() > kMostKeptNames) {
-    return lose("the two have named more than " + std::to_string(kMostKeptNames) +
-                " messages that nobody has started, as no intact job does");
+    return lose(formatText("the two have named more than {} messages that nobody has started, as no intact job does",
+                           kMostKeptNames));
   }
   pump();
 }
@@ -95,8 +95,7 @@ void Conversation::lost(const Status& status) {
 }
 
 void Conversation::lose(const std::string& why) {
-  lost(unavailable("rank " + std::to_string(pair_.peer) + " is lost to rank " + std::to_string(pair_.self) + ": " +
-                   why));
+  lost(unavailable("rank {} is lost to rank {}: {}", pair_.peer, pair_.self, why));
 }
 
 bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
@@ -104,7 +103,7 @@ bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
   const std::string route = awaited != nullptr ? pair_.transport.route(pair_.peer) : "";
-  const std::string self = "rank " + std::to_string(pair_.self), peer = "rank " + std::to_string(pair_.peer);
+  const std::string self = formatText("rank {}", pair_.self), peer = formatText("rank {}", pair_.peer);
   const Clock::duration silence = pulse_.silence();
   switch (pulse_.look(now, !route.empty(), timeout)) {
     case Pulse::Verdict::kFine: break;

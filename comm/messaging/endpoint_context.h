@@ -8,6 +8,7 @@
 
 #include "comm/messaging/completion_queue.h"
 #include "comm/transport/transport.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm::framed {
 
@@ -22,14 +23,12 @@ struct Pair {
 };
 
 inline std::string nameOf(const MessageId& id) {
-  return "(communicator " + std::to_string(id.communicator) + ", sequence " + std::to_string(id.sequence) + ", step " +
-         std::to_string(id.step) + ")";
+  return formatText("(communicator {}, sequence {}, step {})", id.communicator, id.sequence, id.step);
 }
 
 /// Sender and receiver differ about a message's length.
 inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t sent, const MessageId& id) {
-  return invalidArgument("rank " + std::to_string(receiver) + " expected " + std::to_string(expected) +
-                         " bytes from rank " + std::to_string(sender) + ", which sent " + std::to_string(sent) + " " +
+  return invalidArgument("rank {} expected {} bytes from rank {}, which sent {} {}", receiver, expected, sender, sent,
                          nameOf(id));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/messaging/loopback_messenger.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <cstring>
@@ -29,8 +30,7 @@ struct Ending {
 };
 
 std::string describe(const MessageId& id) {
-  return "communicator " + std::to_string(id.communicator) + ", sequence " + std::to_string(id.sequence) + ", step " +
-         std::to_string(id.step);
+  return formatText("communicator {}, sequence {}, step {}", id.communicator, id.sequence, id.step);
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ class LoopbackMessenger final : public Messenger {
   int size() const override { return static_cast<int>(group_.ranks_.size()); }
 
   void send(Transfer& transfer) override {
-    AG_CHECK(isPeer(transfer.peer), "peer " + std::to_string(transfer.peer));
+    AG_CHECK(isPeer(transfer.peer), "peer {}", transfer.peer);
     const bool isEager = transfer.bytes.size() <= group_.options_.eagerBytes;
     Status status;
     {
@@ -59,7 +59,7 @@ class LoopbackMessenger final : public Messenger {
   }
 
   void receive(Transfer& transfer) override {
-    AG_CHECK(isPeer(transfer.peer), "peer " + std::to_string(transfer.peer));
+    AG_CHECK(isPeer(transfer.peer), "peer {}", transfer.peer);
     {
       std::lock_guard lock(group_.mutex_);
       Status status = deadPeer(transfer);
@@ -144,8 +144,7 @@ class LoopbackMessenger final : public Messenger {
   Status deadPeer(const Transfer& transfer) const {
     const int dead = group_.isDead_[rank_] ? rank_ : transfer.peer;
     if (!group_.isDead_[dead]) return {};
-    return unavailable("rank " + std::to_string(rank_) + ": rank " + std::to_string(dead) +
-                       " is gone; no message can pass (" + describe(transfer.id) + ")");
+    return unavailable("rank {}: rank {} is gone; no message can pass ({})", rank_, dead, describe(transfer.id));
   }
 
   /// Requires: the lock.
@@ -196,9 +195,8 @@ class LoopbackMessenger final : public Messenger {
     if (message.bytes().size() == receive.bytes.size()) {
       if (!receive.bytes.empty()) std::memcpy(receive.bytes.data(), message.bytes().data(), receive.bytes.size());
     } else {
-      status = invalidArgument("rank " + std::to_string(rank_) + " expected " + std::to_string(receive.bytes.size()) +
-                               " bytes from rank " + std::to_string(receive.peer) + ", which sent " +
-                               std::to_string(message.bytes().size()) + " (" + describe(receive.id) + ")");
+      status = invalidArgument("rank {} expected {} bytes from rank {}, which sent {} ({})", rank_,
+                               receive.bytes.size(), receive.peer, message.bytes().size(), describe(receive.id));
     }
     endings_.push_back({&receive, std::move(status)});
     if (message.send) acknowledge(message);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/messaging/receive_queue.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
@@ -97,8 +98,8 @@ bool Receives::keep(const FrameHeader& header) {
   if (discarded_.contains(header.id)) return false;
   const bool isWithinWindow = credits_.keep(header.total);
   if (!isWithinWindow) {
-    violation_ = "it sent more than " + std::to_string(Credits::kMostKeptBytes >> 20) +
-                 " MiB that nobody has asked for, as no intact rank does";
+    violation_ = formatText("it sent more than {} MiB that nobody has asked for, as no intact rank does",
+                            Credits::kMostKeptBytes >> 20);
   }
   return isWithinWindow;
 }
@@ -118,8 +119,8 @@ void Receives::arrived(const FrameHeader& header) {
     return;
   }
   if (!message.mayTake(header)) {
-    violation_ = "it sent more than the " + std::to_string(message.total) + " bytes of a message " + nameOf(header.id) +
-                 ", as no intact rank does";
+    violation_ = formatText("it sent more than the {} bytes of a message {}, as no intact rank does", message.total,
+                            nameOf(header.id));
     return;
   }
   message.numReceived += header.length;
@@ -204,13 +205,13 @@ const Transfer* Receives::awaited() const {
 }
 
 void Receives::fail(const Status& status) {
-  const std::string context = "receiving from rank " + std::to_string(pair_.peer) + " failed after ";
+  const std::string context = formatText("receiving from rank {} failed after ", pair_.peer);
   std::erase_if(incoming_, [&](const auto& entry) {
     const Incoming& message = entry.second;
     if (message.transfer == nullptr && message.isWhole()) return false;
     abandon(message);
     if (message.transfer == nullptr) return true;
-    const std::string part = std::to_string(message.numReceived) + " of " + std::to_string(message.total) + " bytes";
+    const std::string part = formatText("{} of {} bytes", message.numReceived, message.total);
     pair_.completions.add(*message.transfer, status.withContext(context + part));
     return true;
   });

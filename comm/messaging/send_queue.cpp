@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/messaging/send_queue.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
@@ -188,11 +189,11 @@ const Transfer* Sends::awaited() const {
 }
 
 void Sends::fail(const Status& status) {
-  const std::string context = "sending to rank " + std::to_string(pair_.peer) + " failed after ";
+  const std::string context = formatText("sending to rank {} failed after ", pair_.peer);
   for (const Outgoing& message : messages_) {
     withdraw(message);
     if (message.transfer == nullptr) continue;
-    const std::string part = std::to_string(message.numSent) + " of " + std::to_string(message.bytes.size()) + " bytes";
+    const std::string part = formatText("{} of {} bytes", message.numSent, message.bytes.size());
     pair_.completions.add(*message.transfer, status.withContext(context + part));
   }
   messages_.clear();

@@ -73,7 +73,7 @@ framed::Conversation& FramedMessenger::with(int peer) {
 }
 
 void FramedMessenger::check(const Transfer& transfer) const {
-  AG_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank_, std::to_string(transfer.peer));
+  AG_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank_, "{}", transfer.peer);
 }
 
 void FramedMessenger::send(Transfer& transfer) {

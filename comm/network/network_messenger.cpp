@@ -51,8 +51,8 @@ StatusOr<std::vector<Interface>> chooseRails(const NetworkOptions& options) {
   const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
   const int64_t asked = options.flowsPerInterface;
   if (most < 1 || asked < 0 || asked > most) {
-    return invalidArgument(std::to_string(chosen.size()) + " interfaces are selected with " + std::to_string(asked) +
-                           " flows each: there may be " + std::to_string(PeerRecord::kMaxRails) + " flows in all");
+    return invalidArgument("{} interfaces are selected with {} flows each: there may be {} flows in all", chosen.size(),
+                           asked, PeerRecord::kMaxRails);
   }
   const int numPeers = options.size - 1;
   const int64_t fitting = std::min(most, flowsWithin(mostDescriptors(), chosen.size(), static_cast<size_t>(numPeers)));
@@ -95,7 +95,7 @@ StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& stor
   directory.storeTimeout = options.peerTimeout;
   std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(store, std::move(directory), std::move(mode)));
   AG_RETURN_IF_ERROR(messenger->open(options));
-  AG_LOG(kInfo, "rank " + std::to_string(options.rank) + ": " + messenger->describe());
+  AG_LOG(kInfo, "rank {}: {}", options.rank, messenger->describe());
   return messenger;
 }
 
@@ -137,8 +137,7 @@ std::unique_ptr<Transport> NetworkMessenger::besideSharedMemory(std::unique_ptr<
   StatusOr<std::unique_ptr<shm::ShmTransport>> local =
       shm::ShmTransport::create(poller_, directory_, options.peerTimeout);
   if (!local) {
-    AG_LOG(kWarn, "rank " + std::to_string(options.rank) +
-                      " talks to ranks of its host over the network: " + local.status().message());
+    AG_LOG(kWarn, "rank {} talks to ranks of its host over the network: {}", options.rank, local.status().message());
     return network;
   }
   shm_ = local->get();
@@ -195,8 +194,8 @@ const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
 
 std::string NetworkMessenger::describe() const {
   const bool isUnproven = directory_.options().key.empty() && mode_ == toString(Protection::kEncrypted);
-  std::string text = mode_ + (isUnproven ? ", opportunistic" : "") + " over " + std::to_string(rails_.size()) +
-                     (rails_.size() == 1 ? " rail: " : " rails: ");
+  std::string text = formatText("{}{} over {}{}", mode_, isUnproven ? ", opportunistic" : "", rails_.size(),
+                                rails_.size() == 1 ? " rail: " : " rails: ");
   for (size_t i = 0; i < rails_.size(); ++i) {
     text += (i > 0 ? ", " : "") + toString(rails_[i]->address().address);
     if (!rails_[i]->device().empty()) text += " (" + rails_[i]->device() + ")";

@@ -9,16 +9,14 @@
 
 namespace agspeed::comm {
 
-std::string Directory::recordKey(int rank) const {
-  return "agspeed/" + std::to_string(options_.epoch) + "/rank/" + std::to_string(rank);
-}
+std::string Directory::recordKey(int rank) const { return formatText("agspeed/{}/rank/{}", options_.epoch, rank); }
 
 Status Directory::publish(std::vector<RailAddress> rails) {
   rails_ = std::move(rails);
   AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_.add(recordKey(options_.rank) + "/starts", 1));
   if (numStarts != 1) {
-    return invalidArgument("rank " + std::to_string(options_.rank) + " was started twice in epoch " +
-                           std::to_string(options_.epoch) + ": every process of the job needs a rank of its own");
+    return invalidArgument("rank {} was started twice in epoch {}: every process of the job needs a rank of its own",
+                           options_.rank, options_.epoch);
   }
   PeerRecord record;
   record.protection = options_.protection;
@@ -55,8 +53,7 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   }
   StatusOr<Peer> peer = check(rank, *text);
   if (!peer) {
-    entry.failure =
-        peer.status().withContext("rank " + std::to_string(options_.rank) + " cannot use rank " + std::to_string(rank));
+    entry.failure = peer.status().withContext(formatText("rank {} cannot use rank {}", options_.rank, rank));
     return entry.failure;
   }
   entry.peer = std::move(peer).value();
@@ -66,9 +63,10 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
 void Directory::warnOfMissing(int rank, const Entry& entry, TimePoint now) {
   const auto late = std::chrono::duration_cast<std::chrono::seconds>(now - *entry.wantedSince);
   if (late < kLateAfter || std::exchange(isLateWarned_, true)) return;
-  AG_LOG(kWarn, "rank " + std::to_string(options_.rank) + " has waited for rank " + std::to_string(rank) + " for " +
-                    std::to_string(late.count()) +
-                    " s: that rank has not joined; it may be late, or have failed to start: look at its output");
+  AG_LOG(kWarn,
+         "rank {} has waited for rank {} for {} s: that rank has not joined; it may be late, or have failed to start: "
+         "look at its output",
+         options_.rank, rank, late.count());
 }
 
 Directory::TimePoint Directory::nextLook(TimePoint since, TimePoint now) {
@@ -83,10 +81,10 @@ Directory::TimePoint Directory::askAgainAt(int rank) const {
 Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
   const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.askedAt);
   if (late < kWarnAfter) return {};
-  const std::string text =
-      "rank " + std::to_string(options_.rank) + " asked the store for rank " + std::to_string(rank) + " " +
-      std::to_string(late.count()) +
-      " ms ago and has no answer: is the process that serves the store (torchrun or rank 0, as a rule) alive?";
+  const std::string text = formatText(
+      "rank {} asked the store for rank {} {} ms ago and has no answer: is the process that serves the store (torchrun "
+      "or rank 0, as a rule) alive?",
+      options_.rank, rank, late.count());
   if (late > options_.storeTimeout) return unavailable(text);
   if (!std::exchange(entry.isWarned, true)) AG_LOG(kWarn, text);
   return {};
@@ -97,12 +95,11 @@ StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
   AG_ASSIGN_OR_RETURN(peer.record, decodeRecord(text, options_.key));
   const PeerRecord& record = peer.record;
   if (record.rank != static_cast<uint32_t>(rank) || record.epoch != options_.epoch) {
-    return invalidArgument("its record is that of rank " + std::to_string(record.rank) + " in epoch " +
-                           std::to_string(record.epoch));
+    return invalidArgument("its record is that of rank {} in epoch {}", record.rank, record.epoch);
   }
   if (record.worldSize != static_cast<uint32_t>(options_.size)) {
-    return invalidArgument("it was started with a world of " + std::to_string(record.worldSize) +
-                           " ranks, this rank with " + std::to_string(options_.size));
+    return invalidArgument("it was started with a world of {} ranks, this rank with {}", record.worldSize,
+                           options_.size);
   }
   if (record.protection != options_.protection) {
     return invalidArgument("it protects frames by " + std::string(toString(record.protection)) + ", this rank by " +

@@ -53,7 +53,7 @@ std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const st
 }  // namespace
 
 std::string encodeRecord(const PeerRecord& record, const JobKey& key) {
-  AG_CHECK(record.rails.size() <= PeerRecord::kMaxRails, std::to_string(record.rails.size()) + " rails");
+  AG_CHECK(record.rails.size() <= PeerRecord::kMaxRails, "{} rails", record.rails.size());
   std::array<std::byte, kMaxRecordBytes> buffer;
   ByteWriter writer(buffer);
   writer.put(kMagic).put(kProtocolVersion).put(record.protection).put(record.epoch).put(record.rank);
@@ -72,8 +72,8 @@ StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
   ByteReader reader(signedPart);
   if (reader.take<std::array<char, 5>>() != kMagic) return invalidArgument("its record is malformed");
   if (const auto version = reader.take<uint16_t>(); version != kProtocolVersion) {
-    return invalidArgument("it speaks version " + std::to_string(version) + " of the protocol, this rank " +
-                           std::to_string(kProtocolVersion) + ": install the same agspeed everywhere");
+    return invalidArgument("it speaks version {} of the protocol, this rank {}: install the same agspeed everywhere",
+                           version, kProtocolVersion);
   }
   if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf(signedPart, key))) {
     return invalidArgument(key.empty()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/store.h"
+#include "runtime/base/format.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -79,7 +80,7 @@ std::string FileStore::path(const std::string& key) const {
 Status FileStore::set(const std::string& key, const std::string& value) {
   // Readers see the old value or the new one, because the file is renamed into place.
   const std::string target = path(key);
-  const std::string draft = target + ".draft." + std::to_string(getpid());
+  const std::string draft = formatText("{}.draft.{}", target, getpid());
   const File file(draft, O_CREAT | O_WRONLY);
   if (file.get() < 0 || !file.replace(value) || std::rename(draft.c_str(), target.c_str()) != 0) {
     return failure("write " + target);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/schedule/symbols.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 
@@ -25,7 +26,7 @@ std::map<SymbolTable::Formula, int> SymbolTable::leaves(Symbol symbol) const {
 std::string SymbolTable::text(Symbol symbol) const {
   if (symbol == kNoSymbol) return "nothing";
   const auto [kind, a, b] = formulas_[symbol - 1];
-  if (kind == Kind::kLeaf) return std::to_string(a) + "." + std::to_string(b);
+  if (kind == Kind::kLeaf) return formatText("{}.{}", a, b);
   if (kind == Kind::kResult) return "result(" + text(a) + ")";
   return "(" + text(a) + " + " + text(b) + ")";
 }

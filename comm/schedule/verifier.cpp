@@ -8,6 +8,7 @@
 
 #include "comm/reduce/reduce_op.h"
 #include "comm/schedule/symbols.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 
@@ -17,7 +18,7 @@ std::string describe(const Region& region) {
   constexpr const char* kNames[] = {"input", "output", "scratch "};
   std::string text = kNames[static_cast<int>(region.place)];
   if (region.place == Place::kScratch) text += std::to_string(region.slot);
-  return text + "[" + std::to_string(region.first) + ", " + std::to_string(region.first + region.count) + ")";
+  return formatText("{}[{}, {})", text, region.first, region.first + region.count);
 }
 
 /// What the collective gives and takes at each rank.
@@ -146,9 +147,8 @@ class Verification {
   using MessageKey = std::tuple<int, int, uint32_t>;  // from, to, tag
 
   Status wrong(const Rank& rank, size_t step, const std::string& what) const {
-    return internalError(std::string(toString(collective_)) + " of " + std::to_string(ranks_.size()) + " ranks: rank " +
-                         std::to_string(rank.schedule.rank) + ", step " + std::to_string(step) + " (" +
-                         describe(rank.schedule.steps[step].region) + ") " + what);
+    return internalError("{} of {} ranks: rank {}, step {} ({}) {}", toString(collective_), ranks_.size(),
+                         rank.schedule.rank, step, describe(rank.schedule.steps[step].region), what);
   }
 
   /// Dependencies point backwards, only output and scratch are written, and steps that could run at the same time do
@@ -165,7 +165,7 @@ class Verification {
       AG_RETURN_IF_ERROR(checkTarget(rank, i));
       for (size_t j = 0; j < i; ++j) {
         if (!before[i][j] && rank.schedule.conflict(steps[i], steps[j])) {
-          return wrong(rank, i, "runs at the same time as step " + std::to_string(j) + " on the same memory");
+          return wrong(rank, i, formatText("runs at the same time as step {} on the same memory", j));
         }
       }
     }
@@ -203,7 +203,7 @@ class Verification {
         if (step.kind != StepKind::kSend && step.kind != StepKind::kReceive) continue;
         const int self = static_cast<int>(r);
         if (step.peer < 0 || step.peer >= static_cast<int>(ranks_.size()) || step.peer == self) {
-          return wrong(ranks_[r], i, "has no such peer: " + std::to_string(step.peer));
+          return wrong(ranks_[r], i, formatText("has no such peer: {}", step.peer));
         }
         if (step.tag >= ranks_[r].schedule.tagLimit()) return wrong(ranks_[r], i, "has a tag beyond the limit");
         const bool isSend = step.kind == StepKind::kSend;
@@ -218,7 +218,7 @@ class Verification {
       const auto receive = receives_.find(key);
       if (receive == receives_.end()) return wrong(from, send, "sends what nobody receives");
       if (sizeOf(from, from.schedule.steps[send].region) != sizeOf(to, to.schedule.steps[receive->second].region)) {
-        return wrong(from, send, "sends another size than rank " + std::to_string(std::get<1>(key)) + " expects");
+        return wrong(from, send, formatText("sends another size than rank {} expects", std::get<1>(key)));
       }
     }
     for (const auto& [key, receive] : receives_) {
@@ -302,9 +302,8 @@ class Verification {
       const bool isSame =
           order_ == Order::kCanonical ? values[piece] == expected : symbols_.hasSameLeaves(values[piece], expected);
       if (isSame) continue;
-      return internalError(std::string(toString(collective_)) + " of " + std::to_string(ranks_.size()) +
-                           " ranks: rank " + std::to_string(rank.schedule.rank) + " ends with " +
-                           symbols_.text(values[piece]) + " in piece " + std::to_string(piece) + " instead of " +
+      return internalError("{} of {} ranks: rank {} ends with {} in piece {} instead of {}", toString(collective_),
+                           ranks_.size(), rank.schedule.rank, symbols_.text(values[piece]), piece,
                            symbols_.text(expected));
     }
     return {};
@@ -316,9 +315,8 @@ class Verification {
     for (const auto& [step, ranks] : rank.knows) Rank::unite(known, ranks);
     const auto unknown = std::find(known.begin(), known.end(), false);
     if (unknown == known.end()) return {};
-    return internalError("barrier of " + std::to_string(ranks_.size()) + " ranks: rank " +
-                         std::to_string(rank.schedule.rank) + " may leave before rank " +
-                         std::to_string(unknown - known.begin()) + " has entered");
+    return internalError("barrier of {} ranks: rank {} may leave before rank {} has entered", ranks_.size(),
+                         rank.schedule.rank, unknown - known.begin());
   }
 
   ScheduleCounts counts() const {

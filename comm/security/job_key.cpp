@@ -46,8 +46,8 @@ StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file) {
   }
   const ByteView key = bytesOf(strip(content));
   if (key.size() < kMinKeyBytes) {
-    return invalidArgument("the job key has " + std::to_string(key.size()) + " bytes, at least " +
-                           std::to_string(kMinKeyBytes) + " are needed: openssl rand -hex 32 makes a good one");
+    return invalidArgument("the job key has {} bytes, at least {} are needed: openssl rand -hex 32 makes a good one",
+                           key.size(), kMinKeyBytes);
   }
   return JobKey(key.begin(), key.end());
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/base/format.h"
 #include "runtime/base/knobs.h"
 
 namespace agspeed::comm {
@@ -84,7 +85,7 @@ std::string hostIdentity() {
   std::string identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity;
   struct stat info = {};
-  if (stat("/proc/self/ns/net", &info) == 0) identity += ":" + std::to_string(info.st_ino);
+  if (stat("/proc/self/ns/net", &info) == 0) identity += formatText(":{}", info.st_ino);
   return identity;
 }
 

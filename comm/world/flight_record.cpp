@@ -108,16 +108,18 @@ std::string FlightRecorder::toJson(const std::string& reason) {
 void FlightRecorder::write(const std::string& reason) {
   const std::string& folder = knobs().flightRecordDir;
   if (folder.empty()) return;
-  const std::string path = folder + "/flight-record-rank" + std::to_string(rank_) + ".json";
-  const std::string temporary = path + "." + std::to_string(getpid());
+  const std::string path = formatText("{}/flight-record-rank{}.json", folder, rank_);
+  const std::string temporary = formatText("{}.{}", path, getpid());
   std::ofstream file(temporary, std::ios::trunc);
   file << toJson(reason) << '\n';
   file.close();
   if (file.good() && std::rename(temporary.c_str(), path.c_str()) == 0) {
-    AG_LOG(kWarn, "rank " + std::to_string(rank_) + ": the flight record is in " + path);
+    AG_LOG(kWarn, "rank {}: the flight record is in {}", rank_, path);
   } else {
-    AG_LOG(kWarn, "rank " + std::to_string(rank_) + ": the flight record cannot be written to " + path +
-                      ": set AGSPEED_FLIGHT_RECORD_DIR to a folder that exists and that you may write to");
+    AG_LOG(kWarn,
+           "rank {}: the flight record cannot be written to {}: set AGSPEED_FLIGHT_RECORD_DIR to a folder that exists "
+           "and that you may write to",
+           rank_, path);
   }
 }
 

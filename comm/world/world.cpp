@@ -41,10 +41,10 @@ Status rankZeroIsMissing(const NewGroup& group) {
 StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size) {
   const c10::intrusive_ptr<::c10d::Store> store = ownConnection(jobStore);
   // Every rank counts its own worlds; all ranks make them in the same order.
-  AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add("epoch/" + std::to_string(rank), 1));
+  AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add(formatText("epoch/{}", rank), 1));
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));
   options.epoch = static_cast<uint32_t>(epoch);
-  std::string prefix = "agspeed/" + std::to_string(epoch) + "/";
+  std::string prefix = formatText("agspeed/{}/", epoch);
   auto own = std::make_unique<TorchStore>(store, prefix);
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
   return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);

@@ -39,13 +39,12 @@ StatusOr<runtime::Program> compileEntry(const std::string& name, const std::stri
 Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byte>> bytes,
                      std::vector<runtime::ConstantTensor>& constants) {
   if (bytes.size() > program.inputs.size()) {
-    return invalidArgument(std::to_string(bytes.size()) + " constants for " + std::to_string(program.inputs.size()) +
-                           " inputs");
+    return invalidArgument("{} constants for {} inputs", bytes.size(), program.inputs.size());
   }
   const size_t numArguments = program.inputs.size() - bytes.size();
   for (size_t i = 0; i < bytes.size(); ++i) {
     runtime::ValueDecl& value = program.values[program.inputs[numArguments + i]];
-    if (value.isScalar) return invalidArgument("constant " + std::to_string(i) + " is no tensor");
+    if (value.isScalar) return invalidArgument("constant {} is no tensor", i);
     value.storage = runtime::Storage::kConstant;
     value.index = static_cast<int32_t>(constants.size());
     constants.push_back({value.type, std::move(bytes[i])});

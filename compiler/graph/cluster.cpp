@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "compiler/graph/text_reader.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -125,7 +125,7 @@ Status checkTyping(PointwiseOp op, DType result, const std::vector<DType>& input
     return invalidArgument(std::string(row.info.name) + " " + std::string(rule));
   };
   if (inputs.size() != static_cast<size_t>(row.info.arity)) {
-    return fail("takes " + std::to_string(row.info.arity) + " inputs, not " + std::to_string(inputs.size()));
+    return fail(formatText("takes {} inputs, not {}", row.info.arity, inputs.size()));
   }
   auto allInputsAre = [&](DType dtype) { return std::ranges::all_of(inputs, [&](DType d) { return d == dtype; }); };
   switch (row.typing) {
@@ -159,25 +159,25 @@ bool Cluster::sumsRows() const {
 }
 
 std::string Cluster::toString() const {
-  std::string text = "cluster rank " + std::to_string(outerRank) + "\n";
+  std::string text = formatText("cluster rank {}\n", outerRank);
   for (size_t i = 0; i < operands.size(); ++i) {
     const ClusterOperand& operand = operands[i];
-    text += "  operand " + std::to_string(i) + " " + std::string(agspeed::toString(operand.dtype)) +
-            (operand.isOutput ? " out " : " in ") + std::string(compiler::toString(operand.columns)) +
-            (operand.isPerRow     ? " row\n"
-             : operand.isPerBlock ? " block\n"
-                                  : "\n");
+    text += formatText("  operand {} {}{}{}{}", i, agspeed::toString(operand.dtype),
+                       operand.isOutput ? " out " : " in ", compiler::toString(operand.columns),
+                       operand.isPerRow     ? " row\n"
+                       : operand.isPerBlock ? " block\n"
+                                            : "\n");
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ClusterNode& node = nodes[i];
-    text += "  n" + std::to_string(i) + " = " + std::string(infoOf(node.op).name);
-    if (node.op == PointwiseOp::kLoad) text += " " + std::to_string(node.operand);
+    text += formatText("  n{} = {}", i, infoOf(node.op).name);
+    if (node.op == PointwiseOp::kLoad) text += formatText(" {}", node.operand);
     if (node.op == PointwiseOp::kConstant) text += " " + formatDouble(node.constant);
-    for (size_t j = 0; j < node.inputs.size(); ++j) text += (j ? ", n" : " n") + std::to_string(node.inputs[j]);
+    for (size_t j = 0; j < node.inputs.size(); ++j) text += formatText("{}{}", j ? ", n" : " n", node.inputs[j]);
     text += " : " + std::string(agspeed::toString(node.dtype)) + (node.isPerRow ? " row\n" : "\n");
   }
   for (const ClusterStore& store : stores) {
-    text += "  store n" + std::to_string(store.node) + " -> " + std::to_string(store.operand) + "\n";
+    text += formatText("  store n{} -> {}\n", store.node, store.operand);
   }
   return text + "end\n";
 }
@@ -305,12 +305,10 @@ Status verifyStore(const Cluster& cluster, const ClusterStore& store) {
   const ClusterNode& node = cluster.nodes[store.node];
   const ClusterOperand& operand = cluster.operands[store.operand];
   if (node.dtype != operand.dtype || node.isPerRow != operand.isPerRow) {
-    return invalidArgument("store n" + std::to_string(store.node) + " -> " + std::to_string(store.operand) +
-                           ": node and operand differ in dtype or shape");
+    return invalidArgument("store n{} -> {}: node and operand differ in dtype or shape", store.node, store.operand);
   }
   if (operand.isPerBlock != (node.op == PointwiseOp::kSumRows)) {
-    return invalidArgument("a store to operand " + std::to_string(store.operand) +
-                           ": sums over rows, and only they, go to block operands");
+    return invalidArgument("a store to operand {}: sums over rows, and only they, go to block operands", store.operand);
   }
   return {};
 }
@@ -331,12 +329,11 @@ Status Cluster::verify() const {
     return invalidArgument("a cluster with a reduction needs an outer dimension");
   }
   for (size_t i = 0; i < operands.size(); ++i) {
-    AG_RETURN_IF_ERROR(verifyOperand(operands[i]).withContext("operand " + std::to_string(i)));
+    AG_RETURN_IF_ERROR(verifyOperand(operands[i]).withContext(formatText("operand {}", i)));
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (Status status = verifyNode(*this, i); !status) {
-      return invalidArgument("cluster node n" + std::to_string(i) + " (" + std::string(infoOf(nodes[i].op).name) +
-                             "): " + status.message());
+      return invalidArgument("cluster node n{} ({}): {}", i, infoOf(nodes[i].op).name, status.message());
     }
   }
   for (const ClusterStore& store : stores) AG_RETURN_IF_ERROR(verifyStore(*this, store));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/graph/graph.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <numeric>
@@ -63,7 +64,7 @@ ValueId Graph::addValue(std::string name, TensorType type) {
 }
 
 ValueId Graph::addTemporary(const std::string& base, TensorType type) {
-  return addValue(base + "." + std::to_string(values.size()), std::move(type));
+  return addValue(formatText("{}.{}", base, values.size()), std::move(type));
 }
 
 ValueId Graph::addScalar(std::string name, SymExpr scalar) {

@@ -4,6 +4,7 @@
 
 #include "compiler/graph/graph.h"
 #include "compiler/graph/text_reader.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -60,16 +61,16 @@ std::string printOperation(const Graph& graph, const Node& node) {
       return name + " " + inputs();
     }
     case NodeKind::kReduce:
-      return std::string(infoOf(node.op).name) + " " + inputs() + " dims " + std::to_string(node.numReducedDims) +
-             (isZero(node.blockRows) ? "" : " block [" + node.blockRows.toString() + "]");
+      return formatText("{} {} dims {}{}", infoOf(node.op).name, inputs(), node.numReducedDims,
+                        isZero(node.blockRows) ? "" : " block [" + node.blockRows.toString() + "]");
     case NodeKind::kCall:
       return "call " + formatString(node.target) + "(" +
              join(node.arguments, [&](const Argument& a) { return printArgument(graph, node, a); }) + ")" +
              printEffects(node);
     case NodeKind::kKernel: break;
   }
-  return "kernel " + std::to_string(node.cluster) + "(" + inputs() + ") integers " + printDims(node.integers) +
-         " extent [" + node.extent.toString() + "] grain [" + node.grain.toString() + "]";
+  return formatText("kernel {}({}) integers {} extent [{}] grain [{}]", node.cluster, inputs(),
+                    printDims(node.integers), node.extent.toString(), node.grain.toString());
 }
 
 std::string printNode(const Graph& graph, const Node& node) {

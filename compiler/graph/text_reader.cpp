@@ -126,8 +126,7 @@ Status TextReader::fail(std::string_view what) const {
     line += isNewline;
     column = isNewline ? 1 : column + 1;
   }
-  return invalidArgument("line " + std::to_string(line) + ", column " + std::to_string(column) + ": " +
-                         std::string(what));
+  return invalidArgument("line {}, column {}: {}", line, column, what);
 }
 
 std::string formatDouble(double value) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "compiler/graph/graph.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -17,8 +18,7 @@ class Verifier {
     for (ValueId input : graph_.inputs) isDefined_[input] = true;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (Status status = verifyNode(graph_.nodes[i]); !status) {
-        return internalError("graph node " + std::to_string(i) + " (" + describe(graph_.nodes[i]) +
-                             "): " + status.message());
+        return internalError("graph node {} ({}): {}", i, describe(graph_.nodes[i]), status.message());
       }
     }
     for (ValueId output : graph_.outputs) {
@@ -31,7 +31,7 @@ class Verifier {
  private:
   std::string describe(const Node& node) const {
     std::string name = node.kind == NodeKind::kCall     ? node.target
-                       : node.kind == NodeKind::kKernel ? "kernel " + std::to_string(node.cluster)
+                       : node.kind == NodeKind::kKernel ? formatText("kernel {}", node.cluster)
                                                         : std::string(infoOf(node.op).name);
     return node.origin.empty() ? name : name + " from " + node.origin;
   }
@@ -101,7 +101,7 @@ class Verifier {
     if (result.size() != numKept && result.size() != input.size()) return internalError("has a result of another rank");
     for (size_t i = 0; i < result.size(); ++i) {
       if (i < numKept ? !sameValue(input[i], result[i]) : !isOne(result[i])) {
-        return internalError("has a result of another size in dimension " + std::to_string(i));
+        return internalError("has a result of another size in dimension {}", i);
       }
     }
     return {};
@@ -156,7 +156,7 @@ class Verifier {
       bool isOutput = i >= node.inputs.size();
       ValueId value = isOutput ? node.results[i - node.inputs.size()] : node.inputs[i];
       if (cluster.operands[i].isOutput != isOutput || cluster.operands[i].dtype != graph_.typeOf(value).dtype) {
-        return internalError("operand " + std::to_string(i) + " does not match its cluster");
+        return internalError("operand {} does not match its cluster", i);
       }
     }
     return {};

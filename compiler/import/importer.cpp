@@ -9,6 +9,7 @@
 #include "compiler/import/op_import.h"
 #include "compiler/import/op_table.h"
 #include "compiler/import/spec_reader.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -78,8 +79,7 @@ class Importer {
     AG_ASSIGN_OR_RETURN(const Binding* tuple, lookUp(node.args[0].text));
     int64_t index = node.args[1].integer.constant();
     if (index < 0 || static_cast<size_t>(index) >= tuple->values.size()) {
-      return invalidArgument("item " + std::to_string(index) + " of a tuple of " +
-                             std::to_string(tuple->values.size()));
+      return invalidArgument("item {} of a tuple of {}", index, tuple->values.size());
     }
     bindings_[node.name].values = {tuple->values[static_cast<size_t>(index)]};
     return {};
@@ -162,7 +162,7 @@ class Importer {
         const SpecType& item = node.type.items[i];
         if (item.kind == SpecType::Kind::kScalar) return unsupported("an integer among an operator's results");
         bool isTensor = item.kind == SpecType::Kind::kTensor;
-        std::string name = node.name + ".r" + std::to_string(i);
+        std::string name = formatText("{}.r{}", node.name, i);
         call.results.push_back(isTensor ? graph_.addValue(std::move(name), item.tensor) : kNoValue);
       }
     }
@@ -230,7 +230,7 @@ class Importer {
   }
 
   ValueId addScalarOutput(const SymExpr& expr) {
-    return graph_.addScalar("scalar." + std::to_string(graph_.values.size()), expr);
+    return graph_.addScalar(formatText("scalar.{}", graph_.values.size()), expr);
   }
 
   StatusOr<const Binding*> lookUp(const std::string& name) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/import/op_import.h"
+#include "runtime/base/format.h"
 
 #include <charconv>
 
@@ -206,7 +207,7 @@ Status OpImport::setResult(const Operand& operand, size_t index) {
     return unsupported("only a guard makes the result's size equal");
   }
   std::string name = node_.name;
-  if (node_.type.kind == SpecType::Kind::kTuple) name += ".r" + std::to_string(index);
+  if (node_.type.kind == SpecType::Kind::kTuple) name += formatText(".r{}", index);
   results_.at(index) = emitter_.materialize(operand, type, name);
   return {};
 }

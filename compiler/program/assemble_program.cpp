@@ -161,7 +161,7 @@ class Assembler {
     }
     for (int symbol : usedSymbols()) {
       bool isBound = static_cast<size_t>(symbol) < program_.symbols.size() && program_.symbols[symbol].input >= 0;
-      if (!isBound) return unsupported("symbol s" + std::to_string(symbol) + " is not the size of any input");
+      if (!isBound) return unsupported("symbol s{} is not the size of any input", symbol);
     }
     return {};
   }

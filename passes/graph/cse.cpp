@@ -6,6 +6,7 @@
 
 #include "passes/graph/dependencies.h"
 #include "passes/graph/passes.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::passes {
 
@@ -19,7 +20,7 @@ using compiler::ValueId;
 namespace {
 
 void appendArgument(std::string& key, const Argument& argument) {
-  key += argument.name + "=" + std::to_string(static_cast<int>(argument.kind)) + ":";
+  key += formatText("{}={}:", argument.name, static_cast<int>(argument.kind));
   switch (argument.kind) {
     case Argument::Kind::kNone: break;
     case Argument::Kind::kBool: key += argument.boolean ? "1" : "0"; break;
@@ -37,13 +38,13 @@ void appendArgument(std::string& key, const Argument& argument) {
 
 // Equal exactly for nodes that compute the same.
 std::string keyOf(const Graph& graph, const Node& node) {
-  std::string key = std::to_string(static_cast<int>(node.kind)) + "|" + node.target + "|";
+  std::string key = formatText("{}|{}|", static_cast<int>(node.kind), node.target);
   if (node.kind != NodeKind::kCall) {
-    key += std::to_string(static_cast<int>(node.op)) + "|" + std::to_string(node.numReducedDims) + "|";
+    key += formatText("{}|{}|", static_cast<int>(node.op), node.numReducedDims);
     key += node.blockRows.toString() + "|";
     key.append(reinterpret_cast<const char*>(&node.constant), sizeof(double));
   }
-  for (ValueId input : node.inputs) key += "%" + std::to_string(input);
+  for (ValueId input : node.inputs) key += formatText("%{}", input);
   for (const Argument& argument : node.arguments) appendArgument(key, argument);
   for (ValueId result : node.results) key += "|" + (result == kNoValue ? "none" : graph.typeOf(result).toString());
   return key;

@@ -2,6 +2,7 @@
 // plan-releases: after its last use, a value that is not in the arena and not an output is dropped. Dropping one alias
 // keeps the memory alive for the others, so each value is judged by its own uses.
 #include "passes/graph/passes.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::passes {
 
@@ -31,8 +32,7 @@ ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
 std::string ReleasePlan::toString(const Graph& graph) const {
   std::string text = "releases\n";
   for (size_t i = 0; i < after.size(); ++i) {
-    for (ValueId value : after[i])
-      text += "  after node " + std::to_string(i) + ": %" + graph.values[value].name + "\n";
+    for (ValueId value : after[i]) text += formatText("  after node {}: %{}\n", i, graph.values[value].name);
   }
   return text;
 }

@@ -9,6 +9,7 @@
 #include "llvm/Support/raw_ostream.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/Pass/PassManager.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -59,7 +60,7 @@ void PassFunnel::dump(const std::string& pass, mlir::ModuleOp module) {
 
 void PassFunnel::dumpTimings() {
   std::string text;
-  for (const PassTiming& timing : timings_) text += timing.pass + " " + std::to_string(timing.seconds * 1e3) + "\n";
+  for (const PassTiming& timing : timings_) text += formatText("{} {}\n", timing.pass, timing.seconds * 1e3);
   writeFile(".timings.txt", text);
 }
 

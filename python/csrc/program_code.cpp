@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/csrc/program_code.h"
+#include "runtime/base/format.h"
 
 #include <string>
 #include <utility>
@@ -10,8 +11,7 @@ namespace {
 using runtime::aten::AtenExecutable;
 
 Status contradiction(const std::string& what, size_t said, size_t found) {
-  return invalidArgument("the signature says " + std::to_string(said) + " " + what + ", the entries have " +
-                         std::to_string(found));
+  return invalidArgument("the signature says {} {}, the entries have {}", said, what, found);
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ Status ProgramCode::check(const RegionSignature& signature) const {
   AG_RETURN_IF_ERROR(checkCounts(signature));
   for (int32_t input : signature.mutatedInputs) {
     if (forward_->isScalarInput(input)) {
-      return invalidArgument("mutated_inputs names input " + std::to_string(input) + ", which is no tensor");
+      return invalidArgument("mutated_inputs names input {}, which is no tensor", input);
     }
   }
   return checkAliases(signature);
@@ -58,7 +58,7 @@ Status ProgramCode::checkCounts(const RegionSignature& signature) const {
 Status ProgramCode::checkAliases(const RegionSignature& signature) const {
   const size_t first = signature.firstOutput();
   for (size_t i = 0; i < signature.numOutputs; ++i) {
-    const std::string which = "output " + std::to_string(i);
+    const std::string which = formatText("output {}", i);
     if (signature.outputViews[i] != -1 && forward_->inputAliasedByOutput(first + i) != signature.outputViews[i]) {
       return unsupported(which + " is not computed as a view of the input it is said to view");
     }
@@ -66,7 +66,7 @@ Status ProgramCode::checkAliases(const RegionSignature& signature) const {
     if (forward_->inputAliasedByOutput(first + i) != -1) return unsupported(which + " is a view of an input");
     for (size_t k = 0; k < i; ++k) {
       if (!signature.isMadeFromInput(k) && forward_->shareMemory(first + i, first + k)) {
-        return unsupported(which + " shares memory with output " + std::to_string(k));
+        return unsupported("{} shares memory with output {}", which, k);
       }
     }
   }

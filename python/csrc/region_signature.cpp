@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "python/csrc/status_to_python.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::python {
 namespace {
@@ -45,8 +46,7 @@ std::vector<int32_t> inputsByOutput(const py::dict& dict, const char* key, size_
   std::vector<int32_t> inputs(numOutputs, -1);
   for (const auto& [output, input] : optional<std::map<size_t, int32_t>>(dict, key, {})) {
     if (output >= numOutputs) {
-      raise(invalidArgument(std::string("\"") + key + "\" names output " + std::to_string(output) + " of " +
-                            std::to_string(numOutputs)));
+      raise(invalidArgument("\"{}\" names output {} of {}", key, output, numOutputs));
     }
     inputs[output] = input;
   }
@@ -88,8 +88,7 @@ bool contains(const std::vector<int32_t>& indices, int32_t index) {
 Status checkRange(const char* key, const std::vector<int32_t>& indices, size_t count, bool optional) {
   for (int32_t index : indices) {
     if ((optional && index == -1) || inRange(index, count)) continue;
-    return invalidArgument(std::string(key) + " names number " + std::to_string(index) + " of " +
-                           std::to_string(count));
+    return invalidArgument("{} names number {} of {}", key, index, count);
   }
   return {};
 }
@@ -98,8 +97,7 @@ Status checkRange(const char* key, const std::vector<int32_t>& indices, size_t c
 Status checkLayouts(const RegionSignature& signature) {
   const auto& layouts = signature.tangentLayouts;
   if (!layouts.empty() && layouts.size() != signature.tangents.size()) {
-    return invalidArgument("tangent_layouts has " + std::to_string(layouts.size()) + " items for " +
-                           std::to_string(signature.tangents.size()) + " tangents");
+    return invalidArgument("tangent_layouts has {} items for {} tangents", layouts.size(), signature.tangents.size());
   }
   for (std::vector<int64_t> dims : layouts) {
     std::sort(dims.begin(), dims.end());
@@ -113,8 +111,8 @@ Status checkLayouts(const RegionSignature& signature) {
 Status checkSources(const RegionSignature& signature) {
   const auto& sources = signature.gradientSources;
   if (!sources.empty() && sources.size() != signature.requiresGrad.size()) {
-    return invalidArgument("gradient_sources has " + std::to_string(sources.size()) + " items for " +
-                           std::to_string(signature.requiresGrad.size()) + " inputs");
+    return invalidArgument("gradient_sources has {} items for {} inputs", sources.size(),
+                           signature.requiresGrad.size());
   }
   for (const std::vector<int32_t>& tangents : sources) {
     AG_RETURN_IF_ERROR(checkRange("gradient_sources", tangents, signature.tangents.size(), false));
@@ -136,10 +134,10 @@ Status checkSignature(const RegionSignature& signature) {
   AG_RETURN_IF_ERROR(checkSources(signature));
   for (int32_t tangent : signature.tangents) {
     if (!signature.isMadeFromInput(tangent)) continue;
-    return invalidArgument("output " + std::to_string(tangent) + " has a tangent but comes from an input");
+    return invalidArgument("output {} has a tangent but comes from an input", tangent);
   }
   for (int32_t input : signature.mutatedInputs) {
-    const std::string which = "input " + std::to_string(input) + " is mutated and ";
+    const std::string which = formatText("input {} is mutated and ", input);
     if (signature.requiresGrad[input]) return unsupported(which + "requires grad");
     if (contains(signature.outputViews, input)) return unsupported(which + "an output is a view of it");
   }

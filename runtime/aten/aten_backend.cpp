@@ -94,8 +94,8 @@ Status AtenFrame::checkInput(size_t index) {
   const ValueId id = backend_.program().inputs[index];
   if (backend_.program().values[id].isScalar) {
     if (integers_[index] == plan_->scalars[id]) return {};
-    return invalidArgument("input " + std::to_string(index) + " is " + std::to_string(integers_[index]) +
-                           " where the graph was compiled for " + std::to_string(plan_->scalars[id]));
+    return invalidArgument("input {} is {} where the graph was compiled for {}", index, integers_[index],
+                           plan_->scalars[id]);
   }
   const TensorLayout& layout = plan_->layouts[id];
   if (matches(slots_[id], layout)) return {};
@@ -103,8 +103,8 @@ Status AtenFrame::checkInput(size_t index) {
     slots_[id] = copyWithLayout(slots_[id], layout);
     return {};
   }
-  return invalidArgument("input " + std::to_string(index) + " is " + describe(slots_[id]) +
-                         " where the graph was compiled for " + toString(layout));
+  return invalidArgument("input {} is {} where the graph was compiled for {}", index, describe(slots_[id]),
+                         toString(layout));
 }
 
 void AtenFrame::moveArena(std::byte* arena) {

@@ -21,8 +21,7 @@ StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant) {
   AG_ASSIGN_OR_RETURN(auto resolved, resolve(holder, {}));
   const TensorLayout& layout = resolved->layouts.front();
   if (static_cast<int64_t>(constant.bytes.size()) != layout.bytes) {
-    return invalidArgument("a constant has " + std::to_string(constant.bytes.size()) + " bytes, its type needs " +
-                           std::to_string(layout.bytes));
+    return invalidArgument("a constant has {} bytes, its type needs {}", constant.bytes.size(), layout.bytes);
   }
   c10::InferenceMode normalTensor(false);
   at::Tensor tensor = emptyTensor(layout);
@@ -33,13 +32,12 @@ StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant) {
 Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, AtenFrame& frame) {
   const size_t expected = entry.program().inputs.size();
   if (inputs.size() != expected) {
-    return invalidArgument("takes " + std::to_string(expected) + " inputs, got " + std::to_string(inputs.size()));
+    return invalidArgument("takes {} inputs, got {}", expected, inputs.size());
   }
   for (size_t i = 0; i < expected; ++i) {
     const auto* integer = std::get_if<int64_t>(&inputs[i]);
     if (entry.isScalarInput(i) != (integer != nullptr)) {
-      return invalidArgument("input " + std::to_string(i) + " must be " +
-                             (entry.isScalarInput(i) ? "an integer" : "a tensor"));
+      return invalidArgument("input {} must be {}", i, entry.isScalarInput(i) ? "an integer" : "a tensor");
     }
     if (integer != nullptr) {
       frame.setInput(i, *integer);

@@ -64,7 +64,7 @@ Status OperatorCall::bindArgument(size_t index, const ExternalArg& arg) {
     if (named == schema.end()) return invalidArgument("has no argument \"" + arg.name + "\"");
     index = static_cast<size_t>(named - schema.begin());
   } else if (index >= schema.size()) {
-    return invalidArgument("takes " + std::to_string(schema.size()) + " arguments");
+    return invalidArgument("takes {} arguments", schema.size());
   }
   if (args_[index]) return invalidArgument("got argument \"" + schema[index].name() + "\" twice");
   args_[index] = arg;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/aten/tensors.h"
+#include "runtime/base/format.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/TensorBody.h>
@@ -27,7 +28,7 @@ constexpr std::array<std::pair<DType, c10::ScalarType>, 12> kTypes = {{
 
 std::string join(c10::IntArrayRef values) {
   std::string text;
-  for (int64_t value : values) text += (text.empty() ? "" : ", ") + std::to_string(value);
+  for (int64_t value : values) text += formatText("{}{}", text.empty() ? "" : ", ", value);
   return "[" + text + "]";
 }
 

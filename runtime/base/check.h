@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/format.h"
+
 namespace agspeed {
 
 /// Thrown by AG_CHECK only. Nothing but python/csrc and tests catches it.
@@ -21,10 +23,10 @@ class InternalError : public std::logic_error {
 
 }  // namespace agspeed
 
-/// The message is evaluated only on failure.
-#define AG_CHECK(condition, message)                                   \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]] {                                   \
-      ::agspeed::failCheck(__FILE__, __LINE__, #condition, (message)); \
-    }                                                                  \
+/// AG_CHECK(n > 0, "{} values", n): the arguments are evaluated only on failure.
+#define AG_CHECK(condition, ...)                                                                \
+  do {                                                                                          \
+    if (!(condition)) [[unlikely]] {                                                            \
+      ::agspeed::failCheck(__FILE__, __LINE__, #condition, ::agspeed::formatText(__VA_ARGS__)); \
+    }                                                                                           \
   } while (false)

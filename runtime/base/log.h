@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/format.h"
+
 namespace agspeed {
 
 /// Ordered by severity; the names are those of python/agspeed/log.py.
@@ -28,10 +30,10 @@ void writeLogLine(std::string_view message);
 
 }  // namespace agspeed
 
-/// AG_LOG(kInfo, "compiled " + name): the message is evaluated only when it is printed.
-#define AG_LOG(level, message)                             \
-  do {                                                     \
-    if (::agspeed::isLogged(::agspeed::LogLevel::level)) { \
-      ::agspeed::writeLogLine((message));                  \
-    }                                                      \
+/// AG_LOG(kInfo, "compiled {}", name): the arguments are evaluated only when the line is printed.
+#define AG_LOG(level, ...)                                         \
+  do {                                                             \
+    if (::agspeed::isLogged(::agspeed::LogLevel::level)) {         \
+      ::agspeed::writeLogLine(::agspeed::formatText(__VA_ARGS__)); \
+    }                                                              \
   } while (false)

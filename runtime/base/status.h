@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/format.h"
 
 namespace agspeed {
 
@@ -59,6 +60,38 @@ Status unavailable(std::string message);
 Status resourceExhausted(std::string message);
 Status dataLoss(std::string message);
 Status internalError(std::string message);
+
+/// The same with a pattern: invalidArgument("rank {} of {}", rank, size).
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status invalidArgument(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kInvalidArgument, formatText(pattern, arguments...)};
+}
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status unsupported(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kUnsupported, formatText(pattern, arguments...)};
+}
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status unavailable(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kUnavailable, formatText(pattern, arguments...)};
+}
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status resourceExhausted(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kResourceExhausted, formatText(pattern, arguments...)};
+}
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status dataLoss(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kDataLoss, formatText(pattern, arguments...)};
+}
+template <typename... Args>
+  requires(sizeof...(Args) > 0)
+Status internalError(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
+  return {StatusCode::kInternal, formatText(pattern, arguments...)};
+}
 
 /// A T, or the Status that says why there is none.
 template <typename T>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/sym_expr.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <cctype>
@@ -156,8 +157,7 @@ class Parser {
   }
 
   Status fail(std::string_view what) const {
-    return invalidArgument("size expression \"" + std::string(text_) + "\", column " + std::to_string(at_ + 1) + ": " +
-                           std::string(what));
+    return invalidArgument("size expression \"{}\", column {}: {}", text_, at_ + 1, what);
   }
 
   std::string_view text_;
@@ -198,8 +198,7 @@ StatusOr<int64_t> SymExpr::evaluate(std::span<const int64_t> symbols) const {
   if (node_->kind == Kind::kConstant) return node_->value;
   if (node_->kind == Kind::kSymbol) {
     if (static_cast<size_t>(node_->value) >= symbols.size()) {
-      return invalidArgument("symbol s" + std::to_string(node_->value) +
-                             " has no value: " + std::to_string(symbols.size()) + " symbols are bound");
+      return invalidArgument("symbol s{} has no value: {} symbols are bound", node_->value, symbols.size());
     }
     return symbols[static_cast<size_t>(node_->value)];
   }
@@ -213,7 +212,7 @@ StatusOr<int64_t> SymExpr::evaluate(std::span<const int64_t> symbols) const {
 std::string SymExpr::toString() const {
   switch (node_->kind) {
     case Kind::kConstant: return std::to_string(node_->value);
-    case Kind::kSymbol: return "s" + std::to_string(node_->value);
+    case Kind::kSymbol: return formatText("s{}", node_->value);
     default: break;
   }
   std::string a = SymExpr(node_->left).toString();

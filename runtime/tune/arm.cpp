@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <utility>
 
 namespace agspeed::runtime::tune {
@@ -92,11 +91,9 @@ std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_
     const double limit =
         static_cast<double>(eager->second) * (1 + config.memoryFraction) + static_cast<double>(config.memorySlackBytes);
     if (static_cast<double>(record.peakBytes) <= limit) continue;
-    char text[160];
-    std::snprintf(text, sizeof text, "needs %.1f MiB at its peak, eager %.1f MiB (allowed: %.0f %% + %.0f MiB more)",
-                  mebibytes(record.peakBytes), mebibytes(eager->second), config.memoryFraction * 100,
-                  mebibytes(config.memorySlackBytes));
-    return text;
+    return formatText("needs {:.1f} MiB at its peak, eager {:.1f} MiB (allowed: {:.0f} % + {:.0f} MiB more)",
+                      mebibytes(record.peakBytes), mebibytes(eager->second), config.memoryFraction * 100,
+                      mebibytes(config.memorySlackBytes));
   }
   return std::nullopt;
 }

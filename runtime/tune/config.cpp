@@ -25,8 +25,8 @@ struct Range {
 
 Status checkRange(const Range& range) {
   if (range.value >= range.low && range.value <= range.high) return {};
-  return invalidArgument("tuner: " + std::string(range.name) + " is " + std::to_string(range.value) +
-                         ", it must lie between " + std::to_string(range.low) + " and " + std::to_string(range.high));
+  return invalidArgument("tuner: {} is {}, it must lie between {} and {}", range.name, range.value, range.low,
+                         range.high);
 }
 
 Status checkRanges(const TunerConfig& c) {

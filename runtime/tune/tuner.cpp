@@ -121,7 +121,7 @@ Status Tuner::stepFinished(const StepReport& step) {
   const std::optional<size_t> index = findArm(step.arm);
   if (!index) return invalidArgument("tuner: a step ran on the unknown arm \"" + step.arm + "\"");
   if (!std::isfinite(step.seconds) || step.seconds <= 0) {
-    return invalidArgument("tuner: a step took " + std::to_string(step.seconds) + " s");
+    return invalidArgument("tuner: a step took {} s", step.seconds);
   }
   const int32_t shape = shapeIndex(step.shape);
   const bool isAfterSwitch = *index != std::exchange(lastRan_, *index);

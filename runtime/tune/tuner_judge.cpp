@@ -7,7 +7,6 @@
 // others stop as soon as more pairs would hardly change what the user gains.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "runtime/tune/tuner.h"
 
@@ -42,9 +41,8 @@ void Tuner::judgeVersusEager(size_t index) {
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
   // Quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
   if (ratio.count >= kDropPairs && arm.versusEager.ratioQuantile(0.25) > config_.dropRatio * bestRatio()) {
-    char best[60];
-    std::snprintf(best, sizeof best, "; the best candidate has %.2f times", 1 / bestRatio());
-    return lose(index, "dropped early: " + describeSpeed(ratio) + best);
+    return lose(index, formatText("dropped early: {}; the best candidate has {:.2f} times", describeSpeed(ratio),
+                                  1 / bestRatio()));
   }
   if (const std::optional<size_t> better = findBetter(index)) {
     return loseTo(index, *better, ": " + describeSpeed(ratio));
@@ -186,9 +184,7 @@ std::string Tuner::describeEager() const {
   const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable(); });
   if (!isAnyMeasured && !isIncomparable()) return "no candidate could be used; see the reason of each";
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
-  char text[80];
-  std::snprintf(text, sizeof text, "no candidate is at least %.1f %% faster than eager", config_.minGain * 100);
-  return text;
+  return formatText("no candidate is at least {:.1f} % faster than eager", config_.minGain * 100);
 }
 
 std::map<int32_t, int64_t> Tuner::eagerPeaks() const {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/base/format.h"
 #include "runtime/tune/tuner.h"
 
 namespace agspeed::runtime::tune {
@@ -114,7 +115,7 @@ void Tuner::skipUnaffordable() {
     const double cost = arm.spec.foregroundSeconds + (config_.mode == Mode::kMax ? arm.spec.compileSeconds : 0);
     if (!isPending || ledger_.slowdownSeconds() + cost <= config_.budgetSeconds) continue;
     arm.state = ArmState::kSkipped;
-    arm.reason = "the tuning budget of " + std::to_string(config_.budgetSeconds) + " s does not allow it";
+    arm.reason = formatText("the tuning budget of {} s does not allow it", config_.budgetSeconds);
   }
 }
 

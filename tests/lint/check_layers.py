@@ -111,6 +111,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     ),
     r"(pybind11/|Python\.h)": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": (),
+    r"fmt/": ("runtime/base",),
     r"hwy/": ("comm/reduce",),
     r"(openssl/|intel-ipsec-mb\.h)": ("comm/security",),
     r"sqlite3": ("runtime/tune/store",),

@@ -325,8 +325,7 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
   const auto numPaired = std::ssize(peer.causes) - count(LossCause::kUnpaired);
   const auto lostBecause = [&](const std::string& why) {
-    return unavailable("rank " + std::to_string(rank) + " is lost to rank " + std::to_string(options_.rank) + ": " +
-                       why + " (last: " + peer.lastFailure + ")");
+    return unavailable("rank {} is lost to rank {}: {} (last: {})", rank, options_.rank, why, peer.lastFailure);
   };
   const bool hasRefused = count(LossCause::kRefused) == numPaired;
   if (hasRefused && !mayHear(rank) && peer.numQuietTicks >= kQuietTicks) {
@@ -339,14 +338,14 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   const bool isNobodyThere = peer.stage == Stage::kNew && !peer.wasFound &&
                              count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
   const Clock::duration limit = isNobodyThere ? options_.connectTimeout : options_.peerTimeout;
-  const std::string seconds = std::to_string(std::chrono::duration_cast<milliseconds>(gone).count()) + " ms";
+  const std::string seconds = formatText("{} ms", std::chrono::duration_cast<milliseconds>(gone).count());
   if (gone > limit) {
     return giveUp(rank, peer, LossCause::kUnreachable, lostBecause("no rail has led to it for " + seconds));
   }
   if (gone > kWarnAfter && !peer.isWarned) {
     peer.isWarned = true;
-    AG_LOG(kWarn, "rank " + std::to_string(options_.rank) + ": no rail leads to rank " + std::to_string(rank) +
-                      " for " + seconds + " (" + peer.lastFailure + "); trying on");
+    AG_LOG(kWarn, "rank {}: no rail leads to rank {} for {} ({}); trying on", options_.rank, rank, seconds,
+           peer.lastFailure);
   }
 }
 

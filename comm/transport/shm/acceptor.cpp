@@ -121,8 +121,8 @@ void Greeter::refuse(Pending& pending, const std::string& why) {
   pending_.erase(pending.self);
   // As strangers over the network: the log gets the 1st, 2nd, 4th, 8th, ...
   if (!std::has_single_bit(++numRefused_)) return;
-  AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) + " refused a connection through shared memory (" +
-                    std::to_string(numRefused_) + " so far): " + why);
+  AG_LOG(kInfo, "rank {} refused a connection through shared memory ({} so far): {}", directory_.options().rank,
+         numRefused_, why);
 }
 
 }  // namespace agspeed::comm::shm

@@ -108,8 +108,7 @@ bool Inbox::readFromPeer(uint64_t address, std::span<std::byte> target) {
 
 bool Inbox::cannotRead(const std::string& why) {
   if (!std::exchange(hasRefused_, true)) {
-    AG_LOG(kInfo, "memory of rank " + std::to_string(peer_) + " cannot be read from here (" + why +
-                      "): its large messages are copied twice");
+    AG_LOG(kInfo, "memory of rank {} cannot be read from here ({}): its large messages are copied twice", peer_, why);
   }
   return false;
 }

@@ -18,7 +18,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 StatusOr<std::span<std::byte>> mapWhole(int descriptor, size_t size) {
   void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (address == MAP_FAILED) {
-    return unavailable("cannot map " + std::to_string(size) + " bytes of shared memory: " + std::strerror(errno));
+    return unavailable("cannot map {} bytes of shared memory: {}", size, std::strerror(errno));
   }
   // A child of this process has no part in it.
   (void)madvise(address, size, MADV_DONTFORK);
@@ -31,7 +31,7 @@ StatusOr<SharedMemory> SharedMemory::create(size_t size) {
   FileDescriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.isOpen() || ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
-    return unavailable("cannot make " + std::to_string(size) + " bytes of shared memory: " + std::strerror(errno));
+    return unavailable("cannot make {} bytes of shared memory: {}", size, std::strerror(errno));
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
   return SharedMemory(bytes, std::move(descriptor));
@@ -42,7 +42,7 @@ StatusOr<SharedMemory> SharedMemory::open(const FileDescriptor& descriptor, size
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);
   const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!isSealed || fstat(descriptor.get(), &info) != 0 || static_cast<size_t>(info.st_size) != size) {
-    return invalidArgument("what was handed over is no shared memory of " + std::to_string(size) + " bytes");
+    return invalidArgument("what was handed over is no shared memory of {} bytes", size);
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
   return SharedMemory(bytes, FileDescriptor());

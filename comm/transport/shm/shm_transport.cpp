@@ -167,9 +167,9 @@ void ShmTransport::fail(Lane& lane, LossCause cause, const std::string& why) {
     retire(std::move(lane.process));
   }
   sink_->lost(lane.peer, cause,
-              unavailable("rank " + std::to_string(lane.peer) +
-                          (cause == LossCause::kUnreachable ? " shares no memory with rank " : " is lost to rank ") +
-                          std::to_string(directory_.options().rank) + ": " + why));
+              unavailable("rank {}{}{}: {}", lane.peer,
+                          cause == LossCause::kUnreachable ? " shares no memory with rank " : " is lost to rank ",
+                          directory_.options().rank, why));
 }
 
 void ShmTransport::retire(std::unique_ptr<Watch> watch) {

@@ -97,9 +97,8 @@ void Acceptor::refuse(std::list<Pending>::iterator pending) {
   pending_.erase(pending);
   // Strangers may come by the thousand: the log gets the 1st, 2nd, 4th, 8th, ...
   if (!std::has_single_bit(++numRefused_)) return;
-  AG_LOG(kInfo, "rank " + std::to_string(directory_.options().rank) +
-                    " refused a connection that does not prove to be one of this job (" + std::to_string(numRefused_) +
-                    " so far)");
+  AG_LOG(kInfo, "rank {} refused a connection that does not prove to be one of this job ({} so far)",
+         directory_.options().rank, numRefused_);
 }
 
 void Acceptor::finish(Pending& pending, Verdict verdict) {

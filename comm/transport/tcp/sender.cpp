@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/transport/tcp/sender.h"
+#include "runtime/base/format.h"
 
 #include <sys/epoll.h>
 
@@ -222,7 +223,7 @@ void Writer::doubt(Clock::time_point now) {
   const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
   const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, vitals_.sinceLastAck);
   if (silence <= limit) return;
-  const std::string why = "no acknowledgement for " + std::to_string(vitals_.sinceLastAck.count()) + " ms";
+  const std::string why = formatText("no acknowledgement for {} ms", vitals_.sinceLastAck.count());
   if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;

@@ -53,8 +53,7 @@ void setOption(int descriptor, int level, int option, int value) {
 }
 
 Status failure(const std::string& what, const IpAddress& address, uint16_t port) {
-  return unavailable("cannot " + what + " " + toString(address) + " port " + std::to_string(port) + ": " +
-                     std::strerror(errno));
+  return unavailable("cannot {} {} port {}: {}", what, toString(address), port, std::strerror(errno));
 }
 
 Moved movedBy(ssize_t result) {

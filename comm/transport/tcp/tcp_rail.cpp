@@ -110,8 +110,7 @@ bool TcpRail::isFlushed() const {
 std::string TcpRail::route(int peer) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr || !lane->second.writer->isUp()) return "";
-  return "rail " + std::to_string(options_.index) + " (" + toString(options_.address.address) + " to " +
-         lane->second.peerAddress + ")";
+  return formatText("rail {} ({} to {})", options_.index, toString(options_.address.address), lane->second.peerAddress);
 }
 
 bool TcpRail::mayHear(int peer) const {
@@ -306,9 +305,9 @@ void TcpRail::peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) {
 
 Status TcpRail::describe(int peer, const std::string& what) const {
   const std::string& peerAddress = lanes_.at(peer).peerAddress;
-  return unavailable("rank " + std::to_string(directory_.options().rank) + ": rail " + std::to_string(options_.index) +
-                     " (" + toString(options_.address.address) + ") to rank " + std::to_string(peer) +
-                     (peerAddress.empty() ? "" : " (" + peerAddress + ")") + ": " + what);
+  return unavailable("rank {}: rail {} ({}) to rank {}{}: {}", directory_.options().rank, options_.index,
+                     toString(options_.address.address), peer, peerAddress.empty() ? "" : " (" + peerAddress + ")",
+                     what);
 }
 
 }  // namespace agspeed::comm::tcp

@@ -23,8 +23,7 @@ Status checkOperands(const Cluster& cluster) {
 
 Status checkShape(const Cluster& cluster) {
   if (cluster.outerRank > kMaxOuterRank) {
-    return unsupported("kernels have at most " + std::to_string(kMaxOuterRank) + " outer dimensions, got " +
-                       std::to_string(cluster.outerRank));
+    return unsupported("kernels have at most {} outer dimensions, got {}", kMaxOuterRank, cluster.outerRank);
   }
   if (cluster.outerRank == 0 && cluster.hasReduction()) return unsupported("a reduction needs an outer dimension");
   return checkOperands(cluster);

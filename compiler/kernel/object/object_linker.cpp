@@ -81,7 +81,7 @@ class LinkedKernels : public runtime::KernelLibrary {
 
   size_t numKernels() const override { return functions_.size(); }
   runtime::KernelFunction kernel(size_t index) const override {
-    AG_CHECK(index < functions_.size(), "kernel " + std::to_string(index) + " of " + std::to_string(functions_.size()));
+    AG_CHECK(index < functions_.size(), "kernel {} of {}", index, functions_.size());
     return functions_[index];
   }
 

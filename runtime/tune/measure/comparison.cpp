@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tune/measure/comparison.h"
+#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 namespace agspeed::runtime::tune {
@@ -68,13 +68,9 @@ Interval Comparison::sumRatio(double confidence) const {
 }
 
 std::string describeSpeed(const Interval& ratio, std::string_view whose) {
-  char text[160];
-  const int length = std::snprintf(text, sizeof text, "%.3f times %.*s speed (", 1 / ratio.estimate,
-                                   static_cast<int>(whose.size()), whose.data());
-  const std::string start(text, static_cast<size_t>(length));
-  if (!ratio.isBounded() || ratio.low <= 0) return start + std::to_string(ratio.count) + " pairs, too few to be sure)";
-  std::snprintf(text, sizeof text, "%.3f to %.3f, %d pairs)", 1 / ratio.high, 1 / ratio.low, ratio.count);
-  return start + text;
+  const std::string start = formatText("{:.3f} times {} speed (", 1 / ratio.estimate, whose);
+  if (!ratio.isBounded() || ratio.low <= 0) return formatText("{}{} pairs, too few to be sure)", start, ratio.count);
+  return formatText("{}{:.3f} to {:.3f}, {} pairs)", start, 1 / ratio.high, 1 / ratio.low, ratio.count);
 }
 
 AbbaSchedule::AbbaSchedule(int32_t runSteps, Side current)

@@ -7,6 +7,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/format.h"
 #include "runtime/tune/store/database_file.h"
 #include "runtime/tune/store/database_format.h"
 
@@ -121,9 +122,8 @@ void TuningDatabase::open() {
   const bool isNew = readPragma(connection, "SELECT count(*) FROM sqlite_master") == 0 &&
                      readPragma(connection, "PRAGMA application_id") == 0;
   if (isNew) {
-    const std::string create = "BEGIN IMMEDIATE;" + std::string(kCreateTables) +
-                               ";PRAGMA application_id=" + std::to_string(kDatabaseApplicationId) +
-                               ";PRAGMA user_version=" + std::to_string(kDatabaseVersion) + ";COMMIT";
+    const std::string create = formatText("BEGIN IMMEDIATE;{};PRAGMA application_id={};PRAGMA user_version={};COMMIT",
+                                          kCreateTables, kDatabaseApplicationId, kDatabaseVersion);
     if (!execute(create.c_str())) return;
   }
   if (readPragma(connection, "PRAGMA application_id") != kDatabaseApplicationId) {
@@ -131,8 +131,7 @@ void TuningDatabase::open() {
   }
   const int64_t version = readPragma(connection, "PRAGMA user_version");
   if (version != kDatabaseVersion) {
-    return ignore("it has format version " + std::to_string(version) + ", this agspeed reads version " +
-                  std::to_string(kDatabaseVersion));
+    return ignore(formatText("it has format version {}, this agspeed reads version {}", version, kDatabaseVersion));
   }
   std::string check;
   query("PRAGMA quick_check(1)", [](sqlite3_stmt*) {}, [&](sqlite3_stmt* row) { check = columnText(row, 0); });
@@ -259,12 +258,12 @@ StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now)
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    const std::string where = "tuning database import, line " + std::to_string(++numLines) + ": ";
+    const std::string where = formatText("tuning database import, line {}: ", ++numLines);
     const Json json = parseObject(line, kMaxKeyBytes + kMaxRecordBytes + 1024);
     if (!json.is_object()) return invalidArgument(where + "not a JSON object");
     if (numLines == 1) {
       if (json.value("format", Json()) == kExportFormat && json.value("version", Json()) == kDatabaseVersion) continue;
-      return invalidArgument(where + "not the header of an export of version " + std::to_string(kDatabaseVersion));
+      return invalidArgument("{}not the header of an export of version {}", where, kDatabaseVersion);
     }
     const StatusOr<std::string> key = canonicalKey(dump(json.value("key", Json())));
     if (!key.isOk()) return key.status().withContext(where);

@@ -16,7 +16,7 @@ std::string quoted(const std::string& path) { return "\"" + path + "\""; }
 
 Status checkOwner(const std::string& path, const struct stat& info) {
   if (info.st_uid == geteuid()) return {};
-  return unavailable(quoted(path) + " belongs to user " + std::to_string(info.st_uid) + ", not to you");
+  return unavailable("{} belongs to user {}, not to you", quoted(path), info.st_uid);
 }
 
 Status checkFolder(const std::string& path) {
