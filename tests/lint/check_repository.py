@@ -21,6 +21,7 @@ ROOT_FILES = {
     ".clang-tidy",
     ".gitignore",
     ".pre-commit-config.yaml",
+    "CHANGELOG.md",
     "CMakeLists.txt",
     "CMakePresets.json",
     "CONTRIBUTING.md",
