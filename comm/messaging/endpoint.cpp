@@ -70,8 +70,8 @@ void Conversation::arrived(const FrameHeader& header) {
   switch (header.kind) {
     case FrameKind::kData:
     case FrameKind::kEager: receives_.arrived(header); break;
-    case FrameKind::kAnnounce: receives_.announced(header); break;
-    case FrameKind::kReady: sends_.asked(header.id, header.total); break;
+    case FrameKind::kRts: receives_.announced(header); break;
+    case FrameKind::kCts: sends_.asked(header.id, header.total); break;
     case FrameKind::kPing: sends_.say(FrameKind::kPong); break;
     case FrameKind::kGone: return lose("it has given this rank up, which was silent for too long");
     case FrameKind::kCredit:

@@ -46,7 +46,7 @@ bool Receives::join(Transfer& transfer, Incoming& message) {
 }
 
 void Receives::ask(const MessageId& id, Incoming& message) {
-  if (!std::exchange(message.isAsked, true)) sends_.say(FrameKind::kReady, id, message.total);
+  if (!std::exchange(message.isAsked, true)) sends_.say(FrameKind::kCts, id, message.total);
 }
 
 void Receives::failLength(Transfer& transfer, uint64_t sent) {
@@ -149,10 +149,10 @@ void Receives::announced(const FrameHeader& header) {
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
     // Asked for all the same, so that its sender is done with it.
-    sends_.say(FrameKind::kReady, header.id, header.total);
+    sends_.say(FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
   } else if (pair_.forgotten.contains(header.id.communicator)) {
-    sends_.say(FrameKind::kReady, header.id, header.total);
+    sends_.say(FrameKind::kCts, header.id, header.total);
   } else {
     announced_[header.id] = header.total;
   }
@@ -171,7 +171,7 @@ bool Receives::cancel(Transfer& transfer) {
 void Receives::forget(uint32_t communicator) {
   std::erase_if(announced_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
-    sends_.say(FrameKind::kReady, entry.first, entry.second);  // as when it is discarded
+    sends_.say(FrameKind::kCts, entry.first, entry.second);  // as when it is discarded
     return true;
   });
   // What has not begun to come is known by its communicator from now on.

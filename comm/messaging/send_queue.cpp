@@ -76,12 +76,12 @@ void Sends::start(Transfer& transfer) {
     Outgoing& message = add(transfer.id, transfer.bytes);
     message.transfer = &transfer;
     unasked_.emplace(transfer.id, &message);
-    return say(FrameKind::kAnnounce, transfer.id, total);
+    return say(FrameKind::kRts, transfer.id, total);
   }
   const uint64_t expected = asked->second;
   asked_.erase(asked);
   if (expected != total) {
-    say(FrameKind::kAnnounce, transfer.id, total);  // so that the receiver learns it, too
+    say(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
     return pair_.completions.add(transfer, wrongLength(pair_.peer, expected, pair_.self, total, transfer.id));
   }
   large_.push_back(&add(transfer.id, transfer.bytes));

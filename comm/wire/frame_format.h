@@ -26,8 +26,8 @@ namespace agspeed::comm {
 
 enum class FrameKind : uint8_t {
   kData = 1,      ///< bytes of a message that was asked for
-  kAnnounce = 2,  ///< a message waits to be asked for
-  kReady = 3,     ///< its receiver waits: send it
+  kRts = 2,       ///< a message waits to be asked for
+  kCts = 3,       ///< its receiver waits: send it
   kCredit = 4,    ///< the receiver's messages of kind kEager have found their receives
   kVoid = 5,      ///< takes the place of a frame whose message was cancelled
   kAck = 6,       ///< only what every header says: what was received

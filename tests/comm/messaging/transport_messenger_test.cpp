@@ -124,7 +124,7 @@ TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLarg
   transport->room = 0;
   Parcel large(kPeer, {1, 2, 1}, kLarge), small(kPeer, {1, 2, 2}, 10), receive(kPeer, {1, 2, 3}, kLarge);
   FrameHeader ready;
-  ready.kind = FrameKind::kReady;
+  ready.kind = FrameKind::kCts;
   ready.id = large.id;
   ready.total = kLarge;
   transport->sink->arrived(kPeer, ready);
@@ -133,7 +133,7 @@ TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLarg
   messenger->receive(receive);
   transport->room = 100;
   transport->sink->writable(kPeer);
-  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kReady, FrameKind::kEager, FrameKind::kData));
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kCts, FrameKind::kEager, FrameKind::kData));
   EXPECT_EQ(large.numFinished, 0);
   transport->sink->acknowledged(kPeer, transport->sent[2].token);
   messenger->progress({});
@@ -186,7 +186,7 @@ TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
   };
   do sendNext();
   while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
-  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kAnnounce));
+  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kRts));
   EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMostUnasked) << "each costs a little more";
   messenger->cancel(*parcels.front(), unavailable("enough"));
   sendNext();
@@ -290,7 +290,7 @@ TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
   uint32_t numNamed = 0;
   for (; awaited.numFinished == 0 && numNamed < 3u << 20; ++numNamed) {
     FrameHeader header = part({1, 3, numNamed}, kLargeMessageBytes, 0, 0);
-    header.kind = numNamed % 2 == 0 ? FrameKind::kAnnounce : FrameKind::kReady;
+    header.kind = numNamed % 2 == 0 ? FrameKind::kRts : FrameKind::kCts;
     arrive(header);
     if (numNamed % 1024 == 0) messenger->progress({});
   }
