@@ -15,11 +15,11 @@ namespace agspeed::comm::framed {
 /// their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end that waits behind
 /// other connections' bytes; longer ones take so long that asking costs them little. The two ends must agree on these
 /// bounds, as on the format of frames (kProtocolVersion).
-constexpr uint64_t kLeastUnasked = 80 * 1024, kMostUnasked = 128 * 1024;
+constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
 /// Whether a message may be sent before it is asked for, where there is credit.
-constexpr bool mayBeUnasked(uint64_t bytes) {
-  return bytes < kLargeMessageBytes || (bytes >= kLeastUnasked && bytes <= kMostUnasked);
+constexpr bool mayBeEager(uint64_t bytes) {
+  return bytes < kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
 }
 
 class Credits {
@@ -38,7 +38,7 @@ class Credits {
   /// Whether a message may be sent now; it then counts.
   bool take(uint64_t bytes) {
     const uint64_t cost = costOf(bytes);
-    const uint64_t window = bytes < kLargeMessageBytes ? kWindowBytes : kWindowOfMedium;
+    const uint64_t window = bytes < kZeroCopyBytes ? kWindowBytes : kWindowOfMedium;
     if (sent_ + cost > consumedThere_ + window) return false;
     sent_ += cost;
     return true;

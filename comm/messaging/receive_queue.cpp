@@ -19,7 +19,7 @@ bool Receives::expect(Transfer& transfer, Incoming& message) {
   message.total = transfer.bytes.size();
   const auto announced = announced_.find(transfer.id);
   if (announced == announced_.end()) {
-    if (!mayBeUnasked(message.total)) ask(transfer.id, message);
+    if (!mayBeEager(message.total)) ask(transfer.id, message);
     return true;
   }
   const uint64_t length = announced->second;
@@ -93,7 +93,7 @@ std::span<std::byte> Receives::place(const FrameHeader& header) {
 }
 
 bool Receives::keep(const FrameHeader& header) {
-  if (header.kind != FrameKind::kEager || !mayBeUnasked(header.total)) return false;
+  if (header.kind != FrameKind::kEager || !mayBeEager(header.total)) return false;
   if (pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
   if (discarded_.contains(header.id)) return false;
   const bool isWithinWindow = credits_.keep(header.total);

@@ -60,12 +60,12 @@ Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
 
 void Sends::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  if (total < kLargeMessageBytes && credits_.take(total)) {
+  if (total < kZeroCopyBytes && credits_.take(total)) {
     startSmall(transfer);
     return pair_.completions.add(transfer, {});
   }
   const auto asked = asked_.find(transfer.id);
-  const bool isMedium = total >= kLargeMessageBytes && mayBeUnasked(total);
+  const bool isMedium = total >= kZeroCopyBytes && mayBeEager(total);
   if (asked == asked_.end() && isMedium && credits_.take(total)) {
     large_.push_back(&add(transfer.id, transfer.bytes));
     large_.back()->kind = FrameKind::kEager;
@@ -75,7 +75,7 @@ void Sends::start(Transfer& transfer) {
   if (asked == asked_.end()) {
     Outgoing& message = add(transfer.id, transfer.bytes);
     message.transfer = &transfer;
-    unasked_.emplace(transfer.id, &message);
+    rtsSent_.emplace(transfer.id, &message);
     return say(FrameKind::kRts, transfer.id, total);
   }
   const uint64_t expected = asked->second;
@@ -144,13 +144,13 @@ void Sends::acknowledged(uint64_t token) {
 }
 
 void Sends::asked(const MessageId& id, uint64_t total) {
-  const auto found = unasked_.find(id);
-  if (found == unasked_.end()) {
+  const auto found = rtsSent_.find(id);
+  if (found == rtsSent_.end()) {
     if (!pair_.forgotten.contains(id.communicator)) asked_[id] = total;
     return;
   }
   Outgoing& message = *found->second;
-  unasked_.erase(found);
+  rtsSent_.erase(found);
   if (total == message.bytes.size()) return large_.push_back(&message);
   // The receiver learns the same from the announcement.
   pair_.completions.add(*message.transfer, wrongLength(pair_.peer, total, pair_.self, message.bytes.size(), id));
@@ -164,8 +164,8 @@ bool Sends::cancel(Transfer& transfer) {
                                   [&](const Outgoing& message) { return message.transfer == &transfer; });
   if (found == messages_.end()) return false;
   withdraw(*found);
-  if (const auto unasked = unasked_.find(found->id); unasked != unasked_.end() && unasked->second == &*found) {
-    unasked_.erase(unasked);
+  if (const auto unasked = rtsSent_.find(found->id); unasked != rtsSent_.end() && unasked->second == &*found) {
+    rtsSent_.erase(unasked);
   }
   std::erase(large_, &*found);
   if (found->kind == FrameKind::kEager) {
@@ -200,13 +200,13 @@ void Sends::fail(const Status& status) {
   control_.clear();
   small_.clear();
   large_.clear();
-  unasked_.clear();
+  rtsSent_.clear();
   asked_.clear();
 }
 
 void Sends::forgetCallers() {
   large_.clear();
-  unasked_.clear();
+  rtsSent_.clear();
   for (Outgoing& message : messages_) {
     if (message.transfer == nullptr) continue;
     withdraw(message);

@@ -95,7 +95,7 @@ class Sends {
   std::deque<Control> control_;
   std::deque<Outgoing*> small_;  ///< to be sent, first first
   std::deque<Outgoing*> large_;  ///< and medium ones, also first first
-  ById<Outgoing*> unasked_;      ///< announced, not asked for
+  ById<Outgoing*> rtsSent_;      ///< announced, not asked for
   ById<uint64_t> asked_;         ///< lengths that the peer asked for before the send was started
 };
 

@@ -42,7 +42,7 @@ constexpr size_t kHeaderBytes = 72;
 constexpr uint32_t kMaxPayloadBytes = 256 * 1024;
 /// Messages of this size and larger ones are sent from the caller's memory; it is the caller's again, and the message
 /// finished, when all of it is acknowledged.
-constexpr uint64_t kLargeMessageBytes = 64 * 1024;
+constexpr uint64_t kZeroCopyBytes = 64 * 1024;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kVoid;

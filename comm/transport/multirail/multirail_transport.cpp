@@ -416,7 +416,7 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
 void Striped::countIn(Peer& peer, const FrameHeader& header) {
   peer.received.add(header.number);
   peer.bytesDue += header.length;
-  if (header.total >= kLargeMessageBytes && header.offset + header.length == header.total) {
+  if (header.total >= kZeroCopyBytes && header.offset + header.length == header.total) {
     peer.lastDue = std::max(peer.lastDue, header.number);
     if (peer.firstDue == 0) peer.firstDue = header.number;
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kLeastOfferedBytes = 16 * 1024;
 /// Its payload stays where it lies until it is acknowledged.
 bool isLarge(const OutgoingFrame& frame) {
-  return frame.header.kind == FrameKind::kData || frame.header.total >= kLargeMessageBytes;
+  return frame.header.kind == FrameKind::kData || frame.header.total >= kZeroCopyBytes;
 }
 
 /// A long payload goes on in parts of this size, so that its reader copies while its writer does.

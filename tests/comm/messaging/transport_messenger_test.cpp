@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 
 constexpr int kPeer = 1;
-constexpr size_t kLarge = kLargeMessageBytes;
+constexpr size_t kLarge = kZeroCopyBytes;
 
 /// Acknowledges, and does at each tick what the test wants.
 struct ScriptedTransport final : FakeTransport {
@@ -142,7 +142,7 @@ TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLarg
 }
 
 TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEndsWhenAcknowledged) {
-  Parcel parcel(kPeer, {1, 2, 1}, framed::kLeastUnasked);
+  Parcel parcel(kPeer, {1, 2, 1}, framed::kMinEagerZeroCopyBytes);
   messenger->send(parcel);
   ASSERT_EQ(transport->sent.size(), 2u) << "frames of at most 64 KiB";
   EXPECT_EQ(transport->sent[0].header.kind, FrameKind::kEager);
@@ -157,8 +157,9 @@ TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEn
 
 TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
   transport->can.segmentBytes = 16 * 1024;
-  Parcel amidst(kPeer, {1, 2, 1}, framed::kMostUnasked), last(kPeer, {1, 2, 2}, framed::kMostUnasked);
-  Parcel alike(kPeer, {1, 2, 3}, framed::kMostUnasked);
+  Parcel amidst(kPeer, {1, 2, 1}, framed::kMaxEagerZeroCopyBytes),
+      last(kPeer, {1, 2, 2}, framed::kMaxEagerZeroCopyBytes);
+  Parcel alike(kPeer, {1, 2, 3}, framed::kMaxEagerZeroCopyBytes);
   const auto lengths = [&](Parcel& parcel) {
     transport->sent.clear();
     messenger->send(parcel);
@@ -180,14 +181,15 @@ TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
 TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
   std::vector<std::unique_ptr<Parcel>> parcels;
   const auto sendNext = [&] {
-    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, framed::kMostUnasked));
+    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, framed::kMaxEagerZeroCopyBytes));
     transport->sent.clear();
     messenger->send(*parcels.back());
   };
   do sendNext();
   while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
   EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kRts));
-  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMostUnasked) << "each costs a little more";
+  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMaxEagerZeroCopyBytes)
+      << "each costs a little more";
   messenger->cancel(*parcels.front(), unavailable("enough"));
   sendNext();
   EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
@@ -197,7 +199,7 @@ TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
 }
 
 TEST_F(FramedMessengerTest, AMediumMessageThatComesFirstIsKeptForItsReceive) {
-  const size_t total = framed::kLeastUnasked;
+  const size_t total = framed::kMinEagerZeroCopyBytes;
   arrive(part({1, 2, 1}, total, 0, 60'000), std::byte{1});
   Parcel parcel(kPeer, {1, 2, 1}, total);
   messenger->receive(parcel);
@@ -276,7 +278,7 @@ TEST_F(FramedMessengerTest, APeerThatSendsFarMoreThanAnybodyAskedForIsLost) {
   messenger->receive(awaited);
   uint64_t numKept = 0;
   while (awaited.numFinished == 0 && numKept < 1000) {
-    arrive(part({1, 2, ++numKept}, framed::kMostUnasked, 0, framed::kMostUnasked));
+    arrive(part({1, 2, ++numKept}, framed::kMaxEagerZeroCopyBytes, 0, framed::kMaxEagerZeroCopyBytes));
     messenger->progress({});
   }
   EXPECT_EQ(awaited.status.message(),
@@ -289,7 +291,7 @@ TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
   messenger->receive(awaited);
   uint32_t numNamed = 0;
   for (; awaited.numFinished == 0 && numNamed < 3u << 20; ++numNamed) {
-    FrameHeader header = part({1, 3, numNamed}, kLargeMessageBytes, 0, 0);
+    FrameHeader header = part({1, 3, numNamed}, kZeroCopyBytes, 0, 0);
     header.kind = numNamed % 2 == 0 ? FrameKind::kRts : FrameKind::kCts;
     arrive(header);
     if (numNamed % 1024 == 0) messenger->progress({});
@@ -307,8 +309,8 @@ TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes
     while (peer.take(numBytes)) arrive(part({1, 2, ++numSent}, numBytes, 0, numBytes), std::byte(numBytes));
   };
   for (int i = 0; i < 200; ++i) {
-    sendAll(framed::kMostUnasked);
-    peer.giveBackStray(framed::kMostUnasked);
+    sendAll(framed::kMaxEagerZeroCopyBytes);
+    peer.giveBackStray(framed::kMaxEagerZeroCopyBytes);
   }
   sendAll(60'001);
   Parcel last(kPeer, {1, 2, numSent}, 60'001);
@@ -319,7 +321,7 @@ TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes
 }
 
 TEST_F(FramedMessengerTest, WhatHasFoundItsReceiveOrIsForgottenDoesNotCountAsKept) {
-  constexpr uint32_t kBytes = framed::kMostUnasked;
+  constexpr uint32_t kBytes = framed::kMaxEagerZeroCopyBytes;
   for (uint64_t i = 1; i <= 2 * framed::Credits::kMostKeptBytes / kBytes; ++i) {
     arrive(part({1, 2, i}, kBytes, 0, kBytes));
     beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
