@@ -31,7 +31,7 @@ class Credits {
   /// What messages that were cancelled midway may add to the window in all: six times all that can be under way then.
   static constexpr uint64_t kMostStrayBytes = 6 * kWindowOfMedium;
   /// So much of what nobody waits for a receiver keeps; an intact sender keeps to it.
-  static constexpr uint64_t kMostKeptBytes = kWindowBytes + kMostStrayBytes;
+  static constexpr uint64_t kMaxUnexpectedBytes = kWindowBytes + kMostStrayBytes;
 
   // --- what this rank sends
 
@@ -70,7 +70,7 @@ class Credits {
   /// Whether a message that nobody waits for may be kept; it then counts until it is let go. Otherwise the peer does
   /// not keep to its window.
   bool keep(uint64_t bytes) {
-    if (kept_ + costOf(bytes) > kMostKeptBytes) return false;
+    if (kept_ + costOf(bytes) > kMaxUnexpectedBytes) return false;
     kept_ += costOf(bytes);
     return true;
   }

@@ -10,7 +10,7 @@ namespace agspeed::comm::framed {
 namespace {
 
 /// So many names of messages that have not begun a job may have, and more would take too much memory.
-constexpr size_t kMostKeptNames = size_t{1} << 20;
+constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(Clock::duration duration) {
   return formatText("{} ms", std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
@@ -81,9 +81,9 @@ void Conversation::arrived(const FrameHeader& header) {
     case FrameKind::kCarrier: break;
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
-  if (receives_.numKept() + sends_.numKept() > kMostKeptNames) {
+  if (receives_.numKept() + sends_.numKept() > kMaxUnexpectedNames) {
     return lose(formatText("the two have named more than {} messages that nobody has started, as no intact job does",
-                           kMostKeptNames));
+                           kMaxUnexpectedNames));
   }
   pump();
 }

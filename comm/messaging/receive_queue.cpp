@@ -99,7 +99,7 @@ bool Receives::keep(const FrameHeader& header) {
   const bool isWithinWindow = credits_.keep(header.total);
   if (!isWithinWindow) {
     violation_ = formatText("it sent more than {} MiB that nobody has asked for, as no intact rank does",
-                            Credits::kMostKeptBytes >> 20);
+                            Credits::kMaxUnexpectedBytes >> 20);
   }
   return isWithinWindow;
 }

@@ -322,7 +322,7 @@ TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes
 
 TEST_F(FramedMessengerTest, WhatHasFoundItsReceiveOrIsForgottenDoesNotCountAsKept) {
   constexpr uint32_t kBytes = framed::kMaxEagerZeroCopyBytes;
-  for (uint64_t i = 1; i <= 2 * framed::Credits::kMostKeptBytes / kBytes; ++i) {
+  for (uint64_t i = 1; i <= 2 * framed::Credits::kMaxUnexpectedBytes / kBytes; ++i) {
     arrive(part({1, 2, i}, kBytes, 0, kBytes));
     beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
     Parcel parcel(kPeer, {1, 2, i}, kBytes);
