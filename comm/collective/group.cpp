@@ -223,7 +223,7 @@ void Group::findSource(MessageOperation& operation) {
     const int rank = (firstSource_ + i) % numRanks;
     if (rank == rank_) continue;
     const MessageId id{messageCommunicator(), operation.tag, numReceived_[{rank, operation.tag}] + 1};
-    if (!engine_.messenger().isOffered(options_.members[static_cast<size_t>(rank)], id)) continue;
+    if (!engine_.messenger().probe(options_.members[static_cast<size_t>(rank)], id)) continue;
     firstSource_ = rank + 1;
     operation.rank = rank;
     return enter(operation);

@@ -29,7 +29,7 @@ class Conversation {
   /// The transfer's bytes are not touched any more; nobody is told.
   void cancel(Transfer& transfer);
   void forget(uint32_t communicator);
-  bool isOffered(const MessageId& id) const { return receives_.isOffered(id); }
+  bool probe(const MessageId& id) const { return receives_.probe(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
   /// Whether anything waits to be handed to the transport.
   bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasLarge()); }

@@ -98,7 +98,7 @@ class LoopbackMessenger final : public Messenger {
     std::erase_if(discarded_, [&](const auto& entry) { return entry.second.communicator == communicator; });
   }
 
-  bool isOffered(int peer, const MessageId& id) const override {
+  bool probe(int peer, const MessageId& id) const override {
     std::lock_guard lock(group_.mutex_);
     return std::any_of(arrived_.begin(), arrived_.end(),
                        [&](const Message& message) { return message.source == peer && message.id == id; });

@@ -63,7 +63,7 @@ class Messenger {
   virtual void forget(uint32_t communicator) = 0;
 
   /// Whether `peer` has sent, or announced, a message of that name which no transfer waits for.
-  virtual bool isOffered(int, const MessageId&) const { return false; }
+  virtual bool probe(int, const MessageId&) const { return false; }
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
   /// can be moved without waiting. Returns true when a transfer has finished.

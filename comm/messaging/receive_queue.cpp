@@ -191,7 +191,7 @@ void Receives::forget(uint32_t communicator) {
   });
 }
 
-bool Receives::isOffered(const MessageId& id) const {
+bool Receives::probe(const MessageId& id) const {
   const auto message = incoming_.find(id);
   const bool isArriving = message != incoming_.end() && message->second.transfer == nullptr;
   return isArriving || announced_.contains(id);

@@ -55,7 +55,7 @@ class Receives {
   void forget(uint32_t communicator);
 
   /// Whether a message that no transfer waits for has begun to arrive, or is announced.
-  bool isOffered(const MessageId& id) const;
+  bool probe(const MessageId& id) const;
   /// Whether a message of that name is arriving, has arrived or is waited for.
   bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
   /// One of the transfers that are in a hurry; null when there is none.

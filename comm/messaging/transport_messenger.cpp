@@ -107,9 +107,9 @@ void FramedMessenger::forget(uint32_t communicator) {
 
 void FramedMessenger::lost(int peer, LossCause, const Status& status) { with(peer).lost(status); }
 
-bool FramedMessenger::isOffered(int peer, const MessageId& id) const {
+bool FramedMessenger::probe(int peer, const MessageId& id) const {
   const auto& conversation = conversations_[static_cast<size_t>(peer)];
-  return conversation != nullptr && conversation->isOffered(id);
+  return conversation != nullptr && conversation->probe(id);
 }
 
 bool FramedMessenger::hasUnsent() const {

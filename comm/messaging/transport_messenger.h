@@ -49,7 +49,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void receive(Transfer& transfer) override;
   void cancel(Transfer& transfer, const Status& reason) override;
   void forget(uint32_t communicator) override;
-  bool isOffered(int peer, const MessageId& id) const override;
+  bool probe(int peer, const MessageId& id) const override;
   bool progress(Clock::time_point until) override;
   bool hasUnsent() const override;
   void wake() override { poller_.wake(); }

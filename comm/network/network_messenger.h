@@ -58,7 +58,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void receive(Transfer& transfer) override { messenger_->receive(transfer); }
   void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
   void forget(uint32_t communicator) override { messenger_->forget(communicator); }
-  bool isOffered(int peer, const MessageId& id) const override { return messenger_->isOffered(peer, id); }
+  bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
   double bytesPerSecond() const override;

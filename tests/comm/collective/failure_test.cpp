@@ -216,16 +216,16 @@ TEST(Failure, WhatNobodyReceivedIsForgottenWithItsGroup) {
   Engine engines[2] = {Engine(network.messenger(0)), Engine(network.messenger(1))};
   std::unique_ptr<Communicator> groups[2];
   for (int rank = 0; rank < 2; ++rank) groups[rank] = Communicator::create(engines[rank], {.id = 5}).value();
-  const auto isOffered = [&] {
+  const auto probe = [&] {
     bool answer = false;
-    engines[1].runOnDriver([&] { answer = network.messenger(1).isOffered(0, {11, 7, 1}); });
+    engines[1].runOnDriver([&] { answer = network.messenger(1).probe(0, {11, 7, 1}); });
     return answer;
   };
   const std::vector<std::byte> bytes(10);
   ASSERT_TRUE(groups[0]->send(1, 7, bytes)->wait());
-  EXPECT_TRUE(isOffered());
+  EXPECT_TRUE(probe());
   groups[1].reset();
-  EXPECT_FALSE(isOffered());
+  EXPECT_FALSE(probe());
 }
 
 TEST(Failure, AnAbortEndsEverythingEverywhere) {

@@ -112,15 +112,15 @@ TEST_P(MessengerConformance, OffersAreSeenUntilTheyAreReceived) {
     Parcel send(2, id, size), receive(0, id, size);
     fill(send, 0, 2);
     Messenger& receiver = group->messenger(2);
-    EXPECT_FALSE(receiver.isOffered(0, id));
+    EXPECT_FALSE(receiver.probe(0, id));
     group->messenger(0).send(send);
-    ASSERT_TRUE(drive(*group, 3, [&] { return receiver.isOffered(0, id); }));
-    EXPECT_FALSE(receiver.isOffered(1, id));
-    EXPECT_FALSE(receiver.isOffered(0, {1, 2, 4}));
+    ASSERT_TRUE(drive(*group, 3, [&] { return receiver.probe(0, id); }));
+    EXPECT_FALSE(receiver.probe(1, id));
+    EXPECT_FALSE(receiver.probe(0, {1, 2, 4}));
     receiver.receive(receive);
     ASSERT_TRUE(drive(*group, 3, [&] { return send.numFinished == 1 && receive.numFinished == 1; }));
     EXPECT_EQ(receive.storage, send.storage);
-    EXPECT_FALSE(receiver.isOffered(0, id));
+    EXPECT_FALSE(receiver.probe(0, id));
   }
 }
 
@@ -173,9 +173,9 @@ TEST_P(MessengerConformance, NothingIsKeptOfAForgottenCommunicator) {
     Parcel before(1, {1, 2, 3}, size), after(1, {1, 2, 4}, size), other(1, {2, 2, 4}, 100), receive(0, {2, 2, 4}, 100);
     fill(other, 0, 1);
     group->messenger(0).send(before);
-    ASSERT_TRUE(drive(*group, 2, [&] { return receiver.isOffered(0, before.id); }));
+    ASSERT_TRUE(drive(*group, 2, [&] { return receiver.probe(0, before.id); }));
     receiver.forget(1);
-    EXPECT_FALSE(receiver.isOffered(0, before.id));
+    EXPECT_FALSE(receiver.probe(0, before.id));
     group->messenger(0).send(after);
     group->messenger(0).send(other);
     receiver.receive(receive);
@@ -185,7 +185,7 @@ TEST_P(MessengerConformance, NothingIsKeptOfAForgottenCommunicator) {
       group->messenger(0).progress({});
       receiver.progress({});
     }
-    EXPECT_FALSE(receiver.isOffered(0, after.id));
+    EXPECT_FALSE(receiver.probe(0, after.id));
     EXPECT_TRUE(drive(*group, 2, [&] { return before.numFinished > 0 && after.numFinished > 0; })) << "they end";
   }
 }

@@ -372,7 +372,7 @@ TEST_F(FramedMessengerTest, CreditComesBackForWhatIsForgotten) {
   arrive(part(later, 10, 5, 5));
   arrive(part(later, 10, 0, 5));
   EXPECT_EQ(toldCredit(), 3 * cost);
-  EXPECT_TRUE(messenger->isOffered(kPeer, other));
+  EXPECT_TRUE(messenger->probe(kPeer, other));
 }
 
 TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
