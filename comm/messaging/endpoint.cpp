@@ -61,7 +61,7 @@ void Conversation::arrived(const FrameHeader& header) {
     // It may have been stopped for long and not know.
     if (header.kind == FrameKind::kPing && pair_.transport.canSend(pair_.peer)) {
       OutgoingFrame frame;
-      frame.header.kind = FrameKind::kGone;
+      frame.header.kind = FrameKind::kReset;
       pair_.transport.send(pair_.peer, frame);
     }
     return;
@@ -73,12 +73,12 @@ void Conversation::arrived(const FrameHeader& header) {
     case FrameKind::kRts: receives_.announced(header); break;
     case FrameKind::kCts: sends_.asked(header.id, header.total); break;
     case FrameKind::kPing: sends_.say(FrameKind::kPong); break;
-    case FrameKind::kGone: return lose("it has given this rank up, which was silent for too long");
+    case FrameKind::kReset: return lose("it has given this rank up, which was silent for too long");
     case FrameKind::kCredit:
     case FrameKind::kPong:
     case FrameKind::kVoid:
     case FrameKind::kAck:
-    case FrameKind::kCarrier: break;
+    case FrameKind::kLinkState: break;
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
   if (receives_.numKept() + sends_.numKept() > kMaxUnexpectedNames) {

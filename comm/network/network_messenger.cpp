@@ -151,11 +151,11 @@ NetworkMessenger::~NetworkMessenger() {
 void NetworkMessenger::ready(uint32_t) {
   links_.read([this](std::string_view name, bool isUp) {
     for (tcp::TcpRail* rail : rails_) {
-      if (rail->device() == name) rail->carrierChanged(isUp);
+      if (rail->device() == name) rail->linkChanged(isUp);
     }
     // Only now: before all of them are closed the news of one might take another.
     for (size_t rail = 0; rail < rails_.size(); ++rail) {
-      if (rails_[rail]->device() == name) striped_->carrierChanged(static_cast<int>(rail), isUp);
+      if (rails_[rail]->device() == name) striped_->linkChanged(static_cast<int>(rail), isUp);
     }
   });
 }

@@ -106,7 +106,7 @@ class Transport {
   /// The peer is given up: no connection to it is wanted any more. Said to rails.
   virtual void disconnect(int /*peer*/) {}
   /// The peer says that its rail of that number has lost its carrier, or has it again. Said to rails.
-  virtual void peerCarrierChanged(int /*peer*/, uint64_t /*rail*/, bool /*hasCarrier*/) {}
+  virtual void peerLinkChanged(int /*peer*/, uint64_t /*rail*/, bool /*hasCarrier*/) {}
   /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
   virtual double delaySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
   /// For how long the way to the peer may be left alone and still has enough to carry; 0 when not known.

@@ -11,7 +11,7 @@ constexpr uint16_t kMagic = 0xa65f;
 constexpr auto kVersion = static_cast<uint8_t>(kProtocolVersion);
 
 bool isPossible(const FrameHeader& header) {
-  if (header.kind < FrameKind::kData || header.kind > FrameKind::kCarrier) return false;
+  if (header.kind < FrameKind::kData || header.kind > FrameKind::kLinkState) return false;
   if (header.kind != FrameKind::kData && header.kind != FrameKind::kEager) return header.length == 0;
   return header.length <= kMaxPayloadBytes && header.offset <= header.total &&
          header.length <= header.total - header.offset && (header.length > 0 || header.total == 0);

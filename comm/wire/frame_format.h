@@ -25,17 +25,17 @@
 namespace agspeed::comm {
 
 enum class FrameKind : uint8_t {
-  kData = 1,      ///< bytes of a message that was asked for
-  kRts = 2,       ///< a message waits to be asked for
-  kCts = 3,       ///< its receiver waits: send it
-  kCredit = 4,    ///< the receiver's messages of kind kEager have found their receives
-  kVoid = 5,      ///< takes the place of a frame whose message was cancelled
-  kAck = 6,       ///< only what every header says: what was received
-  kEager = 7,     ///< bytes of a message that is sent without being asked for
-  kPing = 8,      ///< asks for an answer: is the receiver's process alive?
-  kPong = 9,      ///< the answer
-  kGone = 10,     ///< the other answer: its sender has given the receiver up
-  kCarrier = 11,  ///< its sender's rail number `offset` has lost its carrier, or has it again where `total` is 1
+  kData = 1,        ///< bytes of a message that was asked for
+  kRts = 2,         ///< a message waits to be asked for
+  kCts = 3,         ///< its receiver waits: send it
+  kCredit = 4,      ///< the receiver's messages of kind kEager have found their receives
+  kVoid = 5,        ///< takes the place of a frame whose message was cancelled
+  kAck = 6,         ///< only what every header says: what was received
+  kEager = 7,       ///< bytes of a message that is sent without being asked for
+  kPing = 8,        ///< asks for an answer: is the receiver's process alive?
+  kPong = 9,        ///< the answer
+  kReset = 10,      ///< the other answer: its sender has given the receiver up
+  kLinkState = 11,  ///< its sender's rail number `offset` has lost its carrier, or has it again where `total` is 1
 };
 
 constexpr size_t kHeaderBytes = 72;

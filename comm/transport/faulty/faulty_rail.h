@@ -38,8 +38,8 @@ class Faulty final : public Transport {
   std::string route(int peer) const override { return inner_->route(peer); }
   bool mayHear(int peer) const override { return inner_->mayHear(peer); }
   void disconnect(int peer) override { inner_->disconnect(peer); }
-  void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override {
-    inner_->peerCarrierChanged(peer, rail, hasCarrier);
+  void peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) override {
+    inner_->peerLinkChanged(peer, rail, hasCarrier);
   }
   double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
   double restSeconds(int peer) const override { return inner_->restSeconds(peer); }

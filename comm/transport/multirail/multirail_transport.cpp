@@ -287,22 +287,22 @@ void Striped::acknowledge(int rank, Peer& peer) {
   if (sendUncounted(rank, peer, header)) ++counters_.numAcks;
 }
 
-void Striped::carrierChanged(int rail, bool hasCarrier) {
+void Striped::linkChanged(int rail, bool hasCarrier) {
   if (hasCarrier_[static_cast<size_t>(rail)] == hasCarrier) return;
   hasCarrier_[static_cast<size_t>(rail)] = hasCarrier;
   for (auto& [rank, peer] : peers_) {
     if (peer.stage != Stage::kAlive) continue;
     std::erase(peer.carriersToTell, rail);
     peer.carriersToTell.push_back(rail);
-    tellCarriers(rank, peer);
+    tellLinkStates(rank, peer);
   }
 }
 
-void Striped::tellCarriers(int rank, Peer& peer) {
+void Striped::tellLinkStates(int rank, Peer& peer) {
   while (!peer.carriersToTell.empty()) {
     const int rail = peer.carriersToTell.back();
     FrameHeader header;
-    header.kind = FrameKind::kCarrier;
+    header.kind = FrameKind::kLinkState;
     header.offset = static_cast<uint64_t>(rail);
     header.total = hasCarrier_[static_cast<size_t>(rail)] ? 1 : 0;
     if (!sendUncounted(rank, peer, header)) return;
@@ -396,8 +396,8 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
   if (header.epoch != options_.epoch || peer.stage == Stage::kDead) return;
   peer.numQuietTicks = 0;
   takeAcknowledgement(rank, peer, header.acknowledged);
-  if (header.kind == FrameKind::kCarrier) {
-    for (const auto& own : rails_) own->peerCarrierChanged(rank, header.offset, header.total != 0);
+  if (header.kind == FrameKind::kLinkState) {
+    for (const auto& own : rails_) own->peerLinkChanged(rank, header.offset, header.total != 0);
   }
   if (header.number == 0) return;
   if (!peer.received.isWanted(header.number)) {
@@ -462,7 +462,7 @@ void Striped::writable(int rail, int rank) {
   peer.isWarned = false;
   if (!peer.isUp[static_cast<size_t>(rail)]) handBack(peer, rail);
   peer.isUp[static_cast<size_t>(rail)] = true;
-  tellCarriers(rank, peer);
+  tellLinkStates(rank, peer);
   resend(rank, peer);
   if (peer.numToResend == 0) sink_->writable(rank);
   if (isAcknowledgementDue(peer)) acknowledge(rank, peer);

@@ -56,7 +56,7 @@ class Striped final : public Transport {
   const StripedCounters& counters() const { return counters_; }
   /// A rail of this rank has lost its carrier, or has it again. Peers are told over the others: nothing else would tell
   /// them but the silence.
-  void carrierChanged(int rail, bool hasCarrier);
+  void linkChanged(int rail, bool hasCarrier);
 
   const Capabilities& capabilities() const override { return capabilities_; }
   void attach(Sink& sink) override { sink_ = &sink; }
@@ -134,7 +134,7 @@ class Striped final : public Transport {
   void withdraw(int rank, const Outstanding& frame);
   static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
-  void tellCarriers(int rank, Peer& peer);
+  void tellLinkStates(int rank, Peer& peer);
   /// A frame that is not counted and may get lost. Returns: whether there was room for it.
   bool sendUncounted(int rank, Peer& peer, FrameHeader header);
   void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);

@@ -273,7 +273,7 @@ void TcpRail::accepted(int peer, Socket socket, Opener opener) {
   lane.reader = std::make_unique<Reader>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
 }
 
-void TcpRail::carrierChanged(bool isUp) {
+void TcpRail::linkChanged(bool isUp) {
   if (isUp == hasCarrier_) return;
   hasCarrier_ = isUp;
   for (auto& [peer, lane] : lanes_) {
@@ -289,7 +289,7 @@ void TcpRail::disconnect(int peer) {
   if (lane->second.writer != nullptr) lane->second.writer->giveUp("the peer was given up");
 }
 
-void TcpRail::peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) {
+void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) {
   const auto found = lanes_.find(peer);
   if (found == lanes_.end() || found->second.peerRail < 0 || static_cast<uint64_t>(found->second.peerRail) != rail) {
     return;

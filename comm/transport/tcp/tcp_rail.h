@@ -43,7 +43,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   /// The least seen so far; 0 when not known.
   double leastRoundTripSeconds(int peer) const;
   /// The kernel says that the interface lost or regained its carrier.
-  void carrierChanged(bool isUp);
+  void linkChanged(bool isUp);
 
   const Capabilities& capabilities() const override;
   void attach(Sink& sink) override { sink_ = &sink; }
@@ -57,7 +57,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   std::string route(int peer) const override;
   bool mayHear(int peer) const override;
   void disconnect(int peer) override;
-  void peerCarrierChanged(int peer, uint64_t rail, bool hasCarrier) override;
+  void peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
   double restSeconds(int peer) const override;
 

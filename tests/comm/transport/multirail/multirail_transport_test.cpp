@@ -20,7 +20,7 @@ struct FakeRail final : FakeTransport {
     for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
     return secondsPerByte * static_cast<double>(bytes);
   }
-  void peerCarrierChanged(int, uint64_t rail, bool hasCarrier) override { news.emplace_back(rail, hasCarrier); }
+  void peerLinkChanged(int, uint64_t rail, bool hasCarrier) override { news.emplace_back(rail, hasCarrier); }
 
   double secondsPerByte = 0;
   std::vector<std::pair<uint64_t, bool>> news;  ///< of the peer's carriers
@@ -217,23 +217,23 @@ TEST_F(StripedTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
 TEST_F(StripedTest, APeerIsToldOfACarrierOverAnotherRail) {
   rails_[1]->room = 0;
   lose(0, LossCause::kUnreachable);
-  striped_->carrierChanged(0, false);
-  striped_->carrierChanged(0, false);
+  striped_->linkChanged(0, false);
+  striped_->linkChanged(0, false);
   rails_[1]->room = 10;
   rails_[1]->sink->writable(kPeer);
   ASSERT_EQ(rails_[1]->sent.size(), 1u) << "once, as soon as there is room";
   const FrameHeader& lost = rails_[1]->sent.back().header;
-  EXPECT_EQ(lost.kind, FrameKind::kCarrier);
+  EXPECT_EQ(lost.kind, FrameKind::kLinkState);
   EXPECT_EQ(lost.number, 0u) << "it may get lost";
   EXPECT_THAT(std::pair(lost.offset, lost.total), Pair(0u, 0u));
-  striped_->carrierChanged(0, true);
+  striped_->linkChanged(0, true);
   ASSERT_EQ(rails_[1]->sent.size(), 2u);
   EXPECT_THAT(std::pair(rails_[1]->sent.back().header.offset, rails_[1]->sent.back().header.total), Pair(0u, 1u));
 }
 
 TEST_F(StripedTest, RailsHearOfThePeersCarriers) {
   FrameHeader header;
-  header.kind = FrameKind::kCarrier;
+  header.kind = FrameKind::kLinkState;
   header.offset = 1;
   rails_[0]->sink->arrived(kPeer, header);
   for (const FakeRail* rail : rails_) EXPECT_THAT(rail->news, ElementsAre(Pair(1u, false)));
