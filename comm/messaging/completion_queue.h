@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions: transfers that have ended and whose owners have yet to hear of it. They hear one after another, never
-// within a finished() that ended them: what that starts is told by whoever is telling. Not thread-safe.
+// CompletionQueue: transfers that have ended and whose owners have yet to hear of it. They hear one after another,
+// never within a finished() that ended them: what that starts is told by whoever is telling. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 namespace agspeed::comm::framed {
 
-class Completions {
+class CompletionQueue {
  public:
   void add(Transfer& transfer, Status status) { ended_.emplace_back(&transfer, std::move(status)); }
   /// Its owner hears of its end otherwise.

@@ -18,51 +18,51 @@ std::string inMilliseconds(Clock::duration duration) {
 
 }  // namespace
 
-void Conversation::send(Transfer& transfer) {
-  if (!failure_) return pair_.completions.add(transfer, failure_);
+void Endpoint::send(Transfer& transfer) {
+  if (!failure_) return context_.completions.add(transfer, failure_);
   sends_.start(transfer);
   pump();
 }
 
-void Conversation::receive(Transfer& transfer) {
+void Endpoint::receive(Transfer& transfer) {
   // What arrived whole before the peer was lost is still there.
-  if (!failure_ && !receives_.isKnown(transfer.id)) return pair_.completions.add(transfer, failure_);
+  if (!failure_ && !receives_.isKnown(transfer.id)) return context_.completions.add(transfer, failure_);
   receives_.start(transfer);
   pump();
 }
 
-void Conversation::cancel(Transfer& transfer) {
+void Endpoint::cancel(Transfer& transfer) {
   if (!receives_.cancel(transfer)) (void)sends_.cancel(transfer);
 }
 
-void Conversation::forget(uint32_t communicator) {
+void Endpoint::forget(uint32_t communicator) {
   receives_.forget(communicator);
   sends_.forget(communicator);
   pump();
 }
 
-void Conversation::pump() {
+void Endpoint::pump() {
   if (failure_) sends_.pump();
 }
 
-std::span<std::byte> Conversation::place(const FrameHeader& header) {
+std::span<std::byte> Endpoint::place(const FrameHeader& header) {
   pulse_.heard();
   return failure_ ? receives_.place(header) : std::span<std::byte>();
 }
 
-void Conversation::acknowledged(uint64_t token) {
+void Endpoint::acknowledged(uint64_t token) {
   pulse_.heard();
   if (failure_) sends_.acknowledged(token);
 }
 
-void Conversation::arrived(const FrameHeader& header) {
+void Endpoint::arrived(const FrameHeader& header) {
   pulse_.heard();
   if (!failure_) {
     // It may have been stopped for long and not know.
-    if (header.kind == FrameKind::kPing && pair_.transport.canSend(pair_.peer)) {
+    if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       OutgoingFrame frame;
       frame.header.kind = FrameKind::kReset;
-      pair_.transport.send(pair_.peer, frame);
+      context_.transport.send(context_.peer, frame);
     }
     return;
   }
@@ -88,22 +88,22 @@ void Conversation::arrived(const FrameHeader& header) {
   pump();
 }
 
-void Conversation::lost(const Status& status) {
+void Endpoint::lost(const Status& status) {
   failure_ = status;
   receives_.fail(status);
   sends_.fail(status);
 }
 
-void Conversation::lose(const std::string& why) {
-  lost(unavailable("rank {} is lost to rank {}: {}", pair_.peer, pair_.self, why));
+void Endpoint::lose(const std::string& why) {
+  lost(unavailable("rank {} is lost to rank {}: {}", context_.peer, context_.self, why));
 }
 
-bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
+bool Endpoint::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
   if (!failure_) return false;
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
-  const std::string route = awaited != nullptr ? pair_.transport.route(pair_.peer) : "";
-  const std::string self = formatText("rank {}", pair_.self), peer = formatText("rank {}", pair_.peer);
+  const std::string route = awaited != nullptr ? context_.transport.route(context_.peer) : "";
+  const std::string self = formatText("rank {}", context_.self), peer = formatText("rank {}", context_.peer);
   const Clock::duration silence = pulse_.silence();
   switch (pulse_.look(now, !route.empty(), timeout)) {
     case Pulse::Verdict::kFine: break;
@@ -129,7 +129,7 @@ bool Conversation::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
   return awaited != nullptr;
 }
 
-void Conversation::forgetCallers() {
+void Endpoint::forgetCallers() {
   receives_.forgetCallers();
   sends_.forgetCallers();
 }

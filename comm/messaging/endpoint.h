@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversation: all that is between this rank and one peer: what goes (sends.h), what comes (receives.h), and whether
+// Endpoint: all that is between this rank and one peer: what goes (sends.h), what comes (receives.h), and whether
 // the peer's process is alive (pulse.h). When the peer is lost, transfers with it fail, now and later, but receives of
 // what has arrived whole; it is told so, should it come back.
 //
@@ -17,11 +17,11 @@
 
 namespace agspeed::comm::framed {
 
-class Conversation {
+class Endpoint {
  public:
-  explicit Conversation(const Pair& pair) : pair_(pair) {}
-  Conversation(const Conversation&) = delete;
-  Conversation& operator=(const Conversation&) = delete;
+  explicit Endpoint(const EndpointContext& pair) : context_(pair) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
 
   // As of Messenger.
   void send(Transfer& transfer);
@@ -57,12 +57,12 @@ class Conversation {
   /// The peer itself is the reason why it is lost.
   void lose(const std::string& why);
 
-  const Pair pair_;
+  const EndpointContext context_;
   Status failure_;
   Pulse pulse_;
   Credits credits_;
-  Sends sends_{pair_, credits_};
-  Receives receives_{pair_, sends_, credits_};
+  SendQueue sends_{context_, credits_};
+  ReceiveQueue receives_{context_, sends_, credits_};
 };
 
 }  // namespace agspeed::comm::framed

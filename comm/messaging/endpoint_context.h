@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pair: this rank and a peer, and what messages between them need of the messenger. Everything in it outlives those who
-// hold it.
+// EndpointContext: this rank and a peer, and what messages between them need of the messenger. Everything in it
+// outlives those who hold it.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ namespace agspeed::comm::framed {
 
 using Communicators = std::unordered_set<uint32_t>;
 
-struct Pair {
+struct EndpointContext {
   int self;
   int peer;
   Transport& transport;
-  Completions& completions;
+  CompletionQueue& completions;
   const Communicators& forgotten;  ///< of them nothing is received or sent any more
 };
 

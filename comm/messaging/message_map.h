@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ById: a map from names of messages between two ranks. Not ordered, not thread-safe.
+// MessageMap: a map from names of messages between two ranks. Not ordered, not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,6 @@ struct IdHash {
 };
 
 template <typename T>
-using ById = std::unordered_map<MessageId, T, IdHash>;
+using MessageMap = std::unordered_map<MessageId, T, IdHash>;
 
 }  // namespace agspeed::comm::framed

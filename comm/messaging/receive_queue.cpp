@@ -8,13 +8,13 @@
 
 namespace agspeed::comm::framed {
 
-void Receives::start(Transfer& transfer) {
+void ReceiveQueue::start(Transfer& transfer) {
   const auto [entry, isNew] = incoming_.try_emplace(transfer.id);
   const bool isOpen = isNew ? expect(transfer, entry->second) : join(transfer, entry->second);
   if (!isOpen) incoming_.erase(entry);
 }
 
-bool Receives::expect(Transfer& transfer, Incoming& message) {
+bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.transfer = &transfer;
   message.total = transfer.bytes.size();
   const auto announced = announced_.find(transfer.id);
@@ -29,7 +29,7 @@ bool Receives::expect(Transfer& transfer, Incoming& message) {
   return length == message.total;
 }
 
-bool Receives::join(Transfer& transfer, Incoming& message) {
+bool ReceiveQueue::join(Transfer& transfer, Incoming& message) {
   if (message.total == transfer.bytes.size()) {
     message.transfer = &transfer;
     if (message.isWhole()) finish(message, FrameKind::kEager);
@@ -45,39 +45,40 @@ bool Receives::join(Transfer& transfer, Incoming& message) {
   return false;
 }
 
-void Receives::ask(const MessageId& id, Incoming& message) {
+void ReceiveQueue::ask(const MessageId& id, Incoming& message) {
   if (!std::exchange(message.isAsked, true)) sends_.say(FrameKind::kCts, id, message.total);
 }
 
-void Receives::failLength(Transfer& transfer, uint64_t sent) {
-  pair_.completions.add(transfer, wrongLength(pair_.self, transfer.bytes.size(), pair_.peer, sent, transfer.id));
+void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
+  context_.completions.add(transfer,
+                           wrongLength(context_.self, transfer.bytes.size(), context_.peer, sent, transfer.id));
 }
 
-void Receives::refuse(ById<Incoming>::iterator found, uint64_t sent) {
+void ReceiveQueue::refuse(MessageMap<Incoming>::iterator found, uint64_t sent) {
   failLength(*found->second.transfer, sent);
   abandon(found->second);
   incoming_.erase(found);
 }
 
-void Receives::abandon(const Incoming& message) {
+void ReceiveQueue::abandon(const Incoming& message) {
   const ByteView target =
       message.buffer != nullptr ? ByteView(message.buffer.get(), message.total) : ByteView(message.transfer->bytes);
-  pair_.transport.abandon(pair_.peer, target);
+  context_.transport.abandon(context_.peer, target);
 }
 
-void Receives::consume(uint64_t total) {
+void ReceiveQueue::consume(uint64_t total) {
   if (credits_.consume(total)) sends_.say(FrameKind::kCredit);
 }
 
-void Receives::finish(const Incoming& message, FrameKind kind) {
+void ReceiveQueue::finish(const Incoming& message, FrameKind kind) {
   if (message.buffer != nullptr) {
     std::copy_n(message.buffer.get(), message.total, message.transfer->bytes.begin());
   }
   if (kind == FrameKind::kEager) consume(message.total);
-  pair_.completions.add(*message.transfer, {});
+  context_.completions.add(*message.transfer, {});
 }
 
-std::span<std::byte> Receives::place(const FrameHeader& header) {
+std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
     if (!keep(header)) return {};
@@ -92,9 +93,9 @@ std::span<std::byte> Receives::place(const FrameHeader& header) {
   return std::span(whole, message.total).subspan(header.offset, header.length);
 }
 
-bool Receives::keep(const FrameHeader& header) {
+bool ReceiveQueue::keep(const FrameHeader& header) {
   if (header.kind != FrameKind::kEager || !mayBeEager(header.total)) return false;
-  if (pair_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
+  if (context_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
   if (discarded_.contains(header.id)) return false;
   const bool isWithinWindow = credits_.keep(header.total);
   if (!isWithinWindow) {
@@ -104,7 +105,7 @@ bool Receives::keep(const FrameHeader& header) {
   return isWithinWindow;
 }
 
-void Receives::arrived(const FrameHeader& header) {
+void ReceiveQueue::arrived(const FrameHeader& header) {
   if (header.length == 0) (void)place(header);  // an empty message has no payload to place
   const auto found = incoming_.find(header.id);
   if (found == incoming_.end()) return discard(header);
@@ -131,7 +132,7 @@ void Receives::arrived(const FrameHeader& header) {
   incoming_.erase(found);
 }
 
-void Receives::discard(const FrameHeader& header) {
+void ReceiveQueue::discard(const FrameHeader& header) {
   const auto found = discarded_.find(header.id);
   if (found == discarded_.end()) return;
   Discarded& message = found->second;
@@ -141,7 +142,7 @@ void Receives::discard(const FrameHeader& header) {
   if (message.left == 0) discarded_.erase(found);
 }
 
-void Receives::announced(const FrameHeader& header) {
+void ReceiveQueue::announced(const FrameHeader& header) {
   const auto found = incoming_.find(header.id);
   if (found != incoming_.end()) {
     ask(header.id, found->second);
@@ -151,14 +152,14 @@ void Receives::announced(const FrameHeader& header) {
     // Asked for all the same, so that its sender is done with it.
     sends_.say(FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
-  } else if (pair_.forgotten.contains(header.id.communicator)) {
+  } else if (context_.forgotten.contains(header.id.communicator)) {
     sends_.say(FrameKind::kCts, header.id, header.total);
   } else {
     announced_[header.id] = header.total;
   }
 }
 
-bool Receives::cancel(Transfer& transfer) {
+bool ReceiveQueue::cancel(Transfer& transfer) {
   const auto found = incoming_.find(transfer.id);
   if (found == incoming_.end() || found->second.transfer != &transfer) return false;
   const Incoming& message = found->second;
@@ -168,7 +169,7 @@ bool Receives::cancel(Transfer& transfer) {
   return true;
 }
 
-void Receives::forget(uint32_t communicator) {
+void ReceiveQueue::forget(uint32_t communicator) {
   std::erase_if(announced_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
     sends_.say(FrameKind::kCts, entry.first, entry.second);  // as when it is discarded
@@ -191,35 +192,35 @@ void Receives::forget(uint32_t communicator) {
   });
 }
 
-bool Receives::probe(const MessageId& id) const {
+bool ReceiveQueue::probe(const MessageId& id) const {
   const auto message = incoming_.find(id);
   const bool isArriving = message != incoming_.end() && message->second.transfer == nullptr;
   return isArriving || announced_.contains(id);
 }
 
-const Transfer* Receives::awaited() const {
+const Transfer* ReceiveQueue::awaited() const {
   for (const auto& [id, message] : incoming_) {
     if (message.transfer != nullptr && !message.transfer->isPatient) return message.transfer;
   }
   return nullptr;
 }
 
-void Receives::fail(const Status& status) {
-  const std::string context = formatText("receiving from rank {} failed after ", pair_.peer);
+void ReceiveQueue::fail(const Status& status) {
+  const std::string context = formatText("receiving from rank {} failed after ", context_.peer);
   std::erase_if(incoming_, [&](const auto& entry) {
     const Incoming& message = entry.second;
     if (message.transfer == nullptr && message.isWhole()) return false;
     abandon(message);
     if (message.transfer == nullptr) return true;
     const std::string part = formatText("{} of {} bytes", message.numReceived, message.total);
-    pair_.completions.add(*message.transfer, status.withContext(context + part));
+    context_.completions.add(*message.transfer, status.withContext(context + part));
     return true;
   });
   announced_.clear();
   discarded_.clear();
 }
 
-void Receives::forgetCallers() {
+void ReceiveQueue::forgetCallers() {
   std::erase_if(incoming_, [&](const auto& entry) {
     if (entry.second.transfer == nullptr) return false;
     abandon(entry.second);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receives: matches what comes from one peer with who waits for it, by name.
+// ReceiveQueue: matches what comes from one peer with who waits for it, by name.
 //
 //   small and medium messages   placed where their receive wants them; those that nobody waits for yet are kept
 //   large messages              asked for when their receive is started, or when they are announced after that
@@ -31,9 +31,10 @@ struct LetGo {
   uint64_t numBytes = 0;
 };
 
-class Receives {
+class ReceiveQueue {
  public:
-  Receives(const Pair& pair, Sends& sends, Credits& credits) : pair_(pair), sends_(sends), credits_(credits) {}
+  ReceiveQueue(const EndpointContext& pair, SendQueue& sends, Credits& credits)
+      : context_(pair), sends_(sends), credits_(credits) {}
 
   void start(Transfer& transfer);
   /// Whether the transfer was one of these. Its bytes are not written any more.
@@ -96,18 +97,18 @@ class Receives {
   bool keep(const FrameHeader& header);
   void failLength(Transfer& transfer, uint64_t sent);
   /// A message that is waited for has another length.
-  void refuse(ById<Incoming>::iterator found, uint64_t sent);
+  void refuse(MessageMap<Incoming>::iterator found, uint64_t sent);
   /// Nobody writes any more to where the message goes.
   void abandon(const Incoming& message);
   void consume(uint64_t total);
   void discard(const FrameHeader& header);
 
-  const Pair& pair_;
-  Sends& sends_;
+  const EndpointContext& context_;
+  SendQueue& sends_;
   Credits& credits_;
-  ById<Incoming> incoming_;
-  ById<uint64_t> announced_;  ///< lengths that the peer announced before the receive was started
-  ById<Discarded> discarded_;
+  MessageMap<Incoming> incoming_;
+  MessageMap<uint64_t> announced_;  ///< lengths that the peer announced before the receive was started
+  MessageMap<Discarded> discarded_;
   std::string violation_;
 };
 

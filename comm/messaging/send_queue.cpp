@@ -14,8 +14,8 @@ constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
-uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
-  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
+uint64_t SendQueue::segmentBytes(const std::deque<Outgoing*>& queue) const {
+  const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
   const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
@@ -25,7 +25,7 @@ uint64_t Sends::segmentBytes(const std::deque<Outgoing*>& queue) const {
   return (left + numFrames - 1) / numFrames;
 }
 
-uint64_t Sends::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
+uint64_t SendQueue::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
   if (queue.empty()) return 0;
   const Transfer* first = queue.front()->transfer;
   uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
@@ -36,12 +36,12 @@ uint64_t Sends::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) 
   return waiting;
 }
 
-bool Sends::hasMuch() const {
-  const uint64_t much = kFramesAhead * pair_.transport.capabilitiesFor(pair_.peer).maxPayloadBytes;
+bool SendQueue::hasMuch() const {
+  const uint64_t much = kFramesAhead * context_.transport.capabilitiesFor(context_.peer).maxPayloadBytes;
   return numWaiting(large_, much) >= much;
 }
 
-OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
+OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
   OutgoingFrame frame;
   frame.header.kind = kind;
   frame.header.id = id;
@@ -50,7 +50,7 @@ OutgoingFrame Sends::frameOf(FrameKind kind, const MessageId& id, uint64_t total
   return frame;
 }
 
-Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
+SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
   Outgoing& message = messages_.emplace_back();
   message.self = std::prev(messages_.end());
   message.id = id;
@@ -58,11 +58,11 @@ Sends::Outgoing& Sends::add(const MessageId& id, ByteView bytes) {
   return message;
 }
 
-void Sends::start(Transfer& transfer) {
+void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
   if (total < kZeroCopyBytes && credits_.take(total)) {
     startSmall(transfer);
-    return pair_.completions.add(transfer, {});
+    return context_.completions.add(transfer, {});
   }
   const auto asked = asked_.find(transfer.id);
   const bool isMedium = total >= kZeroCopyBytes && mayBeEager(total);
@@ -82,20 +82,20 @@ void Sends::start(Transfer& transfer) {
   asked_.erase(asked);
   if (expected != total) {
     say(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
-    return pair_.completions.add(transfer, wrongLength(pair_.peer, expected, pair_.self, total, transfer.id));
+    return context_.completions.add(transfer, wrongLength(context_.peer, expected, context_.self, total, transfer.id));
   }
   large_.push_back(&add(transfer.id, transfer.bytes));
   large_.back()->transfer = &transfer;
 }
 
-void Sends::startSmall(const Transfer& transfer) {
+void SendQueue::startSmall(const Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  const Transport::Capabilities& can = pair_.transport.capabilitiesFor(pair_.peer);
-  if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && pair_.transport.canSend(pair_.peer)) {
+  const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
+  if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && context_.transport.canSend(context_.peer)) {
     OutgoingFrame frame = frameOf(FrameKind::kEager, transfer.id, total);
     frame.header.length = static_cast<uint32_t>(total);
     frame.payload = transfer.bytes;
-    return pair_.transport.send(pair_.peer, frame);
+    return context_.transport.send(context_.peer, frame);
   }
   Outgoing& message = add(transfer.id, {});
   message.kind = FrameKind::kEager;
@@ -104,19 +104,19 @@ void Sends::startSmall(const Transfer& transfer) {
   small_.push_back(&message);
 }
 
-void Sends::pump() {
-  while ((isWaiting() || !large_.empty()) && pair_.transport.canSend(pair_.peer)) {
+void SendQueue::pump() {
+  while ((isWaiting() || !large_.empty()) && context_.transport.canSend(context_.peer)) {
     if (control_.empty()) {
       sendSegment(small_.empty() ? large_ : small_);
       continue;
     }
     const Control control = control_.front();
     control_.pop_front();
-    pair_.transport.send(pair_.peer, frameOf(control.kind, control.id, control.total));
+    context_.transport.send(context_.peer, frameOf(control.kind, control.id, control.total));
   }
 }
 
-void Sends::sendSegment(std::deque<Outgoing*>& queue) {
+void SendQueue::sendSegment(std::deque<Outgoing*>& queue) {
   Outgoing& message = *queue.front();
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);
@@ -131,35 +131,38 @@ void Sends::sendSegment(std::deque<Outgoing*>& queue) {
     queue.pop_front();
   }
   // Last: the peer may be lost within the call, and the message with it.
-  pair_.transport.send(pair_.peer, frame);
+  context_.transport.send(context_.peer, frame);
 }
 
-void Sends::acknowledged(uint64_t token) {
+void SendQueue::acknowledged(uint64_t token) {
   if (token == 0) return;
   auto* message = reinterpret_cast<Outgoing*>(static_cast<uintptr_t>(token));
   --message->numUnacknowledged;
   if (!message->isWhollySent || message->numUnacknowledged > 0) return;
-  if (message->transfer != nullptr) pair_.completions.add(*message->transfer, {});
+  if (message->transfer != nullptr) context_.completions.add(*message->transfer, {});
   messages_.erase(message->self);
 }
 
-void Sends::asked(const MessageId& id, uint64_t total) {
+void SendQueue::asked(const MessageId& id, uint64_t total) {
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    if (!pair_.forgotten.contains(id.communicator)) asked_[id] = total;
+    if (!context_.forgotten.contains(id.communicator)) asked_[id] = total;
     return;
   }
   Outgoing& message = *found->second;
   rtsSent_.erase(found);
   if (total == message.bytes.size()) return large_.push_back(&message);
   // The receiver learns the same from the announcement.
-  pair_.completions.add(*message.transfer, wrongLength(pair_.peer, total, pair_.self, message.bytes.size(), id));
+  context_.completions.add(*message.transfer,
+                           wrongLength(context_.peer, total, context_.self, message.bytes.size(), id));
   messages_.erase(message.self);
 }
 
-void Sends::withdraw(const Outgoing& message) { pair_.transport.withdraw(pair_.peer, tokenOf(message), message.bytes); }
+void SendQueue::withdraw(const Outgoing& message) {
+  context_.transport.withdraw(context_.peer, tokenOf(message), message.bytes);
+}
 
-bool Sends::cancel(Transfer& transfer) {
+bool SendQueue::cancel(Transfer& transfer) {
   const auto found = std::find_if(messages_.begin(), messages_.end(),
                                   [&](const Outgoing& message) { return message.transfer == &transfer; });
   if (found == messages_.end()) return false;
@@ -177,24 +180,24 @@ bool Sends::cancel(Transfer& transfer) {
   return true;
 }
 
-void Sends::forget(uint32_t communicator) {
+void SendQueue::forget(uint32_t communicator) {
   std::erase_if(asked_, [&](const auto& entry) { return entry.first.communicator == communicator; });
 }
 
-const Transfer* Sends::awaited() const {
+const Transfer* SendQueue::awaited() const {
   const auto found = std::find_if(messages_.begin(), messages_.end(), [](const Outgoing& message) {
     return message.transfer != nullptr && !message.transfer->isPatient;
   });
   return found == messages_.end() ? nullptr : found->transfer;
 }
 
-void Sends::fail(const Status& status) {
-  const std::string context = formatText("sending to rank {} failed after ", pair_.peer);
+void SendQueue::fail(const Status& status) {
+  const std::string context = formatText("sending to rank {} failed after ", context_.peer);
   for (const Outgoing& message : messages_) {
     withdraw(message);
     if (message.transfer == nullptr) continue;
     const std::string part = formatText("{} of {} bytes", message.numSent, message.bytes.size());
-    pair_.completions.add(*message.transfer, status.withContext(context + part));
+    context_.completions.add(*message.transfer, status.withContext(context + part));
   }
   messages_.clear();
   control_.clear();
@@ -204,7 +207,7 @@ void Sends::fail(const Status& status) {
   asked_.clear();
 }
 
-void Sends::forgetCallers() {
+void SendQueue::forgetCallers() {
   large_.clear();
   rtsSent_.clear();
   for (Outgoing& message : messages_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends: all that goes to one peer: messages, and control frames about either direction.
+// SendQueue: all that goes to one peer: messages, and control frames about either direction.
 //
 //   small messages   finished at once: the transport copies them within send(), or a copy waits here until it is
 //                    acknowledged
@@ -21,9 +21,9 @@
 
 namespace agspeed::comm::framed {
 
-class Sends {
+class SendQueue {
  public:
-  Sends(const Pair& pair, Credits& credits) : pair_(pair), credits_(credits) {}
+  SendQueue(const EndpointContext& pair, Credits& credits) : context_(pair), credits_(credits) {}
 
   /// What it cannot send at once goes with pump().
   void start(Transfer& transfer);
@@ -89,14 +89,14 @@ class Sends {
   /// Of the first message's next frame.
   uint64_t segmentBytes(const std::deque<Outgoing*>& queue) const;
 
-  const Pair& pair_;
+  const EndpointContext& context_;
   Credits& credits_;
   std::list<Outgoing> messages_;
   std::deque<Control> control_;
-  std::deque<Outgoing*> small_;  ///< to be sent, first first
-  std::deque<Outgoing*> large_;  ///< and medium ones, also first first
-  ById<Outgoing*> rtsSent_;      ///< announced, not asked for
-  ById<uint64_t> asked_;         ///< lengths that the peer asked for before the send was started
+  std::deque<Outgoing*> small_;    ///< to be sent, first first
+  std::deque<Outgoing*> large_;    ///< and medium ones, also first first
+  MessageMap<Outgoing*> rtsSent_;  ///< announced, not asked for
+  MessageMap<uint64_t> asked_;     ///< lengths that the peer asked for before the send was started
 };
 
 }  // namespace agspeed::comm::framed

@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-using framed::Conversation;
+using framed::Endpoint;
 using std::chrono::milliseconds;
 
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
@@ -26,7 +26,7 @@ FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> 
       transport_(std::move(transport)),
       poller_(poller),
       peerTimeout_(peerTimeout),
-      conversations_(static_cast<size_t>(size)),
+      endpoints_(static_cast<size_t>(size)),
       isWanted_(static_cast<size_t>(size)) {
   AG_CHECK(transport_->capabilities().isAcknowledging, "messages need a transport that acknowledges");
   transport_->attach(*this);
@@ -34,11 +34,11 @@ FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> 
 
 FramedMessenger::~FramedMessenger() {
   // What belongs to callers is not touched any more; what was copied still leaves.
-  for (const auto& conversation : conversations_) {
-    if (conversation != nullptr) conversation->forgetCallers();
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->forgetCallers();
   }
   const auto isDone = [&] {
-    return transport_->isFlushed() && !isAny([](const Conversation& each) { return each.hasSmallUnsent(); });
+    return transport_->isFlushed() && !isAny([](const Endpoint& each) { return each.hasSmallUnsent(); });
   };
   const Clock::time_point limit = Clock::now() + kFlushTimeout;
   transport_->tick(Clock::now());
@@ -50,26 +50,26 @@ FramedMessenger::~FramedMessenger() {
 
 template <typename Predicate>
 bool FramedMessenger::isAny(const Predicate& predicate) const {
-  return std::any_of(conversations_.begin(), conversations_.end(),
+  return std::any_of(endpoints_.begin(), endpoints_.end(),
                      [&](const auto& each) { return each != nullptr && predicate(*each); });
 }
 
-framed::Conversation& FramedMessenger::conversationWith(int peer) {
-  std::unique_ptr<Conversation>& conversation = conversations_[static_cast<size_t>(peer)];
-  if (conversation == nullptr) {
-    conversation = std::make_unique<Conversation>(framed::Pair{rank_, peer, *transport_, completions_, forgotten_});
+framed::Endpoint& FramedMessenger::conversationWith(int peer) {
+  std::unique_ptr<Endpoint>& endpoint = endpoints_[static_cast<size_t>(peer)];
+  if (endpoint == nullptr) {
+    endpoint = std::make_unique<Endpoint>(framed::EndpointContext{rank_, peer, *transport_, completions_, forgotten_});
   }
-  return *conversation;
+  return *endpoint;
 }
 
-framed::Conversation& FramedMessenger::with(int peer) {
-  Conversation& conversation = conversationWith(peer);
+framed::Endpoint& FramedMessenger::with(int peer) {
+  Endpoint& endpoint = conversationWith(peer);
   if (!isWanted_[static_cast<size_t>(peer)]) {
     isWanted_[static_cast<size_t>(peer)] = true;
     transport_->connect(peer);
     nextTick_ = {};
   }
-  return conversation;
+  return endpoint;
 }
 
 void FramedMessenger::check(const Transfer& transfer) const {
@@ -86,8 +86,8 @@ void FramedMessenger::send(Transfer& transfer) {
 void FramedMessenger::receive(Transfer& transfer) {
   check(transfer);
   // What nobody is in a hurry for is no reason to connect: a group would else be a mesh from its start.
-  Conversation& conversation = transfer.isPatient ? conversationWith(transfer.peer) : with(transfer.peer);
-  conversation.receive(transfer);
+  Endpoint& endpoint = transfer.isPatient ? conversationWith(transfer.peer) : with(transfer.peer);
+  endpoint.receive(transfer);
   watch();
   completions_.tell();
 }
@@ -100,20 +100,20 @@ void FramedMessenger::cancel(Transfer& transfer, const Status& reason) {
 
 void FramedMessenger::forget(uint32_t communicator) {
   forgotten_.insert(communicator);
-  for (const auto& conversation : conversations_) {
-    if (conversation != nullptr) conversation->forget(communicator);
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->forget(communicator);
   }
 }
 
 void FramedMessenger::lost(int peer, LossCause, const Status& status) { with(peer).lost(status); }
 
 bool FramedMessenger::probe(int peer, const MessageId& id) const {
-  const auto& conversation = conversations_[static_cast<size_t>(peer)];
-  return conversation != nullptr && conversation->probe(id);
+  const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
+  return endpoint != nullptr && endpoint->probe(id);
 }
 
 bool FramedMessenger::hasUnsent() const {
-  return !transport_->isFlushed() || isAny([](const Conversation& each) { return each.hasUnsent(); });
+  return !transport_->isFlushed() || isAny([](const Endpoint& each) { return each.hasUnsent(); });
 }
 
 // --- Timers ---------------------------------------------------------------------------------------------------------
@@ -136,9 +136,9 @@ bool FramedMessenger::progress(Clock::time_point until) {
 Clock::time_point FramedMessenger::restUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
-    const auto& conversation = conversations_[static_cast<size_t>(peer)];
-    if (conversation == nullptr || !conversation->isSending()) continue;
-    if (!conversation->hasMuchToSend()) return {};
+    const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
+    if (endpoint == nullptr || !endpoint->isSending()) continue;
+    if (!endpoint->hasMuchToSend()) return {};
     const double most = seconds == 0 ? kLongestRest : seconds;
     seconds = std::min(most, transport_->restSeconds(peer));
     if (seconds < kLeastRest) return {};
@@ -159,8 +159,8 @@ void FramedMessenger::tick(Clock::time_point now) {
 
 Clock::time_point FramedMessenger::lookAtPulses(Clock::time_point now) {
   bool isAnyAwaited = false;
-  for (const auto& conversation : conversations_) {
-    if (conversation != nullptr && conversation->lookAtPulse(now, peerTimeout_)) isAnyAwaited = true;
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint != nullptr && endpoint->lookAtPulse(now, peerTimeout_)) isAnyAwaited = true;
   }
   return isAnyAwaited ? now + Pulse::kInterval : Clock::time_point::max();
 }

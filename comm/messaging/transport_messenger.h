@@ -16,8 +16,8 @@
 // A peer that transfers wait for and that says nothing is asked whether it is alive (pulse.h), and given up when its
 // process does not answer for the time that options allow; it is told so, should it come back.
 //
-// What is between two ranks is in framed/: a Conversation per peer, made of Sends, Receives and Credits. Here are the
-// messenger's timers and its end.
+// What is between two ranks is in framed/: a Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. Here are
+// the messenger's timers and its end.
 //
 // Threading: as messenger.h says; no thread of its own. Owns the transport; the poller outlives it. The destructor
 // hands what is copied and not yet sent to the kernel, for at most a second; unfinished transfers are left alone.
@@ -44,7 +44,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   ~FramedMessenger() override;
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(conversations_.size()); }
+  int size() const override { return static_cast<int>(endpoints_.size()); }
   void send(Transfer& transfer) override;
   void receive(Transfer& transfer) override;
   void cancel(Transfer& transfer, const Status& reason) override;
@@ -61,10 +61,10 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   void writable(int peer) override { with(peer).writable(); }
   void lost(int peer, LossCause cause, const Status& status) override;
 
-  /// The conversation with the peer, which may not be connected.
-  framed::Conversation& conversationWith(int peer);
+  /// The endpoint with the peer, which may not be connected.
+  framed::Endpoint& conversationWith(int peer);
   /// The same; the first use connects.
-  framed::Conversation& with(int peer);
+  framed::Endpoint& with(int peer);
   void check(const Transfer& transfer) const;
   /// A transfer is under way: timers must run.
   void watch();
@@ -81,10 +81,10 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   std::unique_ptr<Transport> transport_;
   Poller& poller_;
   const Clock::duration peerTimeout_;
-  framed::Completions completions_;
+  framed::CompletionQueue completions_;
   framed::Communicators forgotten_;
-  std::vector<std::unique_ptr<framed::Conversation>> conversations_;  ///< by rank; null until used
-  std::vector<bool> isWanted_;                                        ///< by rank: the transport was told to connect
+  std::vector<std::unique_ptr<framed::Endpoint>> endpoints_;  ///< by rank; null until used
+  std::vector<bool> isWanted_;                                ///< by rank: the transport was told to connect
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextLook_{};
