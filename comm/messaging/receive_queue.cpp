@@ -36,7 +36,7 @@ bool ReceiveQueue::join(Transfer& transfer, Incoming& message) {
     return !message.isWhole();
   }
   failLength(transfer, message.total);
-  abandon(message);
+  cancelReceive(message);
   if (message.isWhole()) {
     consume(message.total);
   } else {
@@ -56,14 +56,14 @@ void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
 
 void ReceiveQueue::refuse(MessageMap<Incoming>::iterator found, uint64_t sent) {
   failLength(*found->second.transfer, sent);
-  abandon(found->second);
+  cancelReceive(found->second);
   incoming_.erase(found);
 }
 
-void ReceiveQueue::abandon(const Incoming& message) {
+void ReceiveQueue::cancelReceive(const Incoming& message) {
   const ByteView target =
       message.buffer != nullptr ? ByteView(message.buffer.get(), message.total) : ByteView(message.transfer->bytes);
-  context_.transport.abandon(context_.peer, target);
+  context_.transport.cancelReceive(context_.peer, target);
 }
 
 void ReceiveQueue::consume(uint64_t total) {
@@ -126,7 +126,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   }
   message.numReceived += header.length;
   if (!message.isWhole()) return;
-  abandon(message);  // frames that overlap others may still be coming
+  cancelReceive(message);  // frames that overlap others may still be coming
   if (message.transfer == nullptr) return;
   finish(message, header.kind);
   incoming_.erase(found);
@@ -163,7 +163,7 @@ bool ReceiveQueue::cancel(Transfer& transfer) {
   const auto found = incoming_.find(transfer.id);
   if (found == incoming_.end() || found->second.transfer != &transfer) return false;
   const Incoming& message = found->second;
-  abandon(message);
+  cancelReceive(message);
   discarded_[transfer.id] = {.left = message.numReceived > 0 ? message.total - message.numReceived : kAllBytes};
   incoming_.erase(found);
   return true;
@@ -185,7 +185,7 @@ void ReceiveQueue::forget(uint32_t communicator) {
     if (message.isWhole()) {
       consume(message.total);
     } else {
-      abandon(message);
+      cancelReceive(message);
       discarded_[id] = {.left = message.total - message.numReceived};
     }
     return true;
@@ -210,7 +210,7 @@ void ReceiveQueue::fail(const Status& status) {
   std::erase_if(incoming_, [&](const auto& entry) {
     const Incoming& message = entry.second;
     if (message.transfer == nullptr && message.isWhole()) return false;
-    abandon(message);
+    cancelReceive(message);
     if (message.transfer == nullptr) return true;
     const std::string part = formatText("{} of {} bytes", message.numReceived, message.total);
     context_.completions.add(*message.transfer, status.withContext(context + part));
@@ -223,7 +223,7 @@ void ReceiveQueue::fail(const Status& status) {
 void ReceiveQueue::forgetCallers() {
   std::erase_if(incoming_, [&](const auto& entry) {
     if (entry.second.transfer == nullptr) return false;
-    abandon(entry.second);
+    cancelReceive(entry.second);
     return true;
   });
 }

@@ -99,7 +99,7 @@ class ReceiveQueue {
   /// A message that is waited for has another length.
   void refuse(MessageMap<Incoming>::iterator found, uint64_t sent);
   /// Nobody writes any more to where the message goes.
-  void abandon(const Incoming& message);
+  void cancelReceive(const Incoming& message);
   void consume(uint64_t total);
   void discard(const FrameHeader& header);
 

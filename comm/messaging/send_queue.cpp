@@ -158,15 +158,15 @@ void SendQueue::asked(const MessageId& id, uint64_t total) {
   messages_.erase(message.self);
 }
 
-void SendQueue::withdraw(const Outgoing& message) {
-  context_.transport.withdraw(context_.peer, tokenOf(message), message.bytes);
+void SendQueue::cancelSend(const Outgoing& message) {
+  context_.transport.cancelSend(context_.peer, tokenOf(message), message.bytes);
 }
 
 bool SendQueue::cancel(Transfer& transfer) {
   const auto found = std::find_if(messages_.begin(), messages_.end(),
                                   [&](const Outgoing& message) { return message.transfer == &transfer; });
   if (found == messages_.end()) return false;
-  withdraw(*found);
+  cancelSend(*found);
   if (const auto unasked = rtsSent_.find(found->id); unasked != rtsSent_.end() && unasked->second == &*found) {
     rtsSent_.erase(unasked);
   }
@@ -194,7 +194,7 @@ const Transfer* SendQueue::awaited() const {
 void SendQueue::fail(const Status& status) {
   const std::string context = formatText("sending to rank {} failed after ", context_.peer);
   for (const Outgoing& message : messages_) {
-    withdraw(message);
+    cancelSend(message);
     if (message.transfer == nullptr) continue;
     const std::string part = formatText("{} of {} bytes", message.numSent, message.bytes.size());
     context_.completions.add(*message.transfer, status.withContext(context + part));
@@ -212,7 +212,7 @@ void SendQueue::forgetCallers() {
   rtsSent_.clear();
   for (Outgoing& message : messages_) {
     if (message.transfer == nullptr) continue;
-    withdraw(message);
+    cancelSend(message);
     message.transfer = nullptr;
     message.isWhollySent = true;
   }

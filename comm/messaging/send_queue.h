@@ -81,7 +81,7 @@ class SendQueue {
   Outgoing& add(const MessageId& id, ByteView bytes);
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
   /// The message's bytes are not read any more.
-  void withdraw(const Outgoing& message);
+  void cancelSend(const Outgoing& message);
   void sendSegment(std::deque<Outgoing*>& queue);
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
   /// Bytes of the messages and of what follows them; not counted further than to `enough`.

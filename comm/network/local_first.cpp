@@ -57,14 +57,14 @@ std::string LocalFirst::route(int peer) const {
   return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).route(peer);
 }
 
-void LocalFirst::abandon(int peer, ByteView target) {
-  local_->abandon(peer, target);
-  network_->abandon(peer, target);
+void LocalFirst::cancelReceive(int peer, ByteView target) {
+  local_->cancelReceive(peer, target);
+  network_->cancelReceive(peer, target);
 }
 
-void LocalFirst::withdraw(int peer, uint64_t token, ByteView payload) {
-  local_->withdraw(peer, token, payload);
-  network_->withdraw(peer, token, payload);
+void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
+  local_->cancelSend(peer, token, payload);
+  network_->cancelSend(peer, token, payload);
 }
 
 Clock::time_point LocalFirst::tick(Clock::time_point now) {

@@ -29,8 +29,8 @@ class LocalFirst final : public Transport {
   void connect(int peer) override { local_->connect(peer); }
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
-  void abandon(int peer, ByteView target) override;
-  void withdraw(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;

@@ -90,10 +90,10 @@ class Transport {
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
   /// From now on no byte of `target` is written for this peer: what still comes for it is thrown away. Costs little
   /// where nothing does.
-  virtual void abandon(int peer, ByteView target) = 0;
+  virtual void cancelReceive(int peer, ByteView target) = 0;
   /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on
   /// with a copy or ends without it. No other frame is changed, also of the same bytes.
-  virtual void withdraw(int peer, uint64_t token, ByteView payload) = 0;
+  virtual void cancelSend(int peer, uint64_t token, ByteView payload) = 0;
   /// Whether everything given to send() has left this process.
   virtual bool isFlushed() const = 0;
   /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.

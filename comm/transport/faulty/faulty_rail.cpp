@@ -28,8 +28,8 @@ void Faulty::sendDelayed(int peer) {
   inner_->send(peer, frame);
 }
 
-void Faulty::withdraw(int peer, uint64_t token, ByteView payload) {
-  inner_->withdraw(peer, token, payload);
+void Faulty::cancelSend(int peer, uint64_t token, ByteView payload) {
+  inner_->cancelSend(peer, token, payload);
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || found->second.token != token) return;
   if (overlaps(found->second.payload, payload)) delayed_.erase(found);

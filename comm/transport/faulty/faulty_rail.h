@@ -31,8 +31,8 @@ class Faulty final : public Transport {
   void connect(int peer) override { inner_->connect(peer); }
   bool canSend(int peer) const override { return inner_->canSend(peer); }
   void send(int peer, const OutgoingFrame& frame) override;
-  void abandon(int peer, ByteView target) override { inner_->abandon(peer, target); }
-  void withdraw(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override { return inner_->isFlushed() && delayed_.empty(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override { return inner_->route(peer); }

@@ -214,21 +214,21 @@ void Striped::resend(int rank, Peer& peer) {
   }
 }
 
-void Striped::abandon(int rank, ByteView target) {
+void Striped::cancelReceive(int rank, ByteView target) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     Placement& placement = found->second.placements[rail];
     if (!overlaps(placement.target, target)) continue;
-    rails_[rail]->abandon(rank, placement.target);
+    rails_[rail]->cancelReceive(rank, placement.target);
     placement.target = {};  // its number still counts when it has arrived
   }
 }
 
-void Striped::withdraw(int rank, uint64_t token, ByteView payload) {
+void Striped::cancelSend(int rank, uint64_t token, ByteView payload) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return;
-  for (const auto& rail : rails_) rail->withdraw(rank, token, payload);
+  for (const auto& rail : rails_) rail->cancelSend(rank, token, payload);
   for (Outstanding& outstanding : found->second.outstanding) {
     OutgoingFrame& frame = outstanding.frame;
     if (frame.token != token || !overlaps(frame.payload, payload)) continue;
@@ -380,7 +380,7 @@ std::span<std::byte> Striped::place(int rail, int rank, const FrameHeader& heade
   for (size_t other = 0; other < rails_.size(); ++other) {
     if (peer.placements[other].number != header.number) continue;
     if (peer.placements[other].attempt > header.attempt) return {};
-    rails_[other]->abandon(rank, peer.placements[other].target);
+    rails_[other]->cancelReceive(rank, peer.placements[other].target);
     peer.placements[other] = {};
   }
   const std::span<std::byte> target = sink_->place(rank, header);
@@ -427,13 +427,13 @@ bool Striped::isAcknowledgementDue(const Peer& peer) {
   return peer.received.next() > peer.acknowledged && (isSomebodyWaiting || peer.bytesDue >= kMaxBytesDue);
 }
 
-void Striped::withdraw(int rank, const Outstanding& frame) {
+void Striped::cancelSend(int rank, const Outstanding& frame) {
   if (frame.frame.header.length == 0) return;
   const bool hasOneCopy = frame.rail != kNoRail && frame.frame.header.attempt == 0;
   for (int i = 0; i < std::ssize(rails_); ++i) {
     Transport& rail = *rails_[static_cast<size_t>(i)];
     const bool isWritten = hasOneCopy && (i != frame.rail || rail.canSend(rank));
-    if (!isWritten) rail.withdraw(rank, frame.frame.token, frame.frame.payload);
+    if (!isWritten) rail.cancelSend(rank, frame.frame.token, frame.frame.payload);
   }
 }
 
@@ -447,7 +447,7 @@ void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
     ++peer.firstNumber;
     if (outstanding.rail == kNoRail) --peer.numToResend;
     // A rail may still hold an earlier copy, or the only one: what a peer acknowledges it need not have received.
-    withdraw(rank, outstanding);
+    cancelSend(rank, outstanding);
     sink_->acknowledged(rank, outstanding.frame.token);
   }
   peer.resendAfter = kFirstResend;

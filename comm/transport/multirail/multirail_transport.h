@@ -64,8 +64,8 @@ class Striped final : public Transport {
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
-  void abandon(int peer, ByteView target) override;
-  void withdraw(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
@@ -131,7 +131,7 @@ class Striped final : public Transport {
   void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
   void resend(int rank, Peer& peer);
   /// No rail reads the frame's payload any more.
-  void withdraw(int rank, const Outstanding& frame);
+  void cancelSend(int rank, const Outstanding& frame);
   static void handBack(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
   void tellLinkStates(int rank, Peer& peer);

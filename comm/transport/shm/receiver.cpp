@@ -117,7 +117,7 @@ void Inbox::pass(const Record& record) {
   if (ring_.pass(record) && bell_.ring()) ++counters_.numRings;
 }
 
-void Inbox::abandon(ByteView bytes) {
+void Inbox::cancelReceive(ByteView bytes) {
   if (partial_ && overlaps(partial_->target, bytes)) partial_->target = {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inbox: frames from one peer out of its ring, straight to where the sink wants them. One thread at a time. Calls
-// Sink::place and Sink::arrived, from read() only; these may call abandon().
+// Sink::place and Sink::arrived, from read() only; these may call cancelReceive().
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Inbox {
   /// Takes in what is there, up to a bound so that others get their turn. kBroken: the ring holds what no peer writes.
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
-  void abandon(ByteView bytes);
+  void cancelReceive(ByteView bytes);
   const FileDescriptor& alive() const { return alive_; }
 
  private:

@@ -72,7 +72,7 @@ void RingWriter::offer(const FrameHeader& header, ByteView payload) {
   append(RecordKind::kOffer, &header, reinterpret_cast<uintptr_t>(payload.data()), {});
 }
 
-void RingWriter::withdraw(uint64_t position) {
+void RingWriter::cancelSend(uint64_t position) {
   RecordKind expected = RecordKind::kOffer;
   kind(position).compare_exchange_strong(expected, RecordKind::kWithdrawn);
 }

@@ -72,7 +72,7 @@ class RingWriter {
   // Of the record at `position` that the reader has not passed, or that was not written over.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
   /// Has no effect on an offer that was taken.
-  void withdraw(uint64_t position);
+  void cancelSend(uint64_t position);
 
  private:
   Ring& ring() const { return *reinterpret_cast<Ring*>(memory_.data()); }

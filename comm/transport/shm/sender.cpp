@@ -115,10 +115,10 @@ void Outbox::settle(uint64_t read) {
 }
 
 // Whoever withdraws frames hears of their ends later, from advance().
-void Outbox::withdraw(uint64_t token) {
+void Outbox::cancelSend(uint64_t token) {
   for (Awaited& awaited : awaited_) {
     if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;
-    ring_.withdraw(awaited.position);
+    ring_.cancelSend(awaited.position);
     awaited.frame.payload = {};
   }
   for (OutgoingFrame& frame : refused_) {

@@ -31,7 +31,7 @@ class Outbox {
   /// Takes note of what the peer has read and goes on. Returns: whether anything moved.
   bool advance();
   /// The payloads of frames with this token are not read any more.
-  void withdraw(uint64_t token);
+  void cancelSend(uint64_t token);
   /// Whether nothing needs this process any more: what was copied is in memory that its reader has, too.
   bool isFlushed() const;
   /// Asks the peer to ring this process's bell for whatever the outbox waits for.

@@ -190,14 +190,14 @@ void ShmTransport::send(int peer, const OutgoingFrame& frame) {
   laneOf(peer).outbox->send(frame);
 }
 
-void ShmTransport::abandon(int peer, ByteView target) {
+void ShmTransport::cancelReceive(int peer, ByteView target) {
   const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  if (lane != nullptr && lane->inbox != nullptr) lane->inbox->abandon(target);
+  if (lane != nullptr && lane->inbox != nullptr) lane->inbox->cancelReceive(target);
 }
 
-void ShmTransport::withdraw(int peer, uint64_t token, ByteView) {
+void ShmTransport::cancelSend(int peer, uint64_t token, ByteView) {
   const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  if (lane != nullptr && lane->outbox != nullptr) lane->outbox->withdraw(token);
+  if (lane != nullptr && lane->outbox != nullptr) lane->outbox->cancelSend(token);
 }
 
 bool ShmTransport::isFlushed() const {

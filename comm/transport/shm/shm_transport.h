@@ -48,8 +48,8 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
-  void abandon(int peer, ByteView target) override;
-  void withdraw(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;

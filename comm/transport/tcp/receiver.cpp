@@ -120,7 +120,7 @@ bool Reader::consumePayload() {
   return true;
 }
 
-void Reader::abandon(ByteView bytes) {
+void Reader::cancelReceive(ByteView bytes) {
   const bool isHit = isInPayload_ && target_.data() < bytes.data() + bytes.size() &&
                      bytes.data() < target_.data() + target_.size() && target_.data() != discarded_.data();
   if (!isHit) return;

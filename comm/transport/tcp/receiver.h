@@ -30,7 +30,7 @@ class Reader final : public Poller::Handler {
   Reader(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
   ~Reader();
 
-  void abandon(ByteView bytes);
+  void cancelReceive(ByteView bytes);
   void ready(uint32_t events) override;
 
  private:

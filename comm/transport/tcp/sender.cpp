@@ -168,7 +168,7 @@ void Writer::flush() {
   numBytes_ += moved.numBytes;
 }
 
-void Writer::withdraw(ByteView bytes) {
+void Writer::cancelSend(ByteView bytes) {
   if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
   owned_.assign(payload_.begin(), payload_.end());
   payload_ = owned_;

@@ -46,7 +46,7 @@ class Writer final : public Poller::Handler {
   bool isFlushed() const { return isStalled_ || written_ == size_; }
   void send(const OutgoingFrame& frame);
   /// The sender's bytes are not read any more: a frame that is being written goes on with a copy.
-  void withdraw(ByteView bytes);
+  void cancelSend(ByteView bytes);
   /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
   /// tells.
   bool check(Clock::time_point now);

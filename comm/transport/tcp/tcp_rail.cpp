@@ -91,14 +91,14 @@ void TcpRail::weigh(Clock::time_point now) {
   load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kLeastBusyBytes, roundTripSeconds);
 }
 
-void TcpRail::abandon(int peer, ByteView target) {
+void TcpRail::cancelReceive(int peer, ByteView target) {
   const auto lane = lanes_.find(peer);
-  if (lane != lanes_.end() && lane->second.reader != nullptr) lane->second.reader->abandon(target);
+  if (lane != lanes_.end() && lane->second.reader != nullptr) lane->second.reader->cancelReceive(target);
 }
 
-void TcpRail::withdraw(int peer, uint64_t, ByteView payload) {
+void TcpRail::cancelSend(int peer, uint64_t, ByteView payload) {
   const auto lane = lanes_.find(peer);
-  if (lane != lanes_.end() && lane->second.writer != nullptr) lane->second.writer->withdraw(payload);
+  if (lane != lanes_.end() && lane->second.writer != nullptr) lane->second.writer->cancelSend(payload);
 }
 
 bool TcpRail::isFlushed() const {

@@ -50,8 +50,8 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
-  void abandon(int peer, ByteView target) override;
-  void withdraw(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;

@@ -40,8 +40,8 @@ class CountingRail final : public Transport {
   void connect(int peer) override { inner_->connect(peer); }
   bool canSend(int peer) const override { return inner_->canSend(peer); }
   void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
-  void abandon(int peer, ByteView target) override { inner_->abandon(peer, target); }
-  void withdraw(int peer, uint64_t token, ByteView payload) override { inner_->withdraw(peer, token, payload); }
+  void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
+  void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
   bool isFlushed() const override { return inner_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override {
     ++numTicks_;

@@ -18,8 +18,8 @@ struct FakeTransport : Transport {
     --room;
     sent.push_back(frame);
   }
-  void abandon(int, ByteView target) override { abandoned.push_back(target); }
-  void withdraw(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
+  void cancelReceive(int, ByteView target) override { abandoned.push_back(target); }
+  void cancelSend(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
   bool isFlushed() const override { return true; }
   bool mayHear(int) const override { return isHeard; }
   double restSeconds(int) const override { return restFor; }

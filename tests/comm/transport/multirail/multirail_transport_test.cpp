@@ -273,7 +273,7 @@ TEST_F(StripedTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
 
 TEST_F(StripedTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfItAndItsFrameStillCounts) {
   const std::span<std::byte> target = rails_[0]->sink->place(kPeer, incoming(1));
-  for (int i = 0; i < 2; ++i) striped_->abandon(kPeer, target);
+  for (int i = 0; i < 2; ++i) striped_->cancelReceive(kPeer, target);
   EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
   EXPECT_EQ(rails_[1]->abandoned.size(), 0u);
   rails_[0]->sink->arrived(kPeer, incoming(1));
@@ -300,7 +300,7 @@ TEST_F(StripedTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
 
 TEST_F(StripedTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
   for (uint64_t token = 1; token <= 3; ++token) send(token);
-  striped_->withdraw(kPeer, 1, payload_);
+  striped_->cancelSend(kPeer, 1, payload_);
   lose(0, LossCause::kClosed);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
   const OutgoingFrame &withdrawn = rails_[1]->sent[1], &other = rails_[1]->sent[2];

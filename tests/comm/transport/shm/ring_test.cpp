@@ -114,12 +114,12 @@ TEST(Ring, AnOfferIsEndedByTheQuickerSideOnly) {
   EXPECT_EQ(record.kind, RecordKind::kOffer);
   EXPECT_EQ(record.address, reinterpret_cast<uintptr_t>(payload.data()));
   EXPECT_TRUE(pair.reader.end(RecordKind::kTaken));
-  pair.writer.withdraw(first);
+  pair.writer.cancelSend(first);
   EXPECT_EQ(pair.writer.kindAt(first), RecordKind::kTaken);
   (void)pair.reader.pass(record);
 
   record = pair.reader.peek().value();
-  pair.writer.withdraw(second);
+  pair.writer.cancelSend(second);
   EXPECT_FALSE(pair.reader.end(RecordKind::kTaken));
   EXPECT_EQ(pair.writer.kindAt(second), RecordKind::kWithdrawn);
 }

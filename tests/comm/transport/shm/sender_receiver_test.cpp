@@ -112,7 +112,7 @@ TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasWithdrawn) {
     } else if (!payloads.empty() && random() % 4 == 0) {
       // The bytes change and go at once.
       const auto victim = std::prev(payloads.end());
-      outbox->withdraw(victim->first);
+      outbox->cancelSend(victim->first);
       std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});
       withdrawn.insert(victim->first);
       payloads.erase(victim);
@@ -135,7 +135,7 @@ TEST_P(Boxes, AWithdrawnFrameTakesNoOtherOfTheSameBytesWithIt) {
   const std::vector<std::byte> payload(40000, std::byte{7});
   outbox->send(frameOf(payload, 1, FrameKind::kData));
   outbox->send(frameOf(payload, 2, FrameKind::kData));
-  outbox->withdraw(1);
+  outbox->cancelSend(1);
   drive();
   ASSERT_TRUE(receiver.complete.contains(2));
   EXPECT_EQ(receiver.placed.at(2), payload);
@@ -153,7 +153,7 @@ TEST_P(CopyingBoxes, AReceiverThatLosesInterestMidwayGetsNoFurtherBytes) {
   outbox->send(frameOf(payload, 2, FrameKind::kData));
   ASSERT_EQ(inbox->read(), Inbox::Outcome::kSomething);
   std::vector<std::byte>& target = receiver.placed.at(2);
-  inbox->abandon(target);
+  inbox->cancelReceive(target);
   const std::vector<std::byte> before = target;
   drive();
   EXPECT_EQ(receiver.placed.at(2), before);
