@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AttendedTime: time by which a peer's patience is counted. Of a span in which this process did not look only a little
+// ActiveTimer: time by which a peer's patience is counted. Of a span in which this process did not look only a little
 // counts: it may have been busy or stopped itself, and what it waits for be there. Not thread-safe.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace agspeed::comm {
 
-class AttendedTime {
+class ActiveTimer {
  public:
-  explicit AttendedTime(Clock::time_point begin) : lookedAt_(begin) {}
+  explicit ActiveTimer(Clock::time_point begin) : lookedAt_(begin) {}
 
   /// What counts of the time since the last look.
   Clock::duration look(Clock::time_point now) {

@@ -106,22 +106,22 @@ bool Endpoint::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
   const std::string self = formatText("rank {}", context_.self), peer = formatText("rank {}", context_.peer);
   const Clock::duration silence = pulse_.silence();
   switch (pulse_.look(now, !route.empty(), timeout)) {
-    case Pulse::Verdict::kFine: break;
-    case Pulse::Verdict::kAsk:
+    case LivenessMonitor::Verdict::kFine: break;
+    case LivenessMonitor::Verdict::kProbe:
       sends_.say(FrameKind::kPing);
       pump();
       break;
-    case Pulse::Verdict::kWarn:
+    case LivenessMonitor::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
                         inMilliseconds(pulse_.silence()) + ", and " + awaited->purpose() +
                         " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
                         "given up after " +
                         inMilliseconds(timeout));
       break;
-    case Pulse::Verdict::kAnswered:
+    case LivenessMonitor::Verdict::kAnswered:
       AG_LOG(kWarn, self + ": " + peer + " answers again after " + inMilliseconds(silence));
       break;
-    case Pulse::Verdict::kLost:
+    case LivenessMonitor::Verdict::kLost:
       lose("its process has not answered over " + route + " for " + inMilliseconds(pulse_.silence()) +
            ", it is stopped or hangs");
       break;

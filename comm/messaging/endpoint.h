@@ -59,7 +59,7 @@ class Endpoint {
 
   const EndpointContext context_;
   Status failure_;
-  Pulse pulse_;
+  LivenessMonitor pulse_;
   Credits credits_;
   SendQueue sends_{context_, credits_};
   ReceiveQueue receives_{context_, sends_, credits_};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pulse: whether a peer that transfers wait for still drives its messenger. Its kernel says nothing about that: it goes
-// on answering for a process that is stopped or hangs. A process that computes answers, because its engine drives in
-// the background.
+// LivenessMonitor: whether a peer that transfers wait for still drives its messenger. Its kernel says nothing about
+// that: it goes on answering for a process that is stopped or hangs. A process that computes answers, because its
+// engine drives in the background.
 //
 // Looked at now and then while somebody waits for the peer; nothing is to be sent or looked at while nobody does. Time
 // in which this process did not look (it was stopped itself) does not count. Not thread-safe.
@@ -15,14 +15,14 @@
 
 namespace agspeed::comm {
 
-class Pulse {
+class LivenessMonitor {
  public:
   /// How often to look.
   static constexpr std::chrono::milliseconds kInterval{100};
 
   enum class Verdict {
     kFine,
-    kAsk,       ///< silent for a while: ask for an answer
+    kProbe,     ///< silent for a while: ask for an answer
     kWarn,      ///< it has not answered
     kAnswered,  ///< it has, after a warning
     kLost,      ///< silent for longer than the timeout
@@ -47,7 +47,7 @@ class Pulse {
     if (isWarned_ && silence_ >= timeout) return Verdict::kLost;
     if (!isAsked_ && silence_ >= kAskAfter) {
       isAsked_ = true;
-      return Verdict::kAsk;
+      return Verdict::kProbe;
     }
     if (!isWarned_ && silence_ >= kWarnAfter) {
       isWarned_ = true;

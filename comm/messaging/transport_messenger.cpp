@@ -148,7 +148,7 @@ Clock::time_point FramedMessenger::restUntil() const {
 
 void FramedMessenger::watch() {
   nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
-  nextLook_ = std::min(nextLook_, tickedAt_ + Pulse::kInterval);
+  nextLook_ = std::min(nextLook_, tickedAt_ + LivenessMonitor::kInterval);
 }
 
 void FramedMessenger::tick(Clock::time_point now) {
@@ -162,7 +162,7 @@ Clock::time_point FramedMessenger::lookAtPulses(Clock::time_point now) {
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->lookAtPulse(now, peerTimeout_)) isAnyAwaited = true;
   }
-  return isAnyAwaited ? now + Pulse::kInterval : Clock::time_point::max();
+  return isAnyAwaited ? now + LivenessMonitor::kInterval : Clock::time_point::max();
 }
 
 }  // namespace agspeed::comm

@@ -231,7 +231,7 @@ void ShmTransport::fallAsleep() {
 
 Clock::time_point ShmTransport::tick(Clock::time_point now) {
   retired_.clear();
-  const Clock::duration looked = attended_.look(now);
+  const Clock::duration looked = active_.look(now);
   greeter_.expire(looked);
   bool isBusy = greeter_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {

@@ -106,7 +106,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   Doorbell bell_;
   std::unique_ptr<Watch> rung_;
   Greeter greeter_;
-  AttendedTime attended_{Clock::now()};
+  ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null until used
   std::vector<Lane*> used_;

@@ -51,7 +51,7 @@ void Acceptor::ready(uint32_t) {
 
 Clock::time_point Acceptor::expire(Clock::time_point now) {
   listening_.resume();
-  const Clock::duration looked = attended_.look(now);
+  const Clock::duration looked = active_.look(now);
   for (Pending& pending : pending_) pending.waited += looked;
   while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) refuse(pending_.begin());
   Clock::time_point next = pending_.empty() ? Clock::time_point::max() : now + kLookInterval;

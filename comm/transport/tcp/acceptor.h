@@ -68,7 +68,7 @@ class Acceptor final : public Poller::Handler {
   const size_t numPlaces_;
   PausableListener listening_;
   std::list<Pending> pending_;  ///< oldest first
-  AttendedTime attended_{Clock::now()};
+  ActiveTimer active_{Clock::now()};
   uint64_t numRefused_ = 0;
 };
 

@@ -58,7 +58,7 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that a full socket costs no system call to wait for.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      attended_(Clock::now()),
+      active_(Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
 
 Writer::~Writer() {
@@ -175,7 +175,7 @@ void Writer::cancelSend(ByteView bytes) {
 }
 
 bool Writer::check(Clock::time_point now) {
-  if (state_ != State::kUp) waited_ += attended_.look(now);
+  if (state_ != State::kUp) waited_ += active_.look(now);
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
   }

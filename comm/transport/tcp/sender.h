@@ -107,7 +107,7 @@ class Writer final : public Poller::Handler {
   size_t written_ = 0;
 
   // Watching.
-  AttendedTime attended_;
+  ActiveTimer active_;
   Clock::duration waited_{};      ///< connecting, then greeting
   bool isSilent_ = false;         ///< in the greeting, for long
   bool isQuiet_ = false;          ///< all was acknowledged at a look, and nothing written since

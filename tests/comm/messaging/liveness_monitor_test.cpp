@@ -9,7 +9,7 @@ namespace agspeed::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using Verdict = Pulse::Verdict;
+using Verdict = LivenessMonitor::Verdict;
 
 /// A pulse that is looked at every `interval` with a timeout of 2 s.
 struct Watched {
@@ -24,43 +24,43 @@ struct Watched {
     return found;
   }
 
-  Pulse pulse;
-  milliseconds interval = Pulse::kInterval;
+  LivenessMonitor pulse;
+  milliseconds interval = LivenessMonitor::kInterval;
   Clock::time_point now{std::chrono::hours(1)};
 };
 
-TEST(Pulse, ASilentPeerIsAskedThenWarnedOfThenLost) {
+TEST(LivenessMonitor, ASilentPeerIsAskedThenWarnedOfThenLost) {
   Watched watched;
-  EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kAsk});
+  EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kProbe});
   EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kWarn});
   EXPECT_EQ(watched.look(milliseconds(1400)), std::vector<Verdict>{});
   EXPECT_EQ(watched.look(milliseconds(100)), std::vector{Verdict::kLost});
 }
 
-TEST(Pulse, APeerThatAnswersIsAskedAgainAndNeverLost) {
+TEST(LivenessMonitor, APeerThatAnswersIsAskedAgainAndNeverLost) {
   Watched watched;
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kAsk}) << "round " << i;
+    EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kProbe}) << "round " << i;
     watched.pulse.heard();
     watched.look(milliseconds(100));
   }
 }
 
-TEST(Pulse, AnAnswerAfterAWarningIsReported) {
+TEST(LivenessMonitor, AnAnswerAfterAWarningIsReported) {
   Watched watched;
   watched.look(milliseconds(1000));
   watched.pulse.heard();
   EXPECT_EQ(watched.look(milliseconds(100)), std::vector{Verdict::kAnswered});
-  EXPECT_EQ(watched.look(milliseconds(200)), std::vector{Verdict::kAsk});
+  EXPECT_EQ(watched.look(milliseconds(200)), std::vector{Verdict::kProbe});
 }
 
-TEST(Pulse, NobodyIsAskedWhoIsNotWaitedFor) {
+TEST(LivenessMonitor, NobodyIsAskedWhoIsNotWaitedFor) {
   Watched watched;
   EXPECT_EQ(watched.look(milliseconds(5000), false), std::vector<Verdict>{});
   EXPECT_EQ(watched.look(milliseconds(200)), std::vector<Verdict>{}) << "the silence before does not count";
 }
 
-TEST(Pulse, TimeInWhichNobodyLookedDoesNotCount) {
+TEST(LivenessMonitor, TimeInWhichNobodyLookedDoesNotCount) {
   Watched watched;
   watched.look(milliseconds(600));
   watched.now += std::chrono::hours(1);  // this process was stopped
