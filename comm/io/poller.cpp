@@ -88,8 +88,8 @@ void Poller::remove(Id id, int descriptor) {
   freeSlots_.push_back(id);
 }
 
-bool Poller::wait(Clock::time_point until, Clock::time_point restUntil) {
-  const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(restUntil);
+bool Poller::wait(Clock::time_point until, Clock::time_point coalesceUntil) {
+  const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(coalesceUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
   if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
   if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});

@@ -50,9 +50,9 @@ class Poller {
   void setMemory(Memory* memory) { memory_ = memory; }
 
   /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. What becomes ready
-  /// before `restUntil`, memory included, is left until then or until wake(); not where `until` is no time at all, nor
-  /// where the last call left something that is ready. Returns: whether wake() was called.
-  bool wait(Clock::time_point until, Clock::time_point restUntil = {});
+  /// before `coalesceUntil`, memory included, is left until then or until wake(); not where `until` is no time at all,
+  /// nor where the last call left something that is ready. Returns: whether wake() was called.
+  bool wait(Clock::time_point until, Clock::time_point coalesceUntil = {});
   void wake();
 
  private:

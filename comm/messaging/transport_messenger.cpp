@@ -124,7 +124,7 @@ bool FramedMessenger::progress(Clock::time_point until) {
     if (now >= nextTick_) tick(now);
     if (completions_.tell()) return true;
     const Clock::time_point limit = std::min(until, nextTick_);
-    const bool isWoken = poller_.wait(limit, std::min(limit, restUntil()));
+    const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     wokenAt_ = Clock::now();
     // Whatever happened may have set a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
@@ -133,14 +133,14 @@ bool FramedMessenger::progress(Clock::time_point until) {
   }
 }
 
-Clock::time_point FramedMessenger::restUntil() const {
+Clock::time_point FramedMessenger::coalesceUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
     if (endpoint == nullptr || !endpoint->isSending()) continue;
     if (!endpoint->hasMuchToSend()) return {};
     const double most = seconds == 0 ? kLongestRest : seconds;
-    seconds = std::min(most, transport_->restSeconds(peer));
+    seconds = std::min(most, transport_->coalesceSeconds(peer));
     if (seconds < kLeastRest) return {};
   }
   return wokenAt_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

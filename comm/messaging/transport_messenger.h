@@ -73,7 +73,7 @@ class FramedMessenger final : public Messenger, private Transport::Sink {
   Clock::time_point lookAtPulses(Clock::time_point now);
   /// Until when nobody looks at what arrives and at ways that have room again, as all ways on which something is to be
   /// sent stay busy for longer: to wake up for each packet costs more than to handle it. A past time: look at once.
-  Clock::time_point restUntil() const;
+  Clock::time_point coalesceUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
 

@@ -44,9 +44,9 @@ Transport& LocalFirst::transportOf(int peer) const {
   return *network_;
 }
 
-double LocalFirst::restSeconds(int peer) const {
+double LocalFirst::coalesceSeconds(int peer) const {
   // Peers in shared memory are never to wait for those in the network.
-  return numLocal() > 0 ? 0 : network_->restSeconds(peer);
+  return numLocal() > 0 ? 0 : network_->coalesceSeconds(peer);
 }
 
 bool LocalFirst::canSend(int peer) const {

@@ -34,7 +34,7 @@ class LocalFirst final : public Transport {
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  double restSeconds(int peer) const override;
+  double coalesceSeconds(int peer) const override;
 
  private:
   enum class Route : uint8_t { kUndecided, kLocal, kNetwork };

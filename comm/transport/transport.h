@@ -110,7 +110,7 @@ class Transport {
   /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
   virtual double delaySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
   /// For how long the way to the peer may be left alone and still has enough to carry; 0 when not known.
-  virtual double restSeconds(int /*peer*/) const { return 0; }
+  virtual double coalesceSeconds(int /*peer*/) const { return 0; }
 };
 
 }  // namespace agspeed::comm

@@ -42,7 +42,7 @@ class Faulty final : public Transport {
     inner_->peerLinkChanged(peer, rail, hasCarrier);
   }
   double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
-  double restSeconds(int peer) const override { return inner_->restSeconds(peer); }
+  double coalesceSeconds(int peer) const override { return inner_->coalesceSeconds(peer); }
 
  private:
   bool happens(double share) { return std::uniform_real_distribution<>()(random_) < share; }

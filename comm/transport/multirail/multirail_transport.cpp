@@ -147,12 +147,12 @@ bool Striped::isFullOneWorthWaitingFor(const Peer& peer, int rank) const {
   return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }
 
-double Striped::restSeconds(int rank) const {
+double Striped::coalesceSeconds(int rank) const {
   const auto found = peers_.find(rank);
   if (found == peers_.end() || !found->second.isReached()) return 0;
   double least = std::numeric_limits<double>::max();
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
-    if (found->second.isUp[rail]) least = std::min(least, rails_[rail]->restSeconds(rank));
+    if (found->second.isUp[rail]) least = std::min(least, rails_[rail]->coalesceSeconds(rank));
   }
   return least;
 }

@@ -70,7 +70,7 @@ class Striped final : public Transport {
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
   bool mayHear(int peer) const override;
-  double restSeconds(int peer) const override;
+  double coalesceSeconds(int peer) const override;
 
  private:
   static constexpr int kNoRail = -1;

@@ -125,7 +125,7 @@ double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   return writer.leastRoundTripSeconds() / 2 + std::max(writer.carrySeconds(numBytes), carrySeconds(numBytes));
 }
 
-double TcpRail::restSeconds(int peer) const {
+double TcpRail::coalesceSeconds(int peer) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
   Writer& writer = *lane->second.writer;

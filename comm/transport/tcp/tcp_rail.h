@@ -59,7 +59,7 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   void disconnect(int peer) override;
   void peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) override;
   double delaySeconds(int peer, size_t numBytes) const override;
-  double restSeconds(int peer) const override;
+  double coalesceSeconds(int peer) const override;
 
   void writerWritable(int peer) override;
   void writerStalled(int peer, LossCause cause, const std::string& why) override;

@@ -99,9 +99,9 @@ TEST(Poller, FallsAsleepWhereMemoryDoesNotChangeSoon) {
 TEST(Poller, LeavesWhatIsReadyUntilItsRestIsOver) {
   Poller poller;
   ReadyDescriptor descriptor(poller);
-  const Clock::time_point restUntil = Clock::now() + milliseconds(20);
-  EXPECT_FALSE(poller.wait(restUntil + seconds(10), restUntil));
-  EXPECT_GE(descriptor.seenAt, restUntil);
+  const Clock::time_point coalesceUntil = Clock::now() + milliseconds(20);
+  EXPECT_FALSE(poller.wait(coalesceUntil + seconds(10), coalesceUntil));
+  EXPECT_GE(descriptor.seenAt, coalesceUntil);
 }
 
 TEST(Poller, IsWokenFromItsRest) {
@@ -119,9 +119,9 @@ TEST(Poller, IsWokenFromItsRest) {
 TEST(Poller, DoesNotRestWhenNobodyWantsToWait) {
   Poller poller;
   ReadyDescriptor descriptor(poller);
-  const Clock::time_point restUntil = Clock::now() + seconds(60);
-  EXPECT_FALSE(poller.wait({}, restUntil));
-  EXPECT_LT(descriptor.seenAt, restUntil);
+  const Clock::time_point coalesceUntil = Clock::now() + seconds(60);
+  EXPECT_FALSE(poller.wait({}, coalesceUntil));
+  EXPECT_LT(descriptor.seenAt, coalesceUntil);
   EXPECT_GT(descriptor.seenAt, Clock::time_point());
 }
 

@@ -429,7 +429,7 @@ TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy)
     messenger->progress(Clock::now() + std::chrono::milliseconds(numMilliseconds));
     return descriptor.numSeen - before;
   };
-  transport->restFor = 10;
+  transport->coalesceFor = 10;
   EXPECT_GT(numWakeUps(100), 300) << "nothing is to be sent";
   transport->room = 0;
   Parcel parcel(kPeer, {1, 2, 3}, kLarge + 20'000);
@@ -445,7 +445,7 @@ TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy)
   transport->sink->writable(kPeer);
   transport->room = 0;
   EXPECT_LT(numWakeUps(100), 300);
-  transport->restFor = 0.9e-3;
+  transport->coalesceFor = 0.9e-3;
   EXPECT_GT(numWakeUps(100), 300) << "the way may be free at any moment";
   messenger->cancel(parcel, {});
   for (Parcel& each : more) messenger->cancel(each, {});

@@ -22,14 +22,14 @@ struct FakeTransport : Transport {
   void cancelSend(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
   bool isFlushed() const override { return true; }
   bool mayHear(int) const override { return isHeard; }
-  double restSeconds(int) const override { return restFor; }
+  double coalesceSeconds(int) const override { return coalesceFor; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
   int room = 100;             ///< frames that it still takes
   bool isHeard = false;       ///< the peer's connection is open
-  double restFor = 0;         ///< seconds
+  double coalesceFor = 0;     ///< seconds
   std::vector<int> wanted;    ///< peers to connect to
   std::vector<int> unwanted;  ///< of these, those that were given up
   std::vector<OutgoingFrame> sent;

@@ -126,13 +126,13 @@ TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
 }
 
 TEST_F(StripedTest, MayBeLeftAloneAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
-  rails_[0]->restFor = 3e-3;
-  rails_[1]->restFor = 5e-3;
-  EXPECT_EQ(striped_->restSeconds(kPeer), 3e-3);
+  rails_[0]->coalesceFor = 3e-3;
+  rails_[1]->coalesceFor = 5e-3;
+  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 3e-3);
   rails_[0]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->restSeconds(kPeer), 5e-3);
+  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 5e-3);
   rails_[1]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->restSeconds(kPeer), 0);
+  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 0);
 }
 
 TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
