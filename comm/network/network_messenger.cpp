@@ -119,12 +119,12 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
     rails_.push_back(made.get());
     rails.push_back(options.decorate ? options.decorate(std::move(made)) : std::move(made));
   }
-  StripedOptions striping;
+  MultirailOptions striping;
   striping.rank = options.rank;
   striping.epoch = options.epoch;
   striping.peerTimeout = options.peerTimeout;
-  auto striped = std::make_unique<Striped>(std::move(rails), striping);
-  striped_ = striped.get();
+  auto striped = std::make_unique<MultirailTransport>(std::move(rails), striping);
+  multirail_ = striped.get();
   messenger_ = std::make_unique<FramedMessenger>(
       options.rank, options.size, besideSharedMemory(std::move(striped), options), poller_, options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
@@ -155,7 +155,7 @@ void NetworkMessenger::ready(uint32_t) {
     }
     // Only now: before all of them are closed the news of one might take another.
     for (size_t rail = 0; rail < rails_.size(); ++rail) {
-      if (rails_[rail]->device() == name) striped_->linkChanged(static_cast<int>(rail), isUp);
+      if (rails_[rail]->device() == name) multirail_->linkChanged(static_cast<int>(rail), isUp);
     }
   });
 }

@@ -66,7 +66,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
 
-  const StripedCounters& counters() const { return striped_->counters(); }
+  const MultirailCounters& counters() const { return multirail_->counters(); }
   const std::vector<RailAddress>& rails() const { return directory_.rails(); }
   /// Connections refused because they did not prove to be peers.
   uint64_t numRefused() const;
@@ -87,9 +87,9 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   Poller poller_;
   LinkMonitor links_;
   Directory directory_;
-  std::vector<tcp::TcpRail*> rails_;  ///< owned by striped_, perhaps through decorators
-  Striped* striped_ = nullptr;        ///< owned by messenger_
-  shm::ShmTransport* shm_ = nullptr;  ///< owned by messenger_; nullptr where memory is not shared
+  std::vector<tcp::TcpRail*> rails_;         ///< owned by multirail_, perhaps through decorators
+  MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
+  shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr where memory is not shared
   std::unique_ptr<FramedMessenger> messenger_;
   Poller::Id linksId_ = 0;
 };

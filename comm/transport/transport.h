@@ -70,7 +70,7 @@ class Transport {
     virtual void writable(int peer) = 0;
     /// The connection to the peer is gone, could not be made, stalls, or is not greeted yet (kSilent). Rail: frames on
     /// it may be lost, the rail goes on trying. A stalled one comes back with all of them, or is lost again for another
-    /// cause. Striped: the peer is given up.
+    /// cause. MultirailTransport: the peer is given up.
     virtual void lost(int peer, LossCause cause, const Status& status) = 0;
 
    protected:

@@ -23,7 +23,7 @@ std::string interfaceOf(const IpAddress& address) {
 }  // namespace
 
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder) {
-  const StripedCounters& counters = messenger.counters();
+  const MultirailCounters& counters = messenger.counters();
   const shm::ShmCounters* local = messenger.sharedMemoryCounters();
   Json document = {{"rank", messenger.rank()},
                    {"world_size", messenger.size()},
@@ -35,7 +35,7 @@ std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& reco
                    {"rails", Json::array()},
                    {"operations", Json::array()}};
   for (size_t i = 0; i < counters.rails.size(); ++i) {
-    const StripedCounters::Rail& rail = counters.rails[i];
+    const MultirailCounters::Rail& rail = counters.rails[i];
     const IpAddress& address = messenger.rails()[i].address;
     document["rails"].push_back(Json::object({{"interface", interfaceOf(address)},
                                               {"address", toString(address)},

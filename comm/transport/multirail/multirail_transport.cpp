@@ -48,24 +48,24 @@ std::string_view toString(LossCause cause) {
   return "unknown";
 }
 
-class Striped::RailSink final : public Transport::Sink {
+class MultirailTransport::RailSink final : public Transport::Sink {
  public:
-  RailSink(Striped& striped, int rail) : striped_(striped), rail_(rail) {}
+  RailSink(MultirailTransport& striped, int rail) : multirail_(striped), rail_(rail) {}
 
   std::span<std::byte> place(int peer, const FrameHeader& header) override {
-    return striped_.place(rail_, peer, header);
+    return multirail_.place(rail_, peer, header);
   }
-  void arrived(int peer, const FrameHeader& header) override { striped_.arrived(rail_, peer, header); }
+  void arrived(int peer, const FrameHeader& header) override { multirail_.arrived(rail_, peer, header); }
   void acknowledged(int, uint64_t) override {}
-  void writable(int peer) override { striped_.writable(rail_, peer); }
-  void lost(int peer, LossCause cause, const Status& status) override { striped_.lost(rail_, peer, cause, status); }
+  void writable(int peer) override { multirail_.writable(rail_, peer); }
+  void lost(int peer, LossCause cause, const Status& status) override { multirail_.lost(rail_, peer, cause, status); }
 
  private:
-  Striped& striped_;
+  MultirailTransport& multirail_;
   const int rail_;
 };
 
-Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions options)
+MultirailTransport::MultirailTransport(std::vector<std::unique_ptr<Transport>> rails, MultirailOptions options)
     : rails_(std::move(rails)), options_(options) {
   AG_CHECK(!rails_.empty(), "no rail to stripe over");
   capabilities_ = rails_.front()->capabilities();
@@ -84,9 +84,9 @@ Striped::Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions o
   hasCarrier_.resize(rails_.size(), true);
 }
 
-Striped::~Striped() = default;
+MultirailTransport::~MultirailTransport() = default;
 
-Striped::Peer& Striped::peerOf(int rank) {
+MultirailTransport::Peer& MultirailTransport::peerOf(int rank) {
   const auto [entry, isNew] = peers_.try_emplace(rank);
   Peer& peer = entry->second;
   if (isNew) {
@@ -100,14 +100,14 @@ Striped::Peer& Striped::peerOf(int rank) {
   return peer;
 }
 
-void Striped::connect(int peer) { peerOf(peer); }
+void MultirailTransport::connect(int peer) { peerOf(peer); }
 
-const Transport::Capabilities& Striped::capabilitiesFor(int rank) const {
+const Transport::Capabilities& MultirailTransport::capabilitiesFor(int rank) const {
   const auto found = peers_.find(rank);
   return found == peers_.end() ? capabilities_ : found->second.capabilities;
 }
 
-uint32_t Striped::longestPayload(const Peer& peer, int rank) const {
+uint32_t MultirailTransport::longestPayload(const Peer& peer, int rank) const {
   double least = std::numeric_limits<double>::max(), most = 0;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!peer.isUp[rail]) continue;
@@ -123,7 +123,7 @@ uint32_t Striped::longestPayload(const Peer& peer, int rank) const {
   return std::clamp(soonThere, std::min(kSharedBytes, limit), limit);
 }
 
-bool Striped::canSend(int rank) const {
+bool MultirailTransport::canSend(int rank) const {
   const auto found = peers_.find(rank);
   if (found == peers_.end() || found->second.stage == Stage::kDead) return false;
   const Peer& peer = found->second;
@@ -133,7 +133,7 @@ bool Striped::canSend(int rank) const {
          !isFullOneWorthWaitingFor(peer, rank);
 }
 
-bool Striped::isFullOneWorthWaitingFor(const Peer& peer, int rank) const {
+bool MultirailTransport::isFullOneWorthWaitingFor(const Peer& peer, int rank) const {
   const auto isFull = [&](size_t rail) { return peer.isUp[rail] && !rails_[rail]->canSend(rank); };
   double soonest = std::numeric_limits<double>::max(), soonestOfFull = soonest;
   bool isAnyFull = false;
@@ -147,7 +147,7 @@ bool Striped::isFullOneWorthWaitingFor(const Peer& peer, int rank) const {
   return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }
 
-double Striped::coalesceSeconds(int rank) const {
+double MultirailTransport::coalesceSeconds(int rank) const {
   const auto found = peers_.find(rank);
   if (found == peers_.end() || !found->second.isReached()) return 0;
   double least = std::numeric_limits<double>::max();
@@ -157,7 +157,7 @@ double Striped::coalesceSeconds(int rank) const {
   return least;
 }
 
-int Striped::chooseRail(const Peer& peer, int rank, size_t size) const {
+int MultirailTransport::chooseRail(const Peer& peer, int rank, size_t size) const {
   int best = kNoRail;
   double bestDelay = 0;
   for (size_t i = 0; i < rails_.size(); ++i) {
@@ -173,17 +173,17 @@ int Striped::chooseRail(const Peer& peer, int rank, size_t size) const {
   return best;
 }
 
-void Striped::send(int rank, const OutgoingFrame& frame) {
+void MultirailTransport::send(int rank, const OutgoingFrame& frame) {
   Peer& peer = peerOf(rank);
   const int rail = chooseRail(peer, rank, frame.payload.size());
   AG_CHECK(rail != kNoRail, "send() without canSend()");
-  Outstanding& outstanding = peer.outstanding.emplace_back(Outstanding{frame, kNoRail, {}});
+  InFlightFrame& outstanding = peer.outstanding.emplace_back(InFlightFrame{frame, kNoRail, {}});
   outstanding.frame.header.number = peer.firstNumber + peer.outstanding.size() - 1;
   outstanding.frame.header.epoch = options_.epoch;
   transmit(rank, peer, outstanding, rail);
 }
 
-void Striped::transmit(int rank, Peer& peer, Outstanding& outstanding, int rail) {
+void MultirailTransport::transmit(int rank, Peer& peer, InFlightFrame& outstanding, int rail) {
   const auto index = static_cast<size_t>(rail);
   outstanding.rail = rail;
   outstanding.stalled = kNoRail;
@@ -201,9 +201,9 @@ void Striped::transmit(int rank, Peer& peer, Outstanding& outstanding, int rail)
   rails_[index]->send(rank, frame);
 }
 
-void Striped::resend(int rank, Peer& peer) {
+void MultirailTransport::resend(int rank, Peer& peer) {
   for (size_t i = 0; i < peer.outstanding.size() && peer.numToResend > 0; ++i) {
-    Outstanding& outstanding = peer.outstanding[i];
+    InFlightFrame& outstanding = peer.outstanding[i];
     if (outstanding.rail != kNoRail) continue;
     const int rail = chooseRail(peer, rank, outstanding.frame.payload.size());
     if (rail == kNoRail) return;
@@ -214,7 +214,7 @@ void Striped::resend(int rank, Peer& peer) {
   }
 }
 
-void Striped::cancelReceive(int rank, ByteView target) {
+void MultirailTransport::cancelReceive(int rank, ByteView target) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
@@ -225,11 +225,11 @@ void Striped::cancelReceive(int rank, ByteView target) {
   }
 }
 
-void Striped::cancelSend(int rank, uint64_t token, ByteView payload) {
+void MultirailTransport::cancelSend(int rank, uint64_t token, ByteView payload) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return;
   for (const auto& rail : rails_) rail->cancelSend(rank, token, payload);
-  for (Outstanding& outstanding : found->second.outstanding) {
+  for (InFlightFrame& outstanding : found->second.outstanding) {
     OutgoingFrame& frame = outstanding.frame;
     if (frame.token != token || !overlaps(frame.payload, payload)) continue;
     // The number must still arrive, or nothing after it could be acknowledged.
@@ -239,7 +239,7 @@ void Striped::cancelSend(int rank, uint64_t token, ByteView payload) {
   }
 }
 
-bool Striped::isFlushed() const {
+bool MultirailTransport::isFlushed() const {
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
          std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
            const Peer& peer = entry.second;
@@ -248,7 +248,7 @@ bool Striped::isFlushed() const {
          });
 }
 
-std::string Striped::route(int peer) const {
+std::string MultirailTransport::route(int peer) const {
   std::string text;
   for (const auto& rail : rails_) {
     const std::string route = rail->route(peer);
@@ -257,11 +257,11 @@ std::string Striped::route(int peer) const {
   return text;
 }
 
-bool Striped::mayHear(int peer) const {
+bool MultirailTransport::mayHear(int peer) const {
   return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->mayHear(peer); });
 }
 
-Clock::time_point Striped::tick(Clock::time_point now) {
+Clock::time_point MultirailTransport::tick(Clock::time_point now) {
   Clock::time_point next = now + kIdleTick;
   for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
   for (auto& [rank, peer] : peers_) {
@@ -271,7 +271,7 @@ Clock::time_point Striped::tick(Clock::time_point now) {
       peer.capabilities.maxPayloadBytes = longestPayload(peer, rank);
     }
     judge(rank, peer, now);
-    if (!capabilities_.isReliable) resendLate(rank, peer, now);
+    if (!capabilities_.isReliable) retransmitExpired(rank, peer, now);
     if (peer.received.next() > peer.acknowledged) acknowledge(rank, peer);
     // The rail that was waited for may be gone; what it carried is not acknowledged.
     if (rails_.size() > 1 && !peer.outstanding.empty() && canSend(rank)) sink_->writable(rank);
@@ -281,13 +281,13 @@ Clock::time_point Striped::tick(Clock::time_point now) {
   return next;
 }
 
-void Striped::acknowledge(int rank, Peer& peer) {
+void MultirailTransport::acknowledge(int rank, Peer& peer) {
   FrameHeader header;
   header.kind = FrameKind::kAck;
   if (sendUncounted(rank, peer, header)) ++counters_.numAcks;
 }
 
-void Striped::linkChanged(int rail, bool hasCarrier) {
+void MultirailTransport::linkChanged(int rail, bool hasCarrier) {
   if (hasCarrier_[static_cast<size_t>(rail)] == hasCarrier) return;
   hasCarrier_[static_cast<size_t>(rail)] = hasCarrier;
   for (auto& [rank, peer] : peers_) {
@@ -298,7 +298,7 @@ void Striped::linkChanged(int rail, bool hasCarrier) {
   }
 }
 
-void Striped::tellLinkStates(int rank, Peer& peer) {
+void MultirailTransport::tellLinkStates(int rank, Peer& peer) {
   while (!peer.carriersToTell.empty()) {
     const int rail = peer.carriersToTell.back();
     FrameHeader header;
@@ -310,17 +310,17 @@ void Striped::tellLinkStates(int rank, Peer& peer) {
   }
 }
 
-bool Striped::sendUncounted(int rank, Peer& peer, FrameHeader header) {
+bool MultirailTransport::sendUncounted(int rank, Peer& peer, FrameHeader header) {
   const int rail = chooseRail(peer, rank, 0);
   if (rail == kNoRail) return false;
   header.epoch = options_.epoch;
-  Outstanding frame;
+  InFlightFrame frame;
   frame.frame.header = header;
   transmit(rank, peer, frame, rail);
   return true;
 }
 
-void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
+void MultirailTransport::judge(int rank, Peer& peer, Clock::time_point now) {
   if (peer.isReached() || peer.downSince == Clock::time_point()) return;
   const auto count = [&](LossCause cause) { return std::count(peer.causes.begin(), peer.causes.end(), cause); };
   const auto numPaired = std::ssize(peer.causes) - count(LossCause::kUnpaired);
@@ -349,7 +349,7 @@ void Striped::judge(int rank, Peer& peer, Clock::time_point now) {
   }
 }
 
-void Striped::giveUp(int rank, Peer& peer, LossCause cause, const Status& status) {
+void MultirailTransport::giveUp(int rank, Peer& peer, LossCause cause, const Status& status) {
   peer.stage = Stage::kDead;
   peer.outstanding.clear();
   peer.numToResend = 0;
@@ -357,9 +357,9 @@ void Striped::giveUp(int rank, Peer& peer, LossCause cause, const Status& status
   sink_->lost(rank, cause, status);
 }
 
-void Striped::resendLate(int rank, Peer& peer, Clock::time_point now) {
+void MultirailTransport::retransmitExpired(int rank, Peer& peer, Clock::time_point now) {
   bool isLate = false;
-  for (Outstanding& outstanding : peer.outstanding) {
+  for (InFlightFrame& outstanding : peer.outstanding) {
     if (outstanding.rail == kNoRail || now - outstanding.sentAt < peer.resendAfter) continue;
     isLate = true;
     outstanding.rail = kNoRail;
@@ -369,7 +369,7 @@ void Striped::resendLate(int rank, Peer& peer, Clock::time_point now) {
   resend(rank, peer);
 }
 
-std::span<std::byte> Striped::place(int rail, int rank, const FrameHeader& header) {
+std::span<std::byte> MultirailTransport::place(int rail, int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
   Placement& placement = peer.placements[static_cast<size_t>(rail)];
   placement = {};
@@ -388,7 +388,7 @@ std::span<std::byte> Striped::place(int rail, int rank, const FrameHeader& heade
   return target;
 }
 
-void Striped::arrived(int rail, int rank, const FrameHeader& header) {
+void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
   Placement& placement = peer.placements[static_cast<size_t>(rail)];
   const bool isPlaced = header.length == 0 || placement.number == header.number;
@@ -413,7 +413,7 @@ void Striped::arrived(int rail, int rank, const FrameHeader& header) {
   if (isAcknowledgementDue(peer)) acknowledge(rank, peer);
 }
 
-void Striped::countIn(Peer& peer, const FrameHeader& header) {
+void MultirailTransport::countIn(Peer& peer, const FrameHeader& header) {
   peer.received.add(header.number);
   peer.bytesDue += header.length;
   if (header.total >= kZeroCopyBytes && header.offset + header.length == header.total) {
@@ -422,12 +422,12 @@ void Striped::countIn(Peer& peer, const FrameHeader& header) {
   }
 }
 
-bool Striped::isAcknowledgementDue(const Peer& peer) {
+bool MultirailTransport::isAcknowledgementDue(const Peer& peer) {
   const bool isSomebodyWaiting = peer.firstDue != 0 && peer.received.next() > peer.firstDue;
   return peer.received.next() > peer.acknowledged && (isSomebodyWaiting || peer.bytesDue >= kMaxBytesDue);
 }
 
-void Striped::cancelSend(int rank, const Outstanding& frame) {
+void MultirailTransport::cancelSend(int rank, const InFlightFrame& frame) {
   if (frame.frame.header.length == 0) return;
   const bool hasOneCopy = frame.rail != kNoRail && frame.frame.header.attempt == 0;
   for (int i = 0; i < std::ssize(rails_); ++i) {
@@ -437,12 +437,12 @@ void Striped::cancelSend(int rank, const Outstanding& frame) {
   }
 }
 
-void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
+void MultirailTransport::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
   const uint64_t end = std::min(acknowledged, peer.firstNumber + peer.outstanding.size());
   if (peer.firstNumber >= end) return;
   const bool wasFull = peer.outstanding.size() >= ReceiveWindow::kFrames;
   while (peer.firstNumber < end) {
-    const Outstanding outstanding = std::move(peer.outstanding.front());
+    const InFlightFrame outstanding = std::move(peer.outstanding.front());
     peer.outstanding.pop_front();
     ++peer.firstNumber;
     if (outstanding.rail == kNoRail) --peer.numToResend;
@@ -454,13 +454,13 @@ void Striped::takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged) {
   if (wasFull) sink_->writable(rank);
 }
 
-void Striped::writable(int rail, int rank) {
+void MultirailTransport::writable(int rail, int rank) {
   Peer& peer = peerOf(rank);
   if (peer.stage == Stage::kDead) return;
   peer.stage = Stage::kAlive;
   peer.downSince = {};
   peer.isWarned = false;
-  if (!peer.isUp[static_cast<size_t>(rail)]) handBack(peer, rail);
+  if (!peer.isUp[static_cast<size_t>(rail)]) reclaim(peer, rail);
   peer.isUp[static_cast<size_t>(rail)] = true;
   tellLinkStates(rank, peer);
   resend(rank, peer);
@@ -469,15 +469,15 @@ void Striped::writable(int rail, int rank) {
 }
 
 /// A rail is up again: what it carried when it stalled and nothing else has carried since is its own.
-void Striped::handBack(Peer& peer, int rail) {
-  for (Outstanding& outstanding : peer.outstanding) {
+void MultirailTransport::reclaim(Peer& peer, int rail) {
+  for (InFlightFrame& outstanding : peer.outstanding) {
     if (outstanding.stalled != rail) continue;
     outstanding.rail = std::exchange(outstanding.stalled, kNoRail);
     --peer.numToResend;
   }
 }
 
-void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
+void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status& status) {
   Peer& peer = peerOf(rank);
   if (peer.stage == Stage::kDead) return;
   const auto index = static_cast<size_t>(rail);
@@ -492,7 +492,7 @@ void Striped::lost(int rail, int rank, LossCause cause, const Status& status) {
   if (cause == LossCause::kUnpaired) return;  // others tell whether the peer is there
   if (cause != LossCause::kUnreachable && cause != LossCause::kRefused) peer.wasFound = true;
   peer.lastFailure = status.message();
-  for (Outstanding& outstanding : peer.outstanding) {
+  for (InFlightFrame& outstanding : peer.outstanding) {
     if (outstanding.stalled == rail) outstanding.stalled = kNoRail;
     if (outstanding.rail != rail) continue;
     outstanding.rail = kNoRail;

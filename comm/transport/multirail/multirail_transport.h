@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Striped: one reliable transport made of several rails. Every frame goes to a rail that can take it now, starting with
-// another rail each time; rails take more as the network drains them, so quick rails carry more than slow ones without
-// being measured. Small frames take the rail where they arrive first.
+// MultirailTransport: one reliable transport made of several rails. Every frame goes to a rail that can take it now,
+// starting with another rail each time; rails take more as the network drains them, so quick rails carry more than slow
+// ones without being measured. Small frames take the rail where they arrive first.
 //
 // A frame is counted, kept until the peer acknowledges it, and sent again on another rail when its rail is lost. The
 // receiver drops what it has already. A peer is given up when nobody listens on any of its rails any more (its process
@@ -26,7 +26,7 @@
 
 namespace agspeed::comm {
 
-struct StripedOptions {
+struct MultirailOptions {
   int rank = 0;
   uint32_t epoch = 0;
   std::chrono::milliseconds peerTimeout{10000};    ///< without any rail that leads to the peer
@@ -34,7 +34,7 @@ struct StripedOptions {
 };
 
 /// What has happened so far, for reports.
-struct StripedCounters {
+struct MultirailCounters {
   struct Rail {
     uint64_t numFrames = 0;
     uint64_t numBytes = 0;
@@ -48,12 +48,12 @@ struct StripedCounters {
   uint64_t numAcks = 0;  ///< frames that carried nothing else
 };
 
-class Striped final : public Transport {
+class MultirailTransport final : public Transport {
  public:
-  Striped(std::vector<std::unique_ptr<Transport>> rails, StripedOptions options);
-  ~Striped() override;
+  MultirailTransport(std::vector<std::unique_ptr<Transport>> rails, MultirailOptions options);
+  ~MultirailTransport() override;
 
-  const StripedCounters& counters() const { return counters_; }
+  const MultirailCounters& counters() const { return counters_; }
   /// A rail of this rank has lost its carrier, or has it again. Peers are told over the others: nothing else would tell
   /// them but the silence.
   void linkChanged(int rail, bool hasCarrier);
@@ -79,7 +79,7 @@ class Striped final : public Transport {
   class RailSink;
 
   /// A frame on its way.
-  struct Outstanding {
+  struct InFlightFrame {
     OutgoingFrame frame;
     int rail = kNoRail;     ///< where it was sent; kNoRail: to be sent again
     int stalled = kNoRail;  ///< then the rail that may deliver it all the same
@@ -95,7 +95,7 @@ class Striped final : public Transport {
   struct Peer {
     Stage stage = Stage::kNew;
     // Sending. outstanding[i] has the number firstNumber + i.
-    std::deque<Outstanding> outstanding;
+    std::deque<InFlightFrame> outstanding;
     uint64_t firstNumber = 1;
     size_t numToResend = 0;
     size_t turn = 0;
@@ -128,11 +128,11 @@ class Striped final : public Transport {
   uint32_t longestPayload(const Peer& peer, int rank) const;
   /// Whether a rail that is full now would still deliver a frame much sooner than any that is not.
   bool isFullOneWorthWaitingFor(const Peer& peer, int rank) const;
-  void transmit(int rank, Peer& peer, Outstanding& frame, int rail);
+  void transmit(int rank, Peer& peer, InFlightFrame& frame, int rail);
   void resend(int rank, Peer& peer);
   /// No rail reads the frame's payload any more.
-  void cancelSend(int rank, const Outstanding& frame);
-  static void handBack(Peer& peer, int rail);
+  void cancelSend(int rank, const InFlightFrame& frame);
+  static void reclaim(Peer& peer, int rail);
   void acknowledge(int rank, Peer& peer);
   void tellLinkStates(int rank, Peer& peer);
   /// A frame that is not counted and may get lost. Returns: whether there was room for it.
@@ -140,7 +140,7 @@ class Striped final : public Transport {
   void takeAcknowledgement(int rank, Peer& peer, uint64_t acknowledged);
   void giveUp(int rank, Peer& peer, LossCause cause, const Status& status);
   void judge(int rank, Peer& peer, Clock::time_point now);
-  void resendLate(int rank, Peer& peer, Clock::time_point now);
+  void retransmitExpired(int rank, Peer& peer, Clock::time_point now);
 
   std::span<std::byte> place(int rail, int rank, const FrameHeader& header);
   void arrived(int rail, int rank, const FrameHeader& header);
@@ -152,9 +152,9 @@ class Striped final : public Transport {
 
   std::vector<std::unique_ptr<Transport>> rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
-  StripedOptions options_;
+  MultirailOptions options_;
   Capabilities capabilities_;
-  StripedCounters counters_;
+  MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> hasCarrier_;
   std::map<int, Peer> peers_;

@@ -21,7 +21,7 @@ uint64_t freshSeed() { return std::random_device()(); }
 
 uint64_t numNetworkFrames(NetworkGroup& group, int rank) {
   uint64_t sum = 0;
-  for (const StripedCounters::Rail& rail : group[rank].counters().rails) sum += rail.numFrames;
+  for (const MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numFrames;
   return sum;
 }
 

@@ -48,7 +48,7 @@ TEST(NetworkMessenger, AllRailsCarryALargeMessage) {
   group[1].receive(receive);
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
-  for (const StripedCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 20);
+  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 20);
 }
 
 TEST(NetworkMessenger, ALargeMessageWaitsForItsReceiverWithoutBlockingOthers) {
@@ -150,7 +150,7 @@ TEST(NetworkMessenger, AnInterfaceMayCarrySeveralFlows) {
   group[1].receive(receive);
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
-  for (const StripedCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 18);
+  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 18);
 }
 
 TEST(NetworkMessenger, SaysHowItIsConnected) {

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 uint64_t totalLosses(NetworkGroup& group) {
   uint64_t sum = 0;
   for (int rank = 0; rank < group.size(); ++rank) {
-    for (const StripedCounters::Rail& rail : group[rank].counters().rails) sum += rail.numLosses;
+    for (const MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numLosses;
   }
   return sum;
 }

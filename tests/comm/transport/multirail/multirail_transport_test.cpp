@@ -40,21 +40,21 @@ struct Observer final : Transport::Sink {
   std::string failure;
 };
 
-class StripedTest : public testing::Test {
+class MultirailTransportTest : public testing::Test {
  protected:
   static constexpr int kPeer = 1;
   static constexpr uint32_t kLongest = 128 * 1024;
 
-  StripedTest() {
+  MultirailTransportTest() {
     std::vector<std::unique_ptr<Transport>> owned;
     for (FakeRail*& rail : rails_) {
       owned.push_back(std::make_unique<FakeRail>());
       rail = static_cast<FakeRail*>(owned.back().get());
       rail->can.maxPayloadBytes = kLongest;
     }
-    striped_ = std::make_unique<Striped>(std::move(owned), StripedOptions{});
-    striped_->attach(sink_);
-    striped_->connect(kPeer);
+    multirail_ = std::make_unique<MultirailTransport>(std::move(owned), MultirailOptions{});
+    multirail_->attach(sink_);
+    multirail_->connect(kPeer);
     for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
   }
 
@@ -65,7 +65,7 @@ class StripedTest : public testing::Test {
     frame.header.total = size;
     frame.payload = std::span(payload_).first(size);
     frame.token = token;
-    striped_->send(kPeer, frame);
+    multirail_->send(kPeer, frame);
   }
   static FrameHeader incoming(uint64_t number, uint32_t attempt = 0, uint64_t acknowledged = 1) {
     FrameHeader header;
@@ -85,16 +85,16 @@ class StripedTest : public testing::Test {
   std::vector<std::byte> payload_ = std::vector<std::byte>(1 << 16);
   FakeRail* rails_[2] = {};
   Observer sink_;
-  std::unique_ptr<Striped> striped_;
+  std::unique_ptr<MultirailTransport> multirail_;
 };
 
-TEST_F(StripedTest, FramesTakeTurnsOnEqualRails) {
+TEST_F(MultirailTransportTest, FramesTakeTurnsOnEqualRails) {
   for (uint64_t token = 1; token <= 6; ++token) send(token);
   EXPECT_EQ(rails_[0]->sent.size(), 3u);
   EXPECT_EQ(rails_[1]->sent.size(), 3u);
 }
 
-TEST_F(StripedTest, FramesOfAllSizesTakeTheRailOnWhichTheyArriveFirst) {
+TEST_F(MultirailTransportTest, FramesOfAllSizesTakeTheRailOnWhichTheyArriveFirst) {
   rails_[0]->secondsPerByte = 4e-6;
   rails_[1]->secondsPerByte = 1e-6;
   uint64_t token = 0;
@@ -106,42 +106,42 @@ TEST_F(StripedTest, FramesOfAllSizesTakeTheRailOnWhichTheyArriveFirst) {
   }
 }
 
-TEST_F(StripedTest, AFullRailIsLeftOut) {
+TEST_F(MultirailTransportTest, AFullRailIsLeftOut) {
   rails_[0]->room = 1;
   for (uint64_t token = 1; token <= 4; ++token) send(token);
   EXPECT_EQ(rails_[1]->sent.size(), 3u);
   rails_[1]->room = 0;
-  EXPECT_FALSE(striped_->canSend(kPeer));
+  EXPECT_FALSE(multirail_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
+TEST_F(MultirailTransportTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner) {
   rails_[0]->secondsPerByte = 1e-7;
   rails_[0]->room = 0;
   rails_[1]->secondsPerByte = 3e-6;
-  EXPECT_FALSE(striped_->canSend(kPeer));
+  EXPECT_FALSE(multirail_->canSend(kPeer));
   rails_[1]->secondsPerByte = 1.5e-7;
-  EXPECT_TRUE(striped_->canSend(kPeer));
+  EXPECT_TRUE(multirail_->canSend(kPeer));
   rails_[0]->secondsPerByte = 1e-8;  // much sooner, but by two milliseconds
-  EXPECT_TRUE(striped_->canSend(kPeer));
+  EXPECT_TRUE(multirail_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, MayBeLeftAloneAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
+TEST_F(MultirailTransportTest, MayBeLeftAloneAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
   rails_[0]->coalesceFor = 3e-3;
   rails_[1]->coalesceFor = 5e-3;
-  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 3e-3);
+  EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 3e-3);
   rails_[0]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 5e-3);
+  EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 5e-3);
   rails_[1]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
-  EXPECT_EQ(striped_->coalesceSeconds(kPeer), 0);
+  EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 0);
 }
 
-TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
+TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   send(1, 0);  // on its way
   const auto longest = [&](double first, double second) {
     rails_[0]->secondsPerByte = first;
     rails_[1]->secondsPerByte = second;
-    striped_->tick(Clock::now());
-    return striped_->capabilitiesFor(kPeer).maxPayloadBytes;
+    multirail_->tick(Clock::now());
+    return multirail_->capabilitiesFor(kPeer).maxPayloadBytes;
   };
   EXPECT_EQ(longest(2e-8, 2e-8), kLongest);
   EXPECT_EQ(longest(9e-9, 3.6e-8), kLongest / 2) << "a fourth of the rate";
@@ -152,24 +152,24 @@ TEST_F(StripedTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   EXPECT_EQ(longest(1e-6, 2e-8), kLongest) << "the slow one is gone";
 }
 
-TEST_F(StripedTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
+TEST_F(MultirailTransportTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
   rails_[0]->secondsPerByte = 1e-7;
   rails_[0]->room = 0;
   rails_[1]->secondsPerByte = 3e-6;
-  ASSERT_FALSE(striped_->canSend(kPeer));
+  ASSERT_FALSE(multirail_->canSend(kPeer));
   sink_.numWritable = 0;
   lose(0, LossCause::kStalled);
-  EXPECT_TRUE(striped_->canSend(kPeer));
+  EXPECT_TRUE(multirail_->canSend(kPeer));
   EXPECT_EQ(sink_.numWritable, 1);
 }
 
-TEST_F(StripedTest, AcknowledgedFramesAreDone) {
+TEST_F(MultirailTransportTest, AcknowledgedFramesAreDone) {
   for (uint64_t token = 1; token <= 4; ++token) send(token);
   rails_[0]->sink->arrived(kPeer, incoming(1, 0, 4));
   EXPECT_THAT(sink_.tokens, ElementsAre(1, 2, 3));
 }
 
-TEST_F(StripedTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotReadAnyMore) {
+TEST_F(MultirailTransportTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotReadAnyMore) {
   rails_[0]->room = 1;  // busy with the first frame
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->sink->arrived(kPeer, incoming(1, 0, 3));
@@ -178,17 +178,17 @@ TEST_F(StripedTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotReadAnyMore)
   EXPECT_EQ(rails_[0]->withdrawn[0].size(), 10000u);
 }
 
-TEST_F(StripedTest, WhatALostRailCarriedIsSentOnAnother) {
+TEST_F(MultirailTransportTest, WhatALostRailCarriedIsSentOnAnother) {
   for (uint64_t token = 1; token <= 4; ++token) send(token);
   rails_[1]->sink->arrived(kPeer, incoming(1, 0, 2));
   lose(0, LossCause::kStalled);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
   EXPECT_EQ(rails_[1]->sent.back().token, 3u);
   EXPECT_EQ(rails_[1]->sent.back().header.attempt, 1u);
-  EXPECT_EQ(striped_->counters().numResent, 1u);
+  EXPECT_EQ(multirail_->counters().numResent, 1u);
 }
 
-TEST_F(StripedTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItIsBack) {
+TEST_F(MultirailTransportTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItIsBack) {
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->room = 0;
   lose(0, LossCause::kStalled);
@@ -196,14 +196,14 @@ TEST_F(StripedTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItIsBack) {
   rails_[0]->room = 8;
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.size(), 1u);
-  EXPECT_EQ(striped_->counters().numResent, 0u);
+  EXPECT_EQ(multirail_->counters().numResent, 0u);
   lose(0, LossCause::kClosed);
   rails_[1]->room = 8;
   rails_[1]->sink->writable(kPeer);
   EXPECT_EQ(rails_[1]->sent.size(), 2u);
 }
 
-TEST_F(StripedTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
+TEST_F(MultirailTransportTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->room = 0;
   lose(0, LossCause::kStalled);
@@ -211,14 +211,14 @@ TEST_F(StripedTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
   rails_[0]->room = 8;
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.size(), 2u);
-  EXPECT_EQ(striped_->counters().numResent, 1u);
+  EXPECT_EQ(multirail_->counters().numResent, 1u);
 }
 
-TEST_F(StripedTest, APeerIsToldOfACarrierOverAnotherRail) {
+TEST_F(MultirailTransportTest, APeerIsToldOfACarrierOverAnotherRail) {
   rails_[1]->room = 0;
   lose(0, LossCause::kUnreachable);
-  striped_->linkChanged(0, false);
-  striped_->linkChanged(0, false);
+  multirail_->linkChanged(0, false);
+  multirail_->linkChanged(0, false);
   rails_[1]->room = 10;
   rails_[1]->sink->writable(kPeer);
   ASSERT_EQ(rails_[1]->sent.size(), 1u) << "once, as soon as there is room";
@@ -226,12 +226,12 @@ TEST_F(StripedTest, APeerIsToldOfACarrierOverAnotherRail) {
   EXPECT_EQ(lost.kind, FrameKind::kLinkState);
   EXPECT_EQ(lost.number, 0u) << "it may get lost";
   EXPECT_THAT(std::pair(lost.offset, lost.total), Pair(0u, 0u));
-  striped_->linkChanged(0, true);
+  multirail_->linkChanged(0, true);
   ASSERT_EQ(rails_[1]->sent.size(), 2u);
   EXPECT_THAT(std::pair(rails_[1]->sent.back().header.offset, rails_[1]->sent.back().header.total), Pair(0u, 1u));
 }
 
-TEST_F(StripedTest, RailsHearOfThePeersCarriers) {
+TEST_F(MultirailTransportTest, RailsHearOfThePeersCarriers) {
   FrameHeader header;
   header.kind = FrameKind::kLinkState;
   header.offset = 1;
@@ -240,47 +240,47 @@ TEST_F(StripedTest, RailsHearOfThePeersCarriers) {
   EXPECT_THAT(sink_.numbers, ElementsAre()) << "nobody else hears of it";
 }
 
-TEST_F(StripedTest, AFrameArrivesOnce) {
+TEST_F(MultirailTransportTest, AFrameArrivesOnce) {
   for (int rail = 0; rail < 2; ++rail) {
     rails_[rail]->sink->place(kPeer, incoming(1));
     rails_[rail]->sink->arrived(kPeer, incoming(1));
   }
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
-  EXPECT_EQ(striped_->counters().numDuplicates, 1u);
+  EXPECT_EQ(multirail_->counters().numDuplicates, 1u);
 }
 
-TEST_F(StripedTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
+TEST_F(MultirailTransportTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
   for (FakeRail* rail : rails_) rail->room = 0;
   FrameHeader end = incoming(1);
   end.length = 1000;
   end.total = end.length + (end.offset = 200'000);
   rails_[0]->sink->place(kPeer, end);
   rails_[0]->sink->arrived(kPeer, end);
-  EXPECT_FALSE(striped_->isFlushed()) << "the sender of a large message waits for it";
+  EXPECT_FALSE(multirail_->isFlushed()) << "the sender of a large message waits for it";
   rails_[1]->room = 1;
   rails_[1]->sink->writable(kPeer);
   ASSERT_EQ(rails_[1]->sent.size(), 1u);
   EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kAck);
   EXPECT_EQ(rails_[1]->sent.back().header.acknowledged, 2u);
-  EXPECT_TRUE(striped_->isFlushed());
+  EXPECT_TRUE(multirail_->isFlushed());
   rails_[0]->room = 1;
   lose(1, LossCause::kClosed);
-  EXPECT_FALSE(striped_->isFlushed()) << "it may have been lost with its rail";
+  EXPECT_FALSE(multirail_->isFlushed()) << "it may have been lost with its rail";
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.back().header.acknowledged, 2u);
-  EXPECT_TRUE(striped_->isFlushed());
+  EXPECT_TRUE(multirail_->isFlushed());
 }
 
-TEST_F(StripedTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfItAndItsFrameStillCounts) {
+TEST_F(MultirailTransportTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfItAndItsFrameStillCounts) {
   const std::span<std::byte> target = rails_[0]->sink->place(kPeer, incoming(1));
-  for (int i = 0; i < 2; ++i) striped_->cancelReceive(kPeer, target);
+  for (int i = 0; i < 2; ++i) multirail_->cancelReceive(kPeer, target);
   EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
   EXPECT_EQ(rails_[1]->abandoned.size(), 0u);
   rails_[0]->sink->arrived(kPeer, incoming(1));
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
-TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {
+TEST_F(MultirailTransportTest, OfTwoCopiesTheLaterAttemptCounts) {
   EXPECT_EQ(rails_[0]->sink->place(kPeer, incoming(1, 0)).size(), 100u);
   EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
   EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
@@ -290,7 +290,7 @@ TEST_F(StripedTest, OfTwoCopiesTheLaterAttemptCounts) {
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
-TEST_F(StripedTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
+TEST_F(MultirailTransportTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
   EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
   EXPECT_TRUE(rails_[0]->sink->place(kPeer, incoming(1, 0)).empty());
   EXPECT_TRUE(rails_[1]->abandoned.empty());
@@ -298,9 +298,9 @@ TEST_F(StripedTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
-TEST_F(StripedTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
+TEST_F(MultirailTransportTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
   for (uint64_t token = 1; token <= 3; ++token) send(token);
-  striped_->cancelSend(kPeer, 1, payload_);
+  multirail_->cancelSend(kPeer, 1, payload_);
   lose(0, LossCause::kClosed);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
   const OutgoingFrame &withdrawn = rails_[1]->sent[1], &other = rails_[1]->sent[2];
@@ -311,7 +311,7 @@ TEST_F(StripedTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSam
   EXPECT_EQ(other.payload.size(), 10000u);
 }
 
-TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
+TEST_F(MultirailTransportTest, APeerThatNobodyListensForIsGivenUp) {
   lose(0, LossCause::kRefused);
   EXPECT_EQ(sink_.failure, "");
   lose(1, LossCause::kClosed);
@@ -319,90 +319,90 @@ TEST_F(StripedTest, APeerThatNobodyListensForIsGivenUp) {
   lose(1, LossCause::kRefused);
   const auto numTicksUntilLost = [&] {
     int numTicks = 0;
-    while (sink_.failure.empty() && numTicks < 100) striped_->tick(Clock::now()), ++numTicks;
+    while (sink_.failure.empty() && numTicks < 100) multirail_->tick(Clock::now()), ++numTicks;
     return numTicks;
   };
-  striped_->tick(Clock::now());
-  striped_->tick(Clock::now());
+  multirail_->tick(Clock::now());
+  multirail_->tick(Clock::now());
   EXPECT_EQ(sink_.failure, "") << "what it sent before may not have been read";
   rails_[0]->sink->arrived(kPeer, incoming(1, 0));
   EXPECT_EQ(numTicksUntilLost(), 3) << "since something arrived";
   EXPECT_THAT(sink_.failure, HasSubstr("rank 1 is lost to rank 0: its process has ended"));
-  EXPECT_FALSE(striped_->canSend(kPeer));
+  EXPECT_FALSE(multirail_->canSend(kPeer));
 }
 
-TEST_F(StripedTest, RailsSeekNoPeerThatIsGivenUp) {
+TEST_F(MultirailTransportTest, RailsSeekNoPeerThatIsGivenUp) {
   lose(0, LossCause::kStalled);
   lose(1, LossCause::kUnreachable);
   EXPECT_THAT(rails_[0]->unwanted, ElementsAre());
-  striped_->tick(Clock::now() + std::chrono::seconds(11));
+  multirail_->tick(Clock::now() + std::chrono::seconds(11));
   ASSERT_NE(sink_.failure, "");
   for (const FakeRail* rail : rails_) EXPECT_THAT(rail->unwanted, ElementsAre(kPeer));
 }
 
-TEST_F(StripedTest, APeerThatNobodyListensForIsHeardToItsEnd) {
+TEST_F(MultirailTransportTest, APeerThatNobodyListensForIsHeardToItsEnd) {
   rails_[1]->isHeard = true;
   lose(0, LossCause::kRefused);
   lose(1, LossCause::kRefused);
-  for (int i = 0; i < 100; ++i) striped_->tick(Clock::now());
+  for (int i = 0; i < 100; ++i) multirail_->tick(Clock::now());
   EXPECT_EQ(sink_.failure, "") << "what it sent last is still under way";
   rails_[1]->isHeard = false;
-  striped_->tick(Clock::now());
+  multirail_->tick(Clock::now());
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
-TEST_F(StripedTest, AnAddressWhereNobodyIsIsKnownSoon) {
+TEST_F(MultirailTransportTest, AnAddressWhereNobodyIsIsKnownSoon) {
   constexpr int kNew = 2;
-  striped_->connect(kNew);
+  multirail_->connect(kNew);
   for (FakeRail* rail : rails_) rail->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
   EXPECT_EQ(sink_.failure, "");
-  striped_->tick(Clock::now() + std::chrono::milliseconds(1100));
+  multirail_->tick(Clock::now() + std::chrono::milliseconds(1100));
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
 }
 
-TEST_F(StripedTest, ARailThatThePeerHasNoRailForSaysNothingOfIt) {
+TEST_F(MultirailTransportTest, ARailThatThePeerHasNoRailForSaysNothingOfIt) {
   constexpr int kNew = 2;
-  striped_->connect(kNew);
+  multirail_->connect(kNew);
   rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
   const Clock::time_point later = Clock::now() + std::chrono::milliseconds(1100);
-  striped_->tick(later);
+  multirail_->tick(later);
   EXPECT_EQ(sink_.failure, "") << "the other is connecting";
   rails_[0]->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
   EXPECT_EQ(sink_.failure, "") << "it is tried again";
-  striped_->tick(later);
+  multirail_->tick(later);
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
   EXPECT_THAT(sink_.failure, HasSubstr("no answer to connecting"));
 }
 
-TEST_F(StripedTest, APeerThatListensOnFewerRailsIsKnownToHaveEnded) {
+TEST_F(MultirailTransportTest, APeerThatListensOnFewerRailsIsKnownToHaveEnded) {
   constexpr int kNew = 2;
-  striped_->connect(kNew);
+  multirail_->connect(kNew);
   rails_[0]->sink->lost(kNew, LossCause::kRefused, unavailable("refused"));
   rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
-  for (int i = 0; i < 3; ++i) striped_->tick(Clock::now());
+  for (int i = 0; i < 3; ++i) multirail_->tick(Clock::now());
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
-TEST_F(StripedTest, APeerTooBusyToGreetIsWaitedFor) {
+TEST_F(MultirailTransportTest, APeerTooBusyToGreetIsWaitedFor) {
   for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
     const int peer = 2 + static_cast<int>(cause);
-    striped_->connect(peer);
+    multirail_->connect(peer);
     rails_[0]->sink->lost(peer, cause, unavailable("it does not greet"));
     for (FakeRail* rail : rails_) rail->sink->lost(peer, LossCause::kUnreachable, unavailable("no answer"));
-    striped_->tick(Clock::now() + std::chrono::seconds(9));
+    multirail_->tick(Clock::now() + std::chrono::seconds(9));
     EXPECT_EQ(sink_.failure, "") << toString(cause);
-    striped_->tick(Clock::now() + std::chrono::seconds(11));
+    multirail_->tick(Clock::now() + std::chrono::seconds(11));
     EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it")) << toString(cause);
     sink_.failure.clear();
   }
 }
 
-TEST_F(StripedTest, AnUnreachablePeerIsGivenUpInTime) {
+TEST_F(MultirailTransportTest, AnUnreachablePeerIsGivenUpInTime) {
   lose(0, LossCause::kStalled);
   lose(1, LossCause::kUnreachable);
-  striped_->tick(Clock::now() + std::chrono::seconds(9));
+  multirail_->tick(Clock::now() + std::chrono::seconds(9));
   EXPECT_EQ(sink_.failure, "");
-  striped_->tick(Clock::now() + std::chrono::seconds(11));
+  multirail_->tick(Clock::now() + std::chrono::seconds(11));
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
 }
 
