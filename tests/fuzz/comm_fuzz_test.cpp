@@ -207,7 +207,7 @@ TEST_F(AcceptorFuzz, OnlyAnIntactGreetingIsAcceptedAndNothingElseCostsMemory) {
 // --- the reader -----------------------------------------------------------------------------------------------------
 
 /// Frames as they were sent, and a sink that compares what arrives with them.
-class ReaderFuzz : public testing::TestWithParam<Protection>, public Transport::Sink, public Reader::Owner {
+class ReceiverFuzz : public testing::TestWithParam<Protection>, public Transport::Sink, public Receiver::Owner {
  protected:
   struct Sent {
     FrameHeader header;
@@ -273,7 +273,7 @@ class ReaderFuzz : public testing::TestWithParam<Protection>, public Transport::
     isLost_ = false;
     {
       Poller poller;
-      Reader reader(poller, Socket(ends[0]), Opener(GetParam(), key_), *this, 1, *this);
+      Receiver reader(poller, Socket(ends[0]), Opener(GetParam(), key_), *this, 1, *this);
       for (size_t at = 0; at < stream.size() && !isLost_;) {
         const size_t wanted = std::min<size_t>(stream.size() - at, 1 + random.below(100000));
         const ssize_t written = ::send(ends[1], stream.data() + at, wanted, MSG_NOSIGNAL);
@@ -293,7 +293,7 @@ class ReaderFuzz : public testing::TestWithParam<Protection>, public Transport::
   LossCause cause_ = LossCause::kClosed;
 };
 
-TEST_P(ReaderFuzz, WhatIsSpoiledNeverArrives) {
+TEST_P(ReceiverFuzz, WhatIsSpoiledNeverArrives) {
   Random random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   for (int round = 0; round < 150 && !HasFailure(); ++round) {
@@ -306,7 +306,7 @@ TEST_P(ReaderFuzz, WhatIsSpoiledNeverArrives) {
   }
 }
 
-TEST_P(ReaderFuzz, RandomBytesEndTheConnection) {
+TEST_P(ReceiverFuzz, RandomBytesEndTheConnection) {
   Random random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   sent_.clear();
@@ -316,7 +316,7 @@ TEST_P(ReaderFuzz, RandomBytesEndTheConnection) {
   }
 }
 
-TEST_P(ReaderFuzz, SealedNonsenseAllocatesLittle) {
+TEST_P(ReceiverFuzz, SealedNonsenseAllocatesLittle) {
   Random random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   const int64_t before = liveBytes;
@@ -336,7 +336,7 @@ TEST_P(ReaderFuzz, SealedNonsenseAllocatesLittle) {
   EXPECT_LT(peakBytes - before, kMaxStrangerBytes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ReaderFuzz,
+INSTANTIATE_TEST_SUITE_P(Modes, ReceiverFuzz,
                          testing::Values(Protection::kIntegrity, Protection::kAuthenticated, Protection::kEncrypted),
                          [](const auto& info) { return std::string(toString(info.param)); });
 

@@ -111,7 +111,7 @@ void Greeter::finish(Pending& pending, Verdict verdict) {
   StatusOr<Doorbell> bell = Doorbell::open(pending.handedOver[1], std::move(pending.handedOver[2]));
   if (!bell) return refuse(pending, bell.status().message());
   poller_.remove(pending.pollId, pending.socket.get());
-  Arrival arrival = {std::move(pending.socket), pending.process, std::move(*ring), std::move(*bell)};
+  AcceptedConnection arrival = {std::move(pending.socket), pending.process, std::move(*ring), std::move(*bell)};
   const int peer = pending.peer;
   pending_.erase(pending.self);
   owner_.accepted(peer, std::move(arrival));

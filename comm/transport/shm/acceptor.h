@@ -24,7 +24,7 @@
 namespace agspeed::comm::shm {
 
 /// A proven connection that brings the frames of a peer.
-struct Arrival {
+struct AcceptedConnection {
   FileDescriptor socket;
   Process process;
   SharedMemory ring;
@@ -35,7 +35,7 @@ class Greeter final : public Poller::Handler {
  public:
   class Owner {
    public:
-    virtual void accepted(int peer, Arrival arrival) = 0;
+    virtual void accepted(int peer, AcceptedConnection arrival) = 0;
 
    protected:
     ~Owner() = default;

@@ -20,8 +20,8 @@ constexpr size_t kRecordCost = 4096;
 
 }  // namespace
 
-Inbox::Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
-             Doorbell& bell, ShmCounters& counters)
+Receiver::Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
+                   Doorbell& bell, ShmCounters& counters)
     : ring_(std::move(memory)),
       peer_(peer),
       process_(process),
@@ -30,7 +30,7 @@ Inbox::Inbox(SharedMemory memory, int peer, const Process& process, FileDescript
       bell_(bell),
       counters_(counters) {}
 
-Inbox::Outcome Inbox::read() {
+Receiver::Outcome Receiver::read() {
   Outcome outcome = Outcome::kNothing;
   for (size_t numBytes = 0; numBytes < kBytesAtOnce && !ring_.isEmpty();) {
     outcome = Outcome::kSomething;
@@ -42,7 +42,7 @@ Inbox::Outcome Inbox::read() {
   return outcome;
 }
 
-bool Inbox::take(const Record& record) {
+bool Receiver::take(const Record& record) {
   switch (record.kind) {
     case RecordKind::kFrame: {
       if (partial_) return false;
@@ -67,7 +67,7 @@ bool Inbox::take(const Record& record) {
   return false;
 }
 
-bool Inbox::takePart(const Record& record) {
+bool Receiver::takePart(const Record& record) {
   if (record.length > partial_->header.length - partial_->numReceived) return false;
   if (!partial_->target.empty()) {
     ring_.copy(record, partial_->target.subspan(partial_->numReceived, record.length));
@@ -81,7 +81,7 @@ bool Inbox::takePart(const Record& record) {
   return true;
 }
 
-void Inbox::takeOffer(const Record& record) {
+void Receiver::takeOffer(const Record& record) {
   const std::span<std::byte> target = sink_.place(peer_, record.header);
   const bool canRead = target.empty() || readFromPeer(record.address, target);
   const bool hasStood = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
@@ -92,7 +92,7 @@ void Inbox::takeOffer(const Record& record) {
   sink_.arrived(peer_, record.header);
 }
 
-bool Inbox::readFromPeer(uint64_t address, std::span<std::byte> target) {
+bool Receiver::readFromPeer(uint64_t address, std::span<std::byte> target) {
   if (!alive_.isOpen()) return cannotRead("its process cannot be watched");
   for (size_t done = 0; done < target.size();) {
     const iovec local = {target.data() + done, target.size() - done};
@@ -106,18 +106,18 @@ bool Inbox::readFromPeer(uint64_t address, std::span<std::byte> target) {
   return poll(&ended, 1, 0) == 0;
 }
 
-bool Inbox::cannotRead(const std::string& why) {
+bool Receiver::cannotRead(const std::string& why) {
   if (!std::exchange(hasRefused_, true)) {
     AG_LOG(kInfo, "memory of rank {} cannot be read from here ({}): its large messages are copied twice", peer_, why);
   }
   return false;
 }
 
-void Inbox::pass(const Record& record) {
+void Receiver::pass(const Record& record) {
   if (ring_.pass(record) && bell_.ring()) ++counters_.numRings;
 }
 
-void Inbox::cancelReceive(ByteView bytes) {
+void Receiver::cancelReceive(ByteView bytes) {
   if (partial_ && overlaps(partial_->target, bytes)) partial_->target = {};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inbox: frames from one peer out of its ring, straight to where the sink wants them. One thread at a time. Calls
+// Receiver: frames from one peer out of its ring, straight to where the sink wants them. One thread at a time. Calls
 // Sink::place and Sink::arrived, from read() only; these may call cancelReceive().
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace agspeed::comm::shm {
 
-class Inbox {
+class Receiver {
  public:
   /// `process` is the peer's, `alive` what tells of its end; `bell` its bell.
-  Inbox(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
-        Doorbell& bell, ShmCounters& counters);
+  Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
+           Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
   /// Takes in what is there, up to a bound so that others get their turn. kBroken: the ring holds what no peer writes.

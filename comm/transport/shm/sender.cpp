@@ -20,7 +20,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 
 }  // namespace
 
-void Outbox::send(const OutgoingFrame& frame) {
+void Sender::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
   counters_.numBytes += frame.payload.size();
   // Small messages never wait for the peer to read them where they lie.
@@ -34,7 +34,7 @@ void Outbox::send(const OutgoingFrame& frame) {
   ring();
 }
 
-void Outbox::start(const OutgoingFrame& frame) {
+void Sender::start(const OutgoingFrame& frame) {
   const size_t room = ring_.room() - RingWriter::kHeadBytes;
   const bool isWhole = frame.payload.size() <= std::min(room, 2 * kPartBytes);
   const size_t numFirst = isWhole ? frame.payload.size() : std::min(room / 8 * 8, kPartBytes);
@@ -47,23 +47,23 @@ void Outbox::start(const OutgoingFrame& frame) {
   if (streamed_ && !isLarge(frame)) keepRest();
 }
 
-void Outbox::keepRest() {
+void Sender::keepRest() {
   const ByteView rest = streamed_->payload.subspan(numStreamed_);
   kept_.assign(rest.begin(), rest.end());
   streamed_->payload = kept_;
   numStreamed_ = 0;
 }
 
-void Outbox::endCopy() {
+void Sender::endCopy() {
   streamed_->payload = {};
   await(*std::exchange(streamed_, std::nullopt));
 }
 
-void Outbox::await(const OutgoingFrame& frame) {
+void Sender::await(const OutgoingFrame& frame) {
   if (frame.token != 0) awaited_.push_back({frame, ring_.lastPosition(), ring_.position()});
 }
 
-void Outbox::stream() {
+void Sender::stream() {
   constexpr size_t kHead = 8;
   while (streamed_) {
     const bool isWithdrawn = streamed_->payload.empty();
@@ -82,7 +82,7 @@ void Outbox::stream() {
   }
 }
 
-bool Outbox::advance() {
+bool Sender::advance() {
   if (awaited_.empty() && !isFull_) return false;
   const size_t room = ring_.room();
   const uint64_t position = ring_.position();
@@ -100,7 +100,7 @@ bool Outbox::advance() {
   return hasRead || hasWritten;
 }
 
-void Outbox::settle(uint64_t read) {
+void Sender::settle(uint64_t read) {
   while (!awaited_.empty() && awaited_.front().end <= read) {
     const Awaited awaited = std::move(awaited_.front());
     awaited_.pop_front();
@@ -115,7 +115,7 @@ void Outbox::settle(uint64_t read) {
 }
 
 // Whoever withdraws frames hears of their ends later, from advance().
-void Outbox::cancelSend(uint64_t token) {
+void Sender::cancelSend(uint64_t token) {
   for (Awaited& awaited : awaited_) {
     if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;
     ring_.cancelSend(awaited.position);
@@ -127,12 +127,12 @@ void Outbox::cancelSend(uint64_t token) {
   if (streamed_ && streamed_->token == token) streamed_->payload = {};
 }
 
-bool Outbox::isFlushed() const {
+bool Sender::isFlushed() const {
   return !streamed_ && refused_.empty() &&
          std::all_of(awaited_.begin(), awaited_.end(), [](const Awaited& sent) { return sent.frame.payload.empty(); });
 }
 
-void Outbox::askToBeWoken() {
+void Sender::askToBeWoken() {
   uint64_t position = std::numeric_limits<uint64_t>::max();
   if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
   // Not for every frame: the end of a large message is what somebody waits for.
@@ -144,7 +144,7 @@ void Outbox::askToBeWoken() {
   ring_.wakeAt(position);
 }
 
-void Outbox::ring() {
+void Sender::ring() {
   if (bell_.ring()) ++counters_.numRings;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outbox: frames to one peer through a ring. Small payloads are copied into it; large ones are offered where they lie,
+// Sender: frames to one peer through a ring. Small payloads are copied into it; large ones are offered where they lie,
 // for the peer to read them once, or, where it cannot read them, copied part by part as the ring has room. The payload
 // of a small message is its sender's again after send(). A frame with a token is acknowledged when the peer
 // has read it.
@@ -19,10 +19,10 @@
 
 namespace agspeed::comm::shm {
 
-class Outbox {
+class Sender {
  public:
   /// `bell` is the peer's.
-  Outbox(SharedMemory memory, int peer, Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
+  Sender(SharedMemory memory, int peer, Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
       : ring_(std::move(memory)), peer_(peer), sink_(sink), bell_(bell), counters_(counters) {}
 
   bool canSend() const { return !streamed_ && refused_.empty() && ring_.room() >= kLeastRoom; }

@@ -52,10 +52,10 @@ const Transport::Capabilities& ShmTransport::capabilities() const {
   return kCapabilities;
 }
 
-ShmTransport::Lane& ShmTransport::laneOf(int peer) {
-  std::unique_ptr<Lane>& lane = lanes_.at(static_cast<size_t>(peer));
+ShmTransport::PeerConnections& ShmTransport::laneOf(int peer) {
+  std::unique_ptr<PeerConnections>& lane = lanes_.at(static_cast<size_t>(peer));
   if (lane == nullptr) {
-    lane = std::make_unique<Lane>(peer);
+    lane = std::make_unique<PeerConnections>(peer);
     used_.push_back(lane.get());
   }
   return *lane;
@@ -64,11 +64,11 @@ ShmTransport::Lane& ShmTransport::laneOf(int peer) {
 // --- Reaching a peer ------------------------------------------------------------------------------------------------
 
 void ShmTransport::connect(int peer) {
-  Lane& lane = laneOf(peer);
+  PeerConnections& lane = laneOf(peer);
   if (lane.stage == Stage::kIdle) lane.stage = Stage::kWanted;
 }
 
-void ShmTransport::attempt(Lane& lane, Clock::time_point now) {
+void ShmTransport::attempt(PeerConnections& lane, Clock::time_point now) {
   const StatusOr<const Peer*> peer = directory_.find(lane.peer, now);
   if (!peer) return fail(lane, LossCause::kUnreachable, peer.status().message());
   if (*peer == nullptr) return;  // it has not started yet
@@ -78,7 +78,7 @@ void ShmTransport::attempt(Lane& lane, Clock::time_point now) {
   }
 }
 
-Status ShmTransport::greet(Lane& lane, const Peer& peer) {
+Status ShmTransport::greet(PeerConnections& lane, const Peer& peer) {
   AG_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(localName(peer.record.publicKey)));
   if (!trustedProcessAt(socket)) return unavailable("its process belongs to another user");
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::create(sizeof(Ring)));
@@ -97,7 +97,7 @@ Status ShmTransport::greet(Lane& lane, const Peer& peer) {
   return {};
 }
 
-void ShmTransport::readReply(Lane& lane) {
+void ShmTransport::readReply(PeerConnections& lane) {
   ReplyBytes reply;
   Received received = receiveMessage(lane.outgoing->descriptor(), reply);
   if (received.outcome == Received::Outcome::kNothingYet) return;
@@ -110,13 +110,14 @@ void ShmTransport::readReply(Lane& lane) {
   sink_->writable(lane.peer);
 }
 
-Status ShmTransport::finishGreeting(Lane& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm) {
+Status ShmTransport::finishGreeting(PeerConnections& lane, FileDescriptor page, FileDescriptor bell,
+                                    const ConfirmBytes& confirm) {
   if (lane.bell == nullptr) {
     AG_ASSIGN_OR_RETURN(Doorbell opened, Doorbell::open(page, std::move(bell)));
     lane.bell = std::make_unique<Doorbell>(std::move(opened));
   }
   lane.ring->dropDescriptor();
-  lane.outbox = std::make_unique<Outbox>(std::move(*lane.ring), lane.peer, *sink_, *lane.bell, counters_);
+  lane.outbox = std::make_unique<Sender>(std::move(*lane.ring), lane.peer, *sink_, *lane.bell, counters_);
   if (!sendMessage(lane.outgoing->descriptor(), confirm, {})) return unavailable("its local socket takes nothing");
   lane.ring.reset();
   lane.initiator.reset();
@@ -124,14 +125,14 @@ Status ShmTransport::finishGreeting(Lane& lane, FileDescriptor page, FileDescrip
   return {};
 }
 
-void ShmTransport::accepted(int peer, Arrival arrival) {
-  Lane& lane = laneOf(peer);
+void ShmTransport::accepted(int peer, AcceptedConnection arrival) {
+  PeerConnections& lane = laneOf(peer);
   if (lane.inbox != nullptr || lane.stage == Stage::kLost) return;
   if (lane.bell == nullptr) lane.bell = std::make_unique<Doorbell>(std::move(arrival.bell));
   FileDescriptor alive = watchProcess(arrival.process);
   const int process = alive.get();
-  lane.inbox = std::make_unique<Inbox>(std::move(arrival.ring), peer, arrival.process, std::move(alive), *sink_,
-                                       *lane.bell, counters_);
+  lane.inbox = std::make_unique<Receiver>(std::move(arrival.ring), peer, arrival.process, std::move(alive), *sink_,
+                                          *lane.bell, counters_);
   const auto onEnd = [this, &lane] { gone(lane); };
   lane.incoming = std::make_unique<Watch>(poller_, std::move(arrival.socket), EPOLLIN, onEnd);
   // Children of the peer may hold its sockets open when it has ended.
@@ -142,11 +143,11 @@ void ShmTransport::accepted(int peer, Arrival arrival) {
 
 void ShmTransport::takeIn(int peer) {
   greeter_.readAll();
-  const Lane& lane = laneOf(peer);
-  while (lane.inbox != nullptr && lane.inbox->read() == Inbox::Outcome::kSomething) continue;
+  const PeerConnections& lane = laneOf(peer);
+  while (lane.inbox != nullptr && lane.inbox->read() == Receiver::Outcome::kSomething) continue;
 }
 
-void ShmTransport::gone(Lane& lane) {
+void ShmTransport::gone(PeerConnections& lane) {
   // What it wrote and read before it went still counts.
   takeIn(lane.peer);
   if (lane.stage == Stage::kUp) lane.outbox->advance();
@@ -156,7 +157,7 @@ void ShmTransport::gone(Lane& lane) {
   retire(std::move(lane.process));
 }
 
-void ShmTransport::fail(Lane& lane, LossCause cause, const std::string& why) {
+void ShmTransport::fail(PeerConnections& lane, LossCause cause, const std::string& why) {
   if (lane.stage == Stage::kLost || (lane.stage == Stage::kUnreachable && cause == LossCause::kUnreachable)) return;
   lane.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
   lane.initiator.reset();
@@ -181,7 +182,7 @@ void ShmTransport::retire(std::unique_ptr<Watch> watch) {
 // --- Frames ---------------------------------------------------------------------------------------------------------
 
 bool ShmTransport::canSend(int peer) const {
-  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
   return lane != nullptr && lane->stage == Stage::kUp && lane->outbox->canSend();
 }
 
@@ -191,29 +192,30 @@ void ShmTransport::send(int peer, const OutgoingFrame& frame) {
 }
 
 void ShmTransport::cancelReceive(int peer, ByteView target) {
-  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
   if (lane != nullptr && lane->inbox != nullptr) lane->inbox->cancelReceive(target);
 }
 
 void ShmTransport::cancelSend(int peer, uint64_t token, ByteView) {
-  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
   if (lane != nullptr && lane->outbox != nullptr) lane->outbox->cancelSend(token);
 }
 
 bool ShmTransport::isFlushed() const {
-  return std::all_of(used_.begin(), used_.end(),
-                     [](const Lane* lane) { return lane->stage != Stage::kUp || lane->outbox->isFlushed(); });
+  return std::all_of(used_.begin(), used_.end(), [](const PeerConnections* lane) {
+    return lane->stage != Stage::kUp || lane->outbox->isFlushed();
+  });
 }
 
 bool ShmTransport::look() {
   bool hasChanged = false;
   for (size_t i = 0; i < used_.size(); ++i) {  // sinks may use further lanes
-    Lane& lane = *used_[i];
+    PeerConnections& lane = *used_[i];
     const bool isGone = lane.inbox != nullptr && lane.incoming == nullptr;
     if (lane.inbox != nullptr && !isGone) {
-      const Inbox::Outcome outcome = lane.inbox->read();
-      hasChanged = outcome != Inbox::Outcome::kNothing || hasChanged;
-      if (outcome == Inbox::Outcome::kBroken) {
+      const Receiver::Outcome outcome = lane.inbox->read();
+      hasChanged = outcome != Receiver::Outcome::kNothing || hasChanged;
+      if (outcome == Receiver::Outcome::kBroken) {
         fail(lane, LossCause::kCorrupted, "its shared memory holds what no intact rank writes");
       }
     }
@@ -223,7 +225,7 @@ bool ShmTransport::look() {
 }
 
 void ShmTransport::fallAsleep() {
-  for (Lane* lane : used_) {
+  for (PeerConnections* lane : used_) {
     if (lane->stage == Stage::kUp) lane->outbox->askToBeWoken();
   }
   bell_.setSleeping(true);
@@ -235,7 +237,7 @@ Clock::time_point ShmTransport::tick(Clock::time_point now) {
   greeter_.expire(looked);
   bool isBusy = greeter_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
-    Lane& lane = *used_[i];
+    PeerConnections& lane = *used_[i];
     if (lane.stage == Stage::kGreeting && (lane.waited += looked) > greetingTimeout_) {
       fail(lane, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
     }
@@ -246,7 +248,7 @@ Clock::time_point ShmTransport::tick(Clock::time_point now) {
 }
 
 std::string ShmTransport::route(int peer) const {
-  const Lane* lane = lanes_.at(static_cast<size_t>(peer)).get();
+  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
   return lane != nullptr && lane->stage == Stage::kUp ? "shared memory" : "";
 }
 

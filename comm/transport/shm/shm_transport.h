@@ -64,8 +64,8 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
     kLost
   };
   /// Both directions of a pair.
-  struct Lane {
-    explicit Lane(int rank) : peer(rank) {}
+  struct PeerConnections {
+    explicit PeerConnections(int rank) : peer(rank) {}
 
     const int peer;
     Stage stage = Stage::kIdle;  ///< of sending
@@ -74,8 +74,8 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
     std::optional<SharedMemory> ring;
     Clock::duration waited{};
     std::unique_ptr<Doorbell> bell;  ///< the peer's
-    std::unique_ptr<Outbox> outbox;
-    std::unique_ptr<Inbox> inbox;
+    std::unique_ptr<Sender> outbox;
+    std::unique_ptr<Receiver> inbox;
     std::unique_ptr<Watch> outgoing;
     std::unique_ptr<Watch> incoming;
     std::unique_ptr<Watch> process;  ///< the peer's end
@@ -87,16 +87,16 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   bool look() override;
   void fallAsleep() override;
   void awake() override { bell_.setSleeping(false); }
-  void accepted(int peer, Arrival arrival) override;
+  void accepted(int peer, AcceptedConnection arrival) override;
 
-  Lane& laneOf(int peer);
-  void attempt(Lane& lane, Clock::time_point now);
-  Status greet(Lane& lane, const Peer& peer);
-  void readReply(Lane& lane);
-  Status finishGreeting(Lane& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
+  PeerConnections& laneOf(int peer);
+  void attempt(PeerConnections& lane, Clock::time_point now);
+  Status greet(PeerConnections& lane, const Peer& peer);
+  void readReply(PeerConnections& lane);
+  Status finishGreeting(PeerConnections& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
-  void gone(Lane& lane);
-  void fail(Lane& lane, LossCause cause, const std::string& why);
+  void gone(PeerConnections& lane);
+  void fail(PeerConnections& lane, LossCause cause, const std::string& why);
   /// Takes what the lane's functions, perhaps under way, still use; it ends with the next tick.
   void retire(std::unique_ptr<Watch> watch);
 
@@ -108,8 +108,8 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   Greeter greeter_;
   ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;
-  std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null until used
-  std::vector<Lane*> used_;
+  std::vector<std::unique_ptr<PeerConnections>> lanes_;  ///< by rank; null until used
+  std::vector<PeerConnections*> used_;
   std::vector<std::unique_ptr<Watch>> retired_;
   ShmCounters counters_;
 };

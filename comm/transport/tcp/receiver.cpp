@@ -9,7 +9,7 @@
 
 namespace agspeed::comm::tcp {
 
-Reader::Reader(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner)
+Receiver::Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner)
     : poller_(poller),
       socket_(std::move(socket)),
       opener_(std::move(opener)),
@@ -18,18 +18,18 @@ Reader::Reader(Poller& poller, Socket socket, Opener opener, Transport::Sink& si
       owner_(owner),
       pollId_(poller.add(socket_.descriptor(), EPOLLIN, *this)) {}
 
-Reader::~Reader() {
+Receiver::~Receiver() {
   if (isOpen_) poller_.remove(pollId_, socket_.descriptor());
 }
 
-void Reader::close(LossCause cause) {
+void Receiver::close(LossCause cause) {
   isOpen_ = false;
   poller_.remove(pollId_, socket_.descriptor());
   socket_.reset();
   owner_.readerLost(peer_, cause);
 }
 
-void Reader::ready(uint32_t) {
+void Receiver::ready(uint32_t) {
   for (size_t turn = 0; turn < kTurnBytes;) {
     size_t numAsked = 0;
     const Moved moved = readOnce(numAsked);
@@ -42,13 +42,13 @@ void Reader::ready(uint32_t) {
   awaitRest();
 }
 
-void Reader::awaitRest() {
+void Receiver::awaitRest() {
   const size_t left = isInPayload_ ? header_.length - placed_ : 0;
   const size_t wanted = left < kLeastAwaited ? 1 : std::min(left, kMostAwaited);
   if (std::exchange(awaited_, wanted) != wanted) socket_.wakeAt(static_cast<int>(wanted));
 }
 
-Moved Reader::readOnce(size_t& numAsked) {
+Moved Receiver::readOnce(size_t& numAsked) {
   std::array<iovec, 2> parts;
   size_t numParts = 0;
   const size_t wanted = isInPayload_ ? header_.length - placed_ : 0;
@@ -62,7 +62,7 @@ Moved Reader::readOnce(size_t& numAsked) {
   return moved;
 }
 
-bool Reader::consume() {
+bool Receiver::consume() {
   const size_t tagSize = tagBytes(opener_.protection());
   while (isOpen_) {
     const size_t needed = isInPayload_ ? tagSize + (header_.length - placed_) : kHeaderBytes + tagSize;
@@ -82,7 +82,7 @@ bool Reader::consume() {
   return true;
 }
 
-bool Reader::consumeHeader() {
+bool Receiver::consumeHeader() {
   const size_t tagSize = tagBytes(opener_.protection());
   const std::span<const std::byte, kHeaderBytes> bytes(staging_.data() + begin_, kHeaderBytes);
   if (!opener_.verify(bytes, ByteView(staging_).subspan(begin_ + kHeaderBytes, tagSize))) return false;
@@ -104,7 +104,7 @@ bool Reader::consumeHeader() {
   return true;
 }
 
-bool Reader::consumePayload() {
+bool Receiver::consumePayload() {
   const size_t tagSize = tagBytes(opener_.protection());
   const size_t left = header_.length - placed_;
   std::copy_n(staging_.begin() + static_cast<ptrdiff_t>(begin_), left,
@@ -120,7 +120,7 @@ bool Reader::consumePayload() {
   return true;
 }
 
-void Reader::cancelReceive(ByteView bytes) {
+void Receiver::cancelReceive(ByteView bytes) {
   const bool isHit = isInPayload_ && target_.data() < bytes.data() + bytes.size() &&
                      bytes.data() < target_.data() + target_.size() && target_.data() != discarded_.data();
   if (!isHit) return;

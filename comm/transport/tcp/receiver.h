@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight to where the
-// sink wants them; only what was read together with a header is copied. The first frame that is not sealed as it must
-// be ends the connection, because nothing after it can be trusted to be where it seems. Owned by the rail; one thread.
+// Receiver: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight to where
+// the sink wants them; only what was read together with a header is copied. The first frame that is not sealed as it
+// must be ends the connection, because nothing after it can be trusted to be where it seems. Owned by the rail; one
+// thread.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace agspeed::comm::tcp {
 
-class Reader final : public Poller::Handler {
+class Receiver final : public Poller::Handler {
  public:
   class Owner {
    public:
@@ -27,8 +28,8 @@ class Reader final : public Poller::Handler {
   };
 
   /// `socket` is authenticated; the next byte is that of a frame.
-  Reader(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
-  ~Reader();
+  Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
+  ~Receiver();
 
   void cancelReceive(ByteView bytes);
   void ready(uint32_t events) override;

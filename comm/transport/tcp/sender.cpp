@@ -49,7 +49,7 @@ LossCause causeOf(int error) {
 
 }  // namespace
 
-Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner)
+Sender::Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner)
     : poller_(poller),
       socket_(std::move(socket)),
       initiator_(std::move(initiator)),
@@ -61,11 +61,11 @@ Writer::Writer(Poller& poller, Socket socket, Initiator initiator, Protection pr
       active_(Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
 
-Writer::~Writer() {
+Sender::~Sender() {
   if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
 }
 
-void Writer::close(LossCause cause, const std::string& why) {
+void Sender::close(LossCause cause, const std::string& why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   poller_.remove(pollId_, socket_.descriptor());
@@ -73,7 +73,7 @@ void Writer::close(LossCause cause, const std::string& why) {
   owner_.writerLost(peer_, cause, why);
 }
 
-void Writer::ready(uint32_t events) {
+void Sender::ready(uint32_t events) {
   if (state_ == State::kConnecting) finishConnecting();
   if (state_ == State::kGreeting) return finishGreeting();
   if (state_ != State::kUp) return;
@@ -85,13 +85,13 @@ void Writer::ready(uint32_t events) {
   }
 }
 
-bool Writer::writeSmall(ByteView bytes) {
+bool Sender::writeSmall(ByteView bytes) {
   // An empty socket takes a greeting whole, or it is of no use.
   const iovec part = partOf(bytes);
   return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
 }
 
-void Writer::finishConnecting() {
+void Sender::finishConnecting() {
   if (const int error = socket_.connectError(); error != 0) {
     return close(causeOf(error), std::string("connecting failed: ") + std::strerror(error));
   }
@@ -101,7 +101,7 @@ void Writer::finishConnecting() {
   waited_ = {};
 }
 
-void Writer::finishGreeting() {
+void Sender::finishGreeting() {
   const iovec part = {reply_.data() + replySize_, reply_.size() - replySize_};
   const Moved moved = socket_.read(std::span(&part, 1));
   if (!moved.isOpen) return close(LossCause::kClosed, "closed during the greeting");
@@ -117,7 +117,7 @@ void Writer::finishGreeting() {
   owner_.writerWritable(peer_);
 }
 
-void Writer::readAfterGreeting() {
+void Sender::readAfterGreeting() {
   std::byte byte{};
   const iovec part = {&byte, 1};
   const Moved moved = socket_.read(std::span(&part, 1));
@@ -125,7 +125,7 @@ void Writer::readAfterGreeting() {
   if (moved.numBytes > 0) close(LossCause::kCorrupted, "bytes from the wrong end");
 }
 
-void Writer::send(const OutgoingFrame& frame) {
+void Sender::send(const OutgoingFrame& frame) {
   if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(prefix_);
@@ -149,7 +149,7 @@ void Writer::send(const OutgoingFrame& frame) {
   flush();
 }
 
-void Writer::flush() {
+void Sender::flush() {
   isQuiet_ = false;
   const size_t tagSize = tagBytes(protection_);
   const ByteView parts[] = {std::span(prefix_).first(kHeaderBytes + tagSize), payload_,
@@ -168,13 +168,13 @@ void Writer::flush() {
   numBytes_ += moved.numBytes;
 }
 
-void Writer::cancelSend(ByteView bytes) {
+void Sender::cancelSend(ByteView bytes) {
   if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
   owned_.assign(payload_.begin(), payload_.end());
   payload_ = owned_;
 }
 
-bool Writer::check(Clock::time_point now) {
+bool Sender::check(Clock::time_point now) {
   if (state_ != State::kUp) waited_ += active_.look(now);
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
     close(LossCause::kUnreachable, "no answer to connecting");
@@ -201,7 +201,7 @@ bool Writer::check(Clock::time_point now) {
 }
 
 /// The peer's kernel has taken the greeting; its process may be stopped.
-void Writer::awaitGreeting() {
+void Sender::awaitGreeting() {
   const char* why = "connected, but its process does not greet";
   if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
   if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
@@ -210,14 +210,14 @@ void Writer::awaitGreeting() {
 }
 
 /// The peer's kernel gave a sign; at `now`, while more is in flight.
-void Writer::acknowledged(Clock::time_point now) {
+void Sender::acknowledged(Clock::time_point now) {
   progressAt_ = now;
   if (!isStalled_) return;
   isStalled_ = false;
   if (canSend()) owner_.writerWritable(peer_);
 }
 
-void Writer::doubt(Clock::time_point now) {
+void Sender::doubt(Clock::time_point now) {
   const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(vitals_.roundTripSeconds * kStallRoundTrips));
   const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
@@ -230,12 +230,12 @@ void Writer::doubt(Clock::time_point now) {
   owner_.writerStalled(peer_, LossCause::kStalled, why);
 }
 
-void Writer::look(Clock::time_point now) {
+void Sender::look(Clock::time_point now) {
   // Ranks have hundreds of connections, most of them idle.
   look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
 }
 
-void Writer::look(Clock::time_point now, uint64_t numUnacknowledged) {
+void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // The greeting's bytes are no part of the count.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
@@ -243,27 +243,27 @@ void Writer::look(Clock::time_point now, uint64_t numUnacknowledged) {
 }
 
 /// The kernel wants more of a frame that it could not take whole. Has it waited?
-void Writer::keepFilled() {
+void Sender::keepFilled() {
   if (socket_.unsentBytes() > 0) return;
   unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
   limitUnsent();
 }
 
-void Writer::limitUnsent() {
+void Sender::limitUnsent() {
   const int wanted =
       static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
   socket_.limitUnsent(unsentBytes_ = wanted);
 }
 
-uint64_t Writer::numUnderWay() {
+uint64_t Sender::numUnderWay() {
   look(Clock::now());
   return numBytes_ - numAcked_;
 }
 
-bool Writer::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
+bool Sender::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
 
-double Writer::carrySeconds(size_t numBytes) {
+double Sender::carrySeconds(size_t numBytes) {
   const Clock::time_point now = Clock::now();
   if (now - lookedAt_ >= kLookInterval) look(now);
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;

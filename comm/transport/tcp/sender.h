@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
+// Sender: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
 // writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back on it
 // but the greeting; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace agspeed::comm::tcp {
 
-class Writer final : public Poller::Handler {
+class Sender final : public Poller::Handler {
  public:
   class Owner {
    public:
@@ -36,8 +36,8 @@ class Writer final : public Poller::Handler {
   };
 
   /// `socket` has begun to connect.
-  Writer(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
-  ~Writer();
+  Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
+  ~Sender();
 
   bool isEstablished() const { return state_ == State::kUp; }
   bool isUp() const { return state_ == State::kUp && !isStalled_; }

@@ -59,7 +59,7 @@ bool TcpRail::canSend(int peer) const {
 }
 
 void TcpRail::send(int peer, const OutgoingFrame& frame) {
-  Lane& lane = lanes_.at(peer);
+  PeerConnections& lane = lanes_.at(peer);
   const Clock::time_point now = Clock::now();
   if (now - load_.lookedAt >= kLookInterval) weigh(now);
   if (!std::exchange(lane.isBusy, true)) lane.ackedAt = now;
@@ -121,14 +121,14 @@ bool TcpRail::mayHear(int peer) const {
 double TcpRail::delaySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
-  Writer& writer = *lane->second.writer;
+  Sender& writer = *lane->second.writer;
   return writer.leastRoundTripSeconds() / 2 + std::max(writer.carrySeconds(numBytes), carrySeconds(numBytes));
 }
 
 double TcpRail::coalesceSeconds(int peer) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
-  Writer& writer = *lane->second.writer;
+  Sender& writer = *lane->second.writer;
   const double alone = writer.bytesPerSecond();
   if (alone == 0) return 0;
   // Of all connections: what is not under way on this one others carry. What acknowledges the last of it is not
@@ -149,8 +149,8 @@ double TcpRail::leastRoundTripSeconds(int peer) const {
 }
 
 Clock::time_point TcpRail::tick(Clock::time_point now) {
-  closedWriters_.clear();
-  closedReaders_.clear();
+  closedSenders_.clear();
+  closedReceivers_.clear();
   weigh(now);
   Clock::time_point next = std::min(now + kIdleTick, acceptor_.expire(now));
   int numConnecting = 0;
@@ -175,7 +175,7 @@ Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnectin
   auto at = lanes_.upper_bound(triedLast_);
   for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
     if (at == lanes_.end()) at = lanes_.begin();
-    Lane& lane = at->second;
+    PeerConnections& lane = at->second;
     if (!lane.isWanted || lane.writer != nullptr) continue;
     if (now >= lane.nextAttempt) {
       if (numConnecting >= kMaxConnecting) continue;  // a connection less is soon seen
@@ -187,7 +187,7 @@ Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnectin
   return numConnecting > 0 ? std::min(next, now + kConnectingTick) : next;
 }
 
-void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
+void TcpRail::attempt(int peer, PeerConnections& lane, Clock::time_point now) {
   const StatusOr<const Peer*> found = directory_.find(peer, now);
   if (!found) {
     lane.isWanted = false;
@@ -216,11 +216,11 @@ void TcpRail::attempt(int peer, Lane& lane, Clock::time_point now) {
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
   lane.upSince = {};
   lane.numAcked = 0;
-  lane.writer = std::make_unique<Writer>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
+  lane.writer = std::make_unique<Sender>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
                                          self.protection, peer, *this);
 }
 
-void TcpRail::failAttempt(int peer, Lane& lane, LossCause cause, const Status& status) {
+void TcpRail::failAttempt(int peer, PeerConnections& lane, LossCause cause, const Status& status) {
   const Clock::time_point now = Clock::now();
   const bool hasLasted = lane.upSince != Clock::time_point() && now - lane.upSince > kLastingTime;
   lane.pause = hasLasted ? kFirstPause : std::clamp(lane.pause * 2, kFirstPause, kLongestPause);
@@ -230,7 +230,7 @@ void TcpRail::failAttempt(int peer, Lane& lane, LossCause cause, const Status& s
   sink_->lost(peer, cause, status);
 }
 
-void TcpRail::warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now) {
+void TcpRail::warnOfSmallPackets(int peer, PeerConnections& lane, Clock::time_point now) {
   const bool hasWorked = lane.writer->isUp() && now - lane.upSince > kLastingTime;
   if (!lane.hasSmallPackets || lane.isWarned || !hasWorked) return;
   lane.isWarned = true;
@@ -241,13 +241,13 @@ void TcpRail::warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now) {
 }
 
 void TcpRail::writerWritable(int peer) {
-  Lane& lane = lanes_.at(peer);
+  PeerConnections& lane = lanes_.at(peer);
   if (lane.upSince == Clock::time_point()) lane.upSince = Clock::now();
   sink_->writable(peer);
 }
 
 void TcpRail::writerStalled(int peer, LossCause cause, const std::string& why) {
-  Lane& lane = lanes_.at(peer);
+  PeerConnections& lane = lanes_.at(peer);
   // Greetings are small and frames are not. One connection may have been cut just then; where small packets do not help
   // either, large ones have another try.
   if (lane.writer->hasLostAllLarge()) {
@@ -260,17 +260,17 @@ void TcpRail::writerStalled(int peer, LossCause cause, const std::string& why) {
 }
 
 void TcpRail::writerLost(int peer, LossCause cause, const std::string& why) {
-  Lane& lane = lanes_.at(peer);
-  closedWriters_.push_back(std::move(lane.writer));
+  PeerConnections& lane = lanes_.at(peer);
+  closedSenders_.push_back(std::move(lane.writer));
   failAttempt(peer, lane, cause, describe(peer, why));
 }
 
-void TcpRail::readerLost(int peer, LossCause) { closedReaders_.push_back(std::move(lanes_.at(peer).reader)); }
+void TcpRail::readerLost(int peer, LossCause) { closedReceivers_.push_back(std::move(lanes_.at(peer).reader)); }
 
 void TcpRail::accepted(int peer, Socket socket, Opener opener) {
-  Lane& lane = lanes_[peer];
+  PeerConnections& lane = lanes_[peer];
   // The old connection ends before the new one places anything, so that late bytes of the old one harm nothing.
-  lane.reader = std::make_unique<Reader>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
+  lane.reader = std::make_unique<Receiver>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
 }
 
 void TcpRail::linkChanged(bool isUp) {
@@ -294,7 +294,7 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) {
   if (found == lanes_.end() || found->second.peerRail < 0 || static_cast<uint64_t>(found->second.peerRail) != rail) {
     return;
   }
-  Lane& lane = found->second;
+  PeerConnections& lane = found->second;
   // What has been made since may be well; what is being made has lost its first packets.
   if (lane.writer != nullptr && !(hasCarrier && lane.writer->isUp())) {
     lane.writer->giveUp(hasCarrier ? "the peer's interface has its carrier again"

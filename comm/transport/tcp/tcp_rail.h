@@ -28,7 +28,7 @@ struct RailOptions {
   size_t numRails = 1;  ///< of this rank
 };
 
-class TcpRail final : public Transport, public Writer::Owner, public Reader::Owner, public Acceptor::Owner {
+class TcpRail final : public Transport, public Sender::Owner, public Receiver::Owner, public Acceptor::Owner {
  public:
   /// Listens at once; address() then has the port.
   static StatusOr<std::unique_ptr<TcpRail>> create(RailOptions options, Poller& poller, Directory& directory);
@@ -69,12 +69,12 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
 
  private:
   /// The two connections with a peer.
-  struct Lane {
+  struct PeerConnections {
     bool isWanted = false;
     int peerRail = -1;  ///< where the peer's end of the writer is, among the peer's rails
     std::string peerAddress;
-    std::unique_ptr<Writer> writer;
-    std::unique_ptr<Reader> reader;
+    std::unique_ptr<Sender> writer;
+    std::unique_ptr<Receiver> reader;
     Clock::time_point upSince{};
     bool hasSmallPackets = false;  ///< of the next attempt: perhaps the path drops large ones
     bool hasLostAllLarge = false;  ///< the last connection that carried any, or tried to
@@ -102,9 +102,9 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   void weigh(Clock::time_point now);
   /// Connects to those who are wanted. Returns: when to look again at the latest.
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
-  void attempt(int peer, Lane& lane, Clock::time_point now);
-  void warnOfSmallPackets(int peer, Lane& lane, Clock::time_point now);
-  void failAttempt(int peer, Lane& lane, LossCause cause, const Status& status);
+  void attempt(int peer, PeerConnections& lane, Clock::time_point now);
+  void warnOfSmallPackets(int peer, PeerConnections& lane, Clock::time_point now);
+  void failAttempt(int peer, PeerConnections& lane, LossCause cause, const Status& status);
   Status describe(int peer, const std::string& what) const;
 
   RailOptions options_;
@@ -113,12 +113,12 @@ class TcpRail final : public Transport, public Writer::Owner, public Reader::Own
   Acceptor acceptor_;
   Sink* sink_ = nullptr;
   bool hasCarrier_ = true;
-  std::map<int, Lane> lanes_;
+  std::map<int, PeerConnections> lanes_;
   int triedLast_;  ///< the peer to which it tried to connect last, at first this rank
   Load load_;
   // Closed connections whose functions may still be on the stack.
-  std::vector<std::unique_ptr<Writer>> closedWriters_;
-  std::vector<std::unique_ptr<Reader>> closedReaders_;
+  std::vector<std::unique_ptr<Sender>> closedSenders_;
+  std::vector<std::unique_ptr<Receiver>> closedReceivers_;
 };
 
 }  // namespace agspeed::comm::tcp

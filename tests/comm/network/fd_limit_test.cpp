@@ -76,7 +76,7 @@ void checkCalls(Poller::Handler& handler) { handler.ready(0); }
 class WithoutDescriptors : public testing::Test, public tcp::Acceptor::Owner, public shm::Greeter::Owner {
  protected:
   void accepted(int, tcp::Socket, Opener) override {}
-  void accepted(int, shm::Arrival) override {}
+  void accepted(int, shm::AcceptedConnection) override {}
 
   MemoryStore store_;
   Directory directory_{store_, {}};

@@ -52,16 +52,16 @@ class Boxes : public testing::TestWithParam<bool> {
     SharedMemory memory = SharedMemory::create(sizeof(Ring)).value();
     const Process self = {getpid(), geteuid()};
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
-    outbox = std::make_unique<Outbox>(std::move(memory), 1, sender, bell, counters);
-    inbox = std::make_unique<Inbox>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
-                                    receiver, bell, counters);
+    outbox = std::make_unique<Sender>(std::move(memory), 1, sender, bell, counters);
+    inbox = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
+                                       receiver, bell, counters);
   }
   /// Whether the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
 
   void drive() {
     for (int i = 0; i < 100000 && (!outbox->isFlushed() || !inbox->isEmpty()); ++i) {
-      ASSERT_NE(inbox->read(), Inbox::Outcome::kBroken);
+      ASSERT_NE(inbox->read(), Receiver::Outcome::kBroken);
       outbox->advance();
     }
     outbox->advance();
@@ -71,8 +71,8 @@ class Boxes : public testing::TestWithParam<bool> {
   ShmCounters counters;
   Sender sender;
   Receiver receiver;
-  std::unique_ptr<Outbox> outbox;
-  std::unique_ptr<Inbox> inbox;
+  std::unique_ptr<Sender> outbox;
+  std::unique_ptr<Receiver> inbox;
 };
 
 OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, FrameKind kind) {
@@ -106,7 +106,7 @@ TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasWithdrawn) {
       outbox->send(frameOf(kept, next, random() % 4 == 0 ? FrameKind::kEager : FrameKind::kData));
       ++next;
     } else if (choice < 6) {
-      ASSERT_NE(inbox->read(), Inbox::Outcome::kBroken);
+      ASSERT_NE(inbox->read(), Receiver::Outcome::kBroken);
     } else if (choice == 6) {
       outbox->advance();
     } else if (!payloads.empty() && random() % 4 == 0) {
@@ -151,7 +151,7 @@ TEST_P(CopyingBoxes, AReceiverThatLosesInterestMidwayGetsNoFurtherBytes) {
   drive();
   const std::vector<std::byte> payload(kMaxPayloadBytes, std::byte{7});
   outbox->send(frameOf(payload, 2, FrameKind::kData));
-  ASSERT_EQ(inbox->read(), Inbox::Outcome::kSomething);
+  ASSERT_EQ(inbox->read(), Receiver::Outcome::kSomething);
   std::vector<std::byte>& target = receiver.placed.at(2);
   inbox->cancelReceive(target);
   const std::vector<std::byte> before = target;
