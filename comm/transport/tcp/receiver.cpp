@@ -45,7 +45,7 @@ void Receiver::ready(uint32_t) {
 void Receiver::awaitRest() {
   const size_t left = isInPayload_ ? header_.length - placed_ : 0;
   const size_t wanted = left < kLeastAwaited ? 1 : std::min(left, kMostAwaited);
-  if (std::exchange(awaited_, wanted) != wanted) socket_.wakeAt(static_cast<int>(wanted));
+  if (std::exchange(awaited_, wanted) != wanted) socket_.setReceiveLowat(static_cast<int>(wanted));
 }
 
 Moved Receiver::readOnce(size_t& numAsked) {

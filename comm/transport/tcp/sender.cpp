@@ -111,8 +111,8 @@ void Sender::finishGreeting() {
   if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove who it is");
   if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the greeting");
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
-  vitals_ = socket_.vitals();
-  socket_.limitUnsent(unsentBytes_ = kMinUnsentBytes);
+  tcpInfo_ = socket_.tcpInfo();
+  socket_.setNotSentLowat(unsentBytes_ = kMinUnsentBytes);
   state_ = State::kUp;
   owner_.writerWritable(peer_);
 }
@@ -188,14 +188,14 @@ bool Sender::check(Clock::time_point now) {
     return state_ != State::kUp;
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
-  vitals_ = socket_.vitals();
+  tcpInfo_ = socket_.tcpInfo();
   look(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
-  limitUnsent();
-  if (held_.follow(rate_.bytesPerSecond(), vitals_.leastRoundTripSeconds)) socket_.limitHeld(held_.bytes());
+  setNotSentLowat();
+  if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.leastRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
-  if (vitals_.bytesAcked != bytesAcked_ || vitals_.packetsInFlight == 0) acknowledged(now);
-  bytesAcked_ = vitals_.bytesAcked;
+  if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
+  bytesAcked_ = tcpInfo_.bytesAcked;
   doubt(now);
   return true;
 }
@@ -219,11 +219,11 @@ void Sender::acknowledged(Clock::time_point now) {
 
 void Sender::doubt(Clock::time_point now) {
   const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(vitals_.roundTripSeconds * kStallRoundTrips));
+      std::chrono::duration<double>(tcpInfo_.roundTripSeconds * kStallRoundTrips));
   const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
-  const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, vitals_.sinceLastAck);
+  const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, tcpInfo_.sinceLastAck);
   if (silence <= limit) return;
-  const std::string why = formatText("no acknowledgement for {} ms", vitals_.sinceLastAck.count());
+  const std::string why = formatText("no acknowledgement for {} ms", tcpInfo_.sinceLastAck.count());
   if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
@@ -239,21 +239,21 @@ void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // The greeting's bytes are no part of the count.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
-  rate_.look(now, numAcked_, numAcked_ == numBytes_, vitals_.leastRoundTripSeconds);
+  rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.leastRoundTripSeconds);
 }
 
 /// The kernel wants more of a frame that it could not take whole. Has it waited?
 void Sender::keepFilled() {
   if (socket_.unsentBytes() > 0) return;
   unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
-  limitUnsent();
+  setNotSentLowat();
 }
 
-void Sender::limitUnsent() {
+void Sender::setNotSentLowat() {
   const int wanted =
       static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
   if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
-  socket_.limitUnsent(unsentBytes_ = wanted);
+  socket_.setNotSentLowat(unsentBytes_ = wanted);
 }
 
 uint64_t Sender::numUnderWay() {

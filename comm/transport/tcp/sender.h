@@ -65,7 +65,7 @@ class Sender final : public Poller::Handler {
   uint64_t numBytes() const { return numBytes_; }
   uint64_t numUnderWay();
   /// Seen so far; 0 before the first look.
-  double leastRoundTripSeconds() const { return vitals_.leastRoundTripSeconds; }
+  double leastRoundTripSeconds() const { return tcpInfo_.leastRoundTripSeconds; }
 
   void ready(uint32_t events) override;
 
@@ -84,7 +84,7 @@ class Sender final : public Poller::Handler {
   void look(Clock::time_point now);
   void look(Clock::time_point now, uint64_t numUnacknowledged);
   void keepFilled();
-  void limitUnsent();
+  void setNotSentLowat();
 
   Poller& poller_;
   Socket socket_;
@@ -117,7 +117,7 @@ class Sender final : public Poller::Handler {
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
   double unsentSeconds_;  ///< for how long that shall last
   HeldLimit held_;        ///< of both together
-  Vitals vitals_;
+  TcpInfo tcpInfo_;
   RateMeter rate_;
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< of these, at the last look

@@ -154,11 +154,11 @@ void Socket::avoidBbr() const {
   }
 }
 
-void Socket::limitUnsent(int numBytes) const { setOption(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, numBytes); }
+void Socket::setNotSentLowat(int numBytes) const { setOption(descriptor_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, numBytes); }
 
-void Socket::wakeAt(int numBytes) const { setOption(descriptor_, SOL_SOCKET, SO_RCVLOWAT, numBytes); }
+void Socket::setReceiveLowat(int numBytes) const { setOption(descriptor_, SOL_SOCKET, SO_RCVLOWAT, numBytes); }
 
-void Socket::limitHeld(int numBytes) const {
+void Socket::setSendBuffer(int numBytes) const {
   static const bool canBeLifted = [this] {
     int lock = 0;
     socklen_t size = sizeof lock;
@@ -190,17 +190,17 @@ size_t Socket::unsentBytes() const {
   return ioctl(descriptor_, SIOCOUTQNSD, &numBytes) == 0 && numBytes > 0 ? static_cast<size_t>(numBytes) : 0;
 }
 
-Vitals Socket::vitals() const {
+TcpInfo Socket::tcpInfo() const {
   tcp_info info = {};
   socklen_t size = sizeof(info);
   if (getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
-  Vitals vitals;
-  vitals.bytesAcked = info.tcpi_bytes_acked;
-  vitals.packetsInFlight = info.tcpi_unacked;
-  vitals.sinceLastAck = std::chrono::milliseconds(info.tcpi_last_ack_recv);
-  vitals.roundTripSeconds = info.tcpi_rtt * 1e-6;
-  vitals.leastRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
-  return vitals;
+  TcpInfo tcpInfo;
+  tcpInfo.bytesAcked = info.tcpi_bytes_acked;
+  tcpInfo.packetsInFlight = info.tcpi_unacked;
+  tcpInfo.sinceLastAck = std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  tcpInfo.roundTripSeconds = info.tcpi_rtt * 1e-6;
+  tcpInfo.leastRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
+  return tcpInfo;
 }
 
 }  // namespace agspeed::comm::tcp

@@ -25,7 +25,7 @@ struct Moved {
 };
 
 /// The kernel's view of a connection.
-struct Vitals {
+struct TcpInfo {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
@@ -67,20 +67,20 @@ class Socket {
   /// Takes other congestion control where the system's is BBR. Before connecting.
   void avoidBbr() const;
   /// Bytes that may wait in the kernel beyond those in flight before the socket counts as full.
-  void limitUnsent(int numBytes) const;
+  void setNotSentLowat(int numBytes) const;
   /// Bytes that the kernel takes, sent or not, until some are acknowledged; 0: as many as it sees fit. Nothing changes
   /// where the kernel could not lift the limit again (before Linux 5.15).
-  void limitHeld(int numBytes) const;
+  void setSendBuffer(int numBytes) const;
 
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;
   /// The poller says that there is something to read when there is so much, or the end.
-  void wakeAt(int numBytes) const;
+  void setReceiveLowat(int numBytes) const;
   /// Bytes written that the peer's kernel has not acknowledged.
   size_t unacknowledgedBytes() const;
   /// Those of them that have not been sent yet.
   size_t unsentBytes() const;
-  Vitals vitals() const;
+  TcpInfo tcpInfo() const;
 
  private:
   int descriptor_ = -1;

@@ -59,10 +59,10 @@ TEST(Socket, ALimitOfWhatTheKernelHoldsCanBeLifted) {
   };
   if (option(SO_BUF_LOCK) < 0) GTEST_SKIP() << "this kernel (before Linux 5.15) cannot lift such limits";
   const int before = option(SO_SNDBUF);
-  socket.limitHeld(before / 2);
+  socket.setSendBuffer(before / 2);
   EXPECT_EQ(option(SO_SNDBUF), before / 2);
   EXPECT_NE(option(SO_BUF_LOCK), 0);
-  socket.limitHeld(0);
+  socket.setSendBuffer(0);
   EXPECT_EQ(option(SO_BUF_LOCK), 0) << "the kernel may give it more again";
 }
 
