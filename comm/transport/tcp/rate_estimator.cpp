@@ -25,7 +25,7 @@ constexpr double kWeightOfWorse = 0.02;  ///< in the rate of the better times
 
 }  // namespace
 
-void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds) {
+void RateEstimator::look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds) {
   const double seconds = std::chrono::duration<double>(now - since_).count();
   const uint64_t numBytes = numAcked - ackedBefore_;
   if (!isIdle) {
@@ -43,7 +43,7 @@ void RateMeter::look(Clock::time_point now, uint64_t numAcked, bool isIdle, doub
   ackedBefore_ = numAcked;
 }
 
-void RateMeter::age(uint64_t numAckedOfAll, double rateOfAll) {
+void RateEstimator::age(uint64_t numAckedOfAll, double rateOfAll) {
   if (std::exchange(isNew_, false)) {
     measuredAfter_ = numAckedOfAll;
   } else if (rateOfAll > 0 && static_cast<double>(numAckedOfAll - measuredAfter_) > kOldSeconds * rateOfAll) {
@@ -51,7 +51,7 @@ void RateMeter::age(uint64_t numAckedOfAll, double rateOfAll) {
   }
 }
 
-void RateMeter::lookForBest(double seconds, double numBytes) {
+void RateEstimator::lookForBest(double seconds, double numBytes) {
   seconds_ += seconds;
   numBytes_ += numBytes;
   if (seconds_ < kBestSeconds) return;

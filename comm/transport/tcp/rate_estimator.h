@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateMeter: how fast a connection, or several of a rail together, carries what it is given, from looks at how much the
-// peers' kernels have acknowledged.
+// RateEstimator: how fast a connection, or several of a rail together, carries what it is given, from looks at how much
+// the peers' kernels have acknowledged.
 //
 // Only spans count in which bytes were under way all the time: one that waited for its sender says nothing of the path.
 // The kernel's own estimate (tcpi_delivery_rate) keeps the burst that a shaper lets through after a pause, and counts
@@ -13,7 +13,7 @@
 
 namespace agspeed::comm::tcp {
 
-class RateMeter {
+class RateEstimator {
  public:
   /// At `now` `numAcked` bytes were acknowledged in all. `isIdle`: too few others were under way to tell a rate by.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
@@ -26,7 +26,7 @@ class RateMeter {
   /// Lately; 0 when not known yet.
   double bytesPerSecond() const { return bytesPerSecond_; }
   /// In the better times of late, when nothing else than the path held it up: over a tenth of a second, in which bursts
-  /// weigh little; 0 when not known yet.
+  /// sampleLoad little; 0 when not known yet.
   double bestBytesPerSecond() const { return bestBytesPerSecond_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HeldLimit: how many bytes of a connection a kernel may hold, sent or not.
+// SendBufferLimit: how many bytes of a connection a kernel may hold, sent or not.
 //
 // What it holds beyond a round trip's bytes stands in queues of the path, its own shaper's and the receiver's, where
 // all that comes later waits behind it and what is too much is dropped. So it holds what the path carries in some round
@@ -12,7 +12,7 @@
 
 namespace agspeed::comm::tcp {
 
-class HeldLimit {
+class SendBufferLimit {
  public:
   static constexpr double kMinBytes = 32 * 1024, kMaxBytes = 512 * 1024;
 

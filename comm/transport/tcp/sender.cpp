@@ -196,7 +196,7 @@ bool Sender::check(Clock::time_point now) {
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
   if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = tcpInfo_.bytesAcked;
-  doubt(now);
+  checkStall(now);
   return true;
 }
 
@@ -217,7 +217,7 @@ void Sender::acknowledged(Clock::time_point now) {
   if (canSend()) owner_.writerWritable(peer_);
 }
 
-void Sender::doubt(Clock::time_point now) {
+void Sender::checkStall(Clock::time_point now) {
   const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(tcpInfo_.roundTripSeconds * kStallRoundTrips));
   const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);

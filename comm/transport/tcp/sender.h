@@ -59,7 +59,7 @@ class Sender final : public Poller::Handler {
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
   /// Until the path has carried what is under way, and then `numBytes`.
   double carrySeconds(size_t numBytes);
-  /// As RateMeter::age().
+  /// As RateEstimator::age().
   void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
   /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
   uint64_t numBytes() const { return numBytes_; }
@@ -80,7 +80,7 @@ class Sender final : public Poller::Handler {
   bool writeSmall(ByteView bytes);
   void awaitGreeting();
   void acknowledged(Clock::time_point now);
-  void doubt(Clock::time_point now);
+  void checkStall(Clock::time_point now);
   void look(Clock::time_point now);
   void look(Clock::time_point now, uint64_t numUnacknowledged);
   void keepFilled();
@@ -116,9 +116,9 @@ class Sender final : public Poller::Handler {
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
   double unsentSeconds_;  ///< for how long that shall last
-  HeldLimit held_;        ///< of both together
+  SendBufferLimit held_;  ///< of both together
   TcpInfo tcpInfo_;
-  RateMeter rate_;
+  RateEstimator rate_;
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< of these, at the last look
   Clock::time_point lookedAt_;

@@ -61,13 +61,13 @@ bool TcpRail::canSend(int peer) const {
 void TcpRail::send(int peer, const OutgoingFrame& frame) {
   PeerConnections& lane = lanes_.at(peer);
   const Clock::time_point now = Clock::now();
-  if (now - load_.lookedAt >= kLookInterval) weigh(now);
+  if (now - load_.lookedAt >= kLookInterval) sampleLoad(now);
   if (!std::exchange(lane.isBusy, true)) lane.ackedAt = now;
   load_.numUnderWay += static_cast<double>(frame.payload.size());
   lane.writer->send(frame);
 }
 
-void TcpRail::weigh(Clock::time_point now) {
+void TcpRail::sampleLoad(Clock::time_point now) {
   load_.lookedAt = now;
   uint64_t sum = 0;
   size_t numUp = 0, numBusy = 0;
@@ -151,7 +151,7 @@ double TcpRail::leastRoundTripSeconds(int peer) const {
 Clock::time_point TcpRail::tick(Clock::time_point now) {
   closedSenders_.clear();
   closedReceivers_.clear();
-  weigh(now);
+  sampleLoad(now);
   Clock::time_point next = std::min(now + kIdleTick, acceptor_.expire(now));
   int numConnecting = 0;
   for (auto& [peer, lane] : lanes_) {

@@ -92,14 +92,14 @@ class TcpRail final : public Transport, public Sender::Owner, public Receiver::O
     Clock::time_point lookedAt{};
     double numUnderWay = 0;  ///< bytes then, and given to connections since
     uint64_t numAcked = 0;   ///< bytes ever
-    RateMeter rate;          ///< while several had something to carry
+    RateEstimator rate;      ///< while several had something to carry
   };
 
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
   /// Until the path has carried what all connections have under way, and then `numBytes`; 0 when its rate is not known.
   double carrySeconds(size_t numBytes) const;
   /// Looks at all connections that may be busy.
-  void weigh(Clock::time_point now);
+  void sampleLoad(Clock::time_point now);
   /// Connects to those who are wanted. Returns: when to look again at the latest.
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
   void attempt(int peer, PeerConnections& lane, Clock::time_point now);

@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class RateMeterTest : public ::testing::Test {
+class RateEstimatorTest : public ::testing::Test {
  protected:
   /// The connection carries that many bytes in each of so many milliseconds, and is looked at after each.
   void carry(int numMilliseconds, uint64_t numBytes) {
@@ -27,10 +27,10 @@ class RateMeterTest : public ::testing::Test {
   Clock::time_point now_{milliseconds(1'000'000)};
   uint64_t acked_ = 0;
   double roundTripSeconds_ = 100e-6;
-  RateMeter meter_;
+  RateEstimator meter_;
 };
 
-TEST_F(RateMeterTest, KnowsNothingOfAConnectionThatNeverHadMuchToCarry) {
+TEST_F(RateEstimatorTest, KnowsNothingOfAConnectionThatNeverHadMuchToCarry) {
   for (int i = 0; i < 1000; ++i) {
     rest(1);
     carry(4, 100);
@@ -38,7 +38,7 @@ TEST_F(RateMeterTest, KnowsNothingOfAConnectionThatNeverHadMuchToCarry) {
   EXPECT_EQ(meter_.bytesPerSecond(), 0);
 }
 
-TEST_F(RateMeterTest, PausesDoNotLowerTheRate) {
+TEST_F(RateEstimatorTest, PausesDoNotLowerTheRate) {
   for (int i = 0; i < 20; ++i) {
     rest(100);
     carry(10, 10'000);
@@ -46,7 +46,7 @@ TEST_F(RateMeterTest, PausesDoNotLowerTheRate) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 1e7, 1e5);
 }
 
-TEST_F(RateMeterTest, FollowsAPathThatChanges) {
+TEST_F(RateEstimatorTest, FollowsAPathThatChanges) {
   rest(1);
   carry(100, 25'000);
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 1e6);
@@ -56,7 +56,7 @@ TEST_F(RateMeterTest, FollowsAPathThatChanges) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 2e6);
 }
 
-TEST_F(RateMeterTest, WhatIsForgottenIsMeasuredAnew) {
+TEST_F(RateEstimatorTest, WhatIsForgottenIsMeasuredAnew) {
   rest(1);
   carry(100, 2'500);
   ASSERT_NEAR(meter_.bytesPerSecond(), 2.5e6, 1e5);
@@ -69,7 +69,7 @@ TEST_F(RateMeterTest, WhatIsForgottenIsMeasuredAnew) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 2.5e7, 1e5) << "at once, not by and by";
 }
 
-TEST_F(RateMeterTest, ARateIsForgottenWhenAllHaveCarriedHalfASecondsBytesSince) {
+TEST_F(RateEstimatorTest, ARateIsForgottenWhenAllHaveCarriedHalfASecondsBytesSince) {
   rest(1);
   carry(100, 2'500);
   meter_.age(1'000'000, 2.5e7);
@@ -81,7 +81,7 @@ TEST_F(RateMeterTest, ARateIsForgottenWhenAllHaveCarriedHalfASecondsBytesSince) 
   EXPECT_EQ(meter_.bytesPerSecond(), 0);
 }
 
-TEST_F(RateMeterTest, ARateThatIsMeasuredAgainIsNotForgotten) {
+TEST_F(RateEstimatorTest, ARateThatIsMeasuredAgainIsNotForgotten) {
   rest(1);
   for (uint64_t numAckedOfAll = 0; numAckedOfAll < 100'000'000; numAckedOfAll += 10'000'000) {
     carry(100, 2'500);
@@ -90,7 +90,7 @@ TEST_F(RateMeterTest, ARateThatIsMeasuredAgainIsNotForgotten) {
   }
 }
 
-TEST_F(RateMeterTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMostly) {
+TEST_F(RateEstimatorTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMostly) {
   rest(1);
   for (int i = 0; i < 20; ++i) {
     carry(110, 25'000);
@@ -101,7 +101,7 @@ TEST_F(RateMeterTest, TheRateOfBetterTimesIsThatOfThePathThoughOthersHoldItUpMos
   EXPECT_LT(meter_.bytesPerSecond(), 1.2e7);
 }
 
-TEST_F(RateMeterTest, SingleFramesTellThatASlowPathHasRecovered) {
+TEST_F(RateEstimatorTest, SingleFramesTellThatASlowPathHasRecovered) {
   const auto carryFrames = [this](int count) {
     for (int i = 0; i < count; ++i) {
       rest(2);
@@ -119,7 +119,7 @@ TEST_F(RateMeterTest, SingleFramesTellThatASlowPathHasRecovered) {
   EXPECT_LT(meter_.bytesPerSecond(), 16.4e6);
 }
 
-TEST_F(RateMeterTest, FollowsAPathThatBecameTooSlowToCarryMuchBetweenPauses) {
+TEST_F(RateEstimatorTest, FollowsAPathThatBecameTooSlowToCarryMuchBetweenPauses) {
   rest(1);
   carry(100, 25'000);
   for (int i = 0; i < 20; ++i) {
@@ -129,14 +129,14 @@ TEST_F(RateMeterTest, FollowsAPathThatBecameTooSlowToCarryMuchBetweenPauses) {
   EXPECT_NEAR(meter_.bytesPerSecond(), 5e5, 2e5);
 }
 
-TEST_F(RateMeterTest, TheBurstAfterAPauseIsForgotten) {
+TEST_F(RateEstimatorTest, TheBurstAfterAPauseIsForgotten) {
   rest(1);
   carry(1, 128 * 1024);
   carry(300, 6'000);
   EXPECT_NEAR(meter_.bytesPerSecond(), 6e6, 6e5);
 }
 
-TEST_F(RateMeterTest, TheFirstRoundTripWithoutAcknowledgementsWeighsLittle) {
+TEST_F(RateEstimatorTest, TheFirstRoundTripWithoutAcknowledgementsWeighsLittle) {
   roundTripSeconds_ = 50e-3;
   rest(1);
   carry(50, 0);

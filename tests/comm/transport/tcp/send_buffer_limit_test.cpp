@@ -8,16 +8,16 @@ namespace agspeed::comm::tcp {
 namespace {
 
 /// What a path carries per second while the kernel holds so much, of which its bookkeeping takes a share.
-double carried(const HeldLimit& limit, double pathRate, double roundTripSeconds, double shareOfBytes) {
+double carried(const SendBufferLimit& limit, double pathRate, double roundTripSeconds, double shareOfBytes) {
   if (limit.bytes() == 0) return pathRate;
   return std::min(pathRate, shareOfBytes * limit.bytes() / roundTripSeconds);
 }
 
-TEST(HeldLimit, NoPathIsHeldUpForLongByARateThatWasMeasuredTooLow) {
+TEST(SendBufferLimit, NoPathIsHeldUpForLongByARateThatWasMeasuredTooLow) {
   for (const double roundTripSeconds : {50e-6, 1e-3, 5e-3, 20e-3, 100e-3}) {
     for (const double pathRate : {1e6, 30e6, 1e9}) {
       for (const double shareOfBytes : {0.5, 0.8, 1.0}) {
-        HeldLimit limit;
+        SendBufferLimit limit;
         limit.follow(pathRate / 1000, roundTripSeconds);
         for (int i = 0; i < 60; ++i) {
           limit.follow(carried(limit, pathRate, roundTripSeconds, shareOfBytes), roundTripSeconds);
@@ -29,15 +29,15 @@ TEST(HeldLimit, NoPathIsHeldUpForLongByARateThatWasMeasuredTooLow) {
   }
 }
 
-TEST(HeldLimit, LastsAMomentOnAShortPath) {
-  HeldLimit limit;
+TEST(SendBufferLimit, LastsAMomentOnAShortPath) {
+  SendBufferLimit limit;
   EXPECT_TRUE(limit.follow(30e6, 100e-6));
   EXPECT_NEAR(limit.bytes() / 30e6, 3.4e-3, 1e-4);
   EXPECT_FALSE(limit.follow(33e6, 100e-6)) << "a little more is no change";
 }
 
-TEST(HeldLimit, IsLiftedWhereTheKernelKnowsBetterAndDoesNotFlap) {
-  HeldLimit limit;
+TEST(SendBufferLimit, IsLiftedWhereTheKernelKnowsBetterAndDoesNotFlap) {
+  SendBufferLimit limit;
   EXPECT_FALSE(limit.follow(0, 0)) << "nothing is known yet";
   EXPECT_FALSE(limit.follow(1e9, 100e-6)) << "there was none";
   EXPECT_FALSE(limit.follow(100e6, 100e-6)) << "340 KB: none was needed a moment ago";
