@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The greeting of a connection: who wants to send to whom, proven with the secret of the pair. Three messages of fixed
+// The handshake of a connection: who wants to send to whom, proven with the secret of the pair. Three messages of fixed
 // size, so that a stranger costs a few bytes of memory and one comparison:
 //
 //   request  initiator -> responder   magic, version, protection, epoch, both ranks, nonce, proof

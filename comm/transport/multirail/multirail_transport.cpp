@@ -333,7 +333,7 @@ void MultirailTransport::judge(int rank, Peer& peer, Clock::time_point now) {
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }
   const Clock::duration gone = now - peer.downSince;
-  // Somebody who does not greet or closes greetings may be busy; an address where nobody is at all is known to be
+  // Somebody who does not greet or closes handshakes may be busy; an address where nobody is at all is known to be
   // wrong sooner.
   const bool isNobodyThere = peer.stage == Stage::kNew && !peer.wasFound &&
                              count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;

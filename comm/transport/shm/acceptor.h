@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two processes of a host meet: the messages on the local socket of a pair, one direction each. The greeting is
+// How two processes of a host meet: the messages on the local socket of a pair, one direction each. The handshake is
 // that of every connection (comm/wire/handshake.h); with it travel the descriptors of what both will share:
 //
 //   request  sender -> receiver   and the sender's ring, its bell's page, its bell

@@ -21,18 +21,18 @@ constexpr Clock::duration kIdleTick = milliseconds(1000);
 }  // namespace
 
 StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::create(Poller& poller, Directory& directory,
-                                                             Clock::duration greetingTimeout) {
+                                                             Clock::duration handshakeTimeout) {
   AG_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::create());
   AG_ASSIGN_OR_RETURN(FileDescriptor listener, listenAt(localName(directory.publicKey())));
   return std::unique_ptr<ShmTransport>(
-      new ShmTransport(poller, directory, greetingTimeout, std::move(bell), std::move(listener)));
+      new ShmTransport(poller, directory, handshakeTimeout, std::move(bell), std::move(listener)));
 }
 
-ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration greetingTimeout, Doorbell bell,
+ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
                            FileDescriptor listener)
     : poller_(poller),
       directory_(directory),
-      greetingTimeout_(greetingTimeout),
+      handshakeTimeout_(handshakeTimeout),
       bell_(std::move(bell)),
       // Edge-triggered: each ring is one event, and nobody needs to read it.
       rung_(std::make_unique<Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
@@ -105,13 +105,13 @@ void ShmTransport::readReply(PeerConnections& lane) {
   const std::optional<ConfirmBytes> confirm = isWhole ? lane.initiator->confirm(reply) : std::nullopt;
   if (!confirm) return fail(lane, LossCause::kUnreachable, "it refused the connection");
   const Status status =
-      finishGreeting(lane, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
+      finishHandshake(lane, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
   if (!status) return fail(lane, LossCause::kUnreachable, status.message());
   sink_->writable(lane.peer);
 }
 
-Status ShmTransport::finishGreeting(PeerConnections& lane, FileDescriptor page, FileDescriptor bell,
-                                    const ConfirmBytes& confirm) {
+Status ShmTransport::finishHandshake(PeerConnections& lane, FileDescriptor page, FileDescriptor bell,
+                                     const ConfirmBytes& confirm) {
   if (lane.bell == nullptr) {
     AG_ASSIGN_OR_RETURN(Doorbell opened, Doorbell::open(page, std::move(bell)));
     lane.bell = std::make_unique<Doorbell>(std::move(opened));
@@ -238,7 +238,7 @@ Clock::time_point ShmTransport::tick(Clock::time_point now) {
   bool isBusy = greeter_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
     PeerConnections& lane = *used_[i];
-    if (lane.stage == Stage::kGreeting && (lane.waited += looked) > greetingTimeout_) {
+    if (lane.stage == Stage::kGreeting && (lane.waited += looked) > handshakeTimeout_) {
       fail(lane, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
     }
     if (lane.stage == Stage::kWanted) attempt(lane, now);

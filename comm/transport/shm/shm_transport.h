@@ -33,9 +33,9 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
  public:
   /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
   /// has no memory to share.
-  /// A peer that was connected and does not greet for `greetingTimeout` is lost.
+  /// A peer that was connected and does not greet for `handshakeTimeout` is lost.
   static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
-                                                        Clock::duration greetingTimeout);
+                                                        Clock::duration handshakeTimeout);
   ~ShmTransport() override;
 
   const ShmCounters& counters() const { return counters_; }
@@ -69,7 +69,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
 
     const int peer;
     Stage stage = Stage::kIdle;  ///< of sending
-    // While greeting.
+    // While handshake.
     std::optional<Initiator> initiator;
     std::optional<SharedMemory> ring;
     Clock::duration waited{};
@@ -81,7 +81,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
     std::unique_ptr<Watch> process;  ///< the peer's end
   };
 
-  ShmTransport(Poller& poller, Directory& directory, Clock::duration greetingTimeout, Doorbell bell,
+  ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
                FileDescriptor listener);
 
   bool look() override;
@@ -93,7 +93,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   void attempt(PeerConnections& lane, Clock::time_point now);
   Status greet(PeerConnections& lane, const Peer& peer);
   void readReply(PeerConnections& lane);
-  Status finishGreeting(PeerConnections& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
+  Status finishHandshake(PeerConnections& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
   void gone(PeerConnections& lane);
   void fail(PeerConnections& lane, LossCause cause, const std::string& why);
@@ -102,7 +102,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
 
   Poller& poller_;
   Directory& directory_;
-  const Clock::duration greetingTimeout_;
+  const Clock::duration handshakeTimeout_;
   Doorbell bell_;
   std::unique_ptr<Watch> rung_;
   Greeter greeter_;

@@ -13,7 +13,7 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-/// Places for greetings, at least: of all rails, and of each; every rank of the job has one, since all may come at
+/// Places for handshakes, at least: of all rails, and of each; every rank of the job has one, since all may come at
 /// once.
 constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4;
 constexpr int kMaxAcceptsAtOnce = 16;
@@ -68,7 +68,7 @@ Clock::time_point Acceptor::expire(Clock::time_point now) {
 void Acceptor::Pending::ready(uint32_t) { acceptor.finish(*this, acceptor.read(*this)); }
 
 Acceptor::Verdict Acceptor::read(Pending& pending) {
-  // Not one byte beyond the greeting is read: what follows are frames.
+  // Not one byte beyond the handshake is read: what follows are frames.
   const size_t wanted = pending.responder ? kConfirmBytes : kRequestBytes;
   const iovec part = {pending.bytes.data() + pending.size, wanted - pending.size};
   const Moved moved = pending.socket.read(std::span(&part, 1));

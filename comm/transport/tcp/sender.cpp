@@ -75,9 +75,9 @@ void Sender::close(LossCause cause, const std::string& why) {
 
 void Sender::ready(uint32_t events) {
   if (state_ == State::kConnecting) finishConnecting();
-  if (state_ == State::kGreeting) return finishGreeting();
+  if (state_ == State::kGreeting) return finishHandshake();
   if (state_ != State::kUp) return;
-  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterGreeting();
+  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterHandshake();
   if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
     keepFilled();
     flush();
@@ -86,7 +86,7 @@ void Sender::ready(uint32_t events) {
 }
 
 bool Sender::writeSmall(ByteView bytes) {
-  // An empty socket takes a greeting whole, or it is of no use.
+  // An empty socket takes a handshake whole, or it is of no use.
   const iovec part = partOf(bytes);
   return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
 }
@@ -96,20 +96,20 @@ void Sender::finishConnecting() {
     return close(causeOf(error), std::string("connecting failed: ") + std::strerror(error));
   }
   socket_.prepare();
-  if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the greeting");
+  if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the handshake");
   state_ = State::kGreeting;
   waited_ = {};
 }
 
-void Sender::finishGreeting() {
+void Sender::finishHandshake() {
   const iovec part = {reply_.data() + replySize_, reply_.size() - replySize_};
   const Moved moved = socket_.read(std::span(&part, 1));
-  if (!moved.isOpen) return close(LossCause::kClosed, "closed during the greeting");
+  if (!moved.isOpen) return close(LossCause::kClosed, "closed during the handshake");
   replySize_ += moved.numBytes;
   if (replySize_ < reply_.size()) return;
   const std::optional<ConfirmBytes> confirm = initiator_.confirm(reply_);
   if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove who it is");
-  if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the greeting");
+  if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the handshake");
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
   tcpInfo_ = socket_.tcpInfo();
   socket_.setNotSentLowat(unsentBytes_ = kMinUnsentBytes);
@@ -117,7 +117,7 @@ void Sender::finishGreeting() {
   owner_.writerWritable(peer_);
 }
 
-void Sender::readAfterGreeting() {
+void Sender::readAfterHandshake() {
   std::byte byte{};
   const iovec part = {&byte, 1};
   const Moved moved = socket_.read(std::span(&part, 1));
@@ -183,7 +183,7 @@ bool Sender::check(Clock::time_point now) {
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
   if (numUnacknowledged == 0) {
     acknowledged({});
-    if (state_ == State::kGreeting) awaitGreeting();
+    if (state_ == State::kGreeting) awaitHandshake();
     isQuiet_ = state_ == State::kUp && written_ == size_;
     return state_ != State::kUp;
   }
@@ -200,8 +200,8 @@ bool Sender::check(Clock::time_point now) {
   return true;
 }
 
-/// The peer's kernel has taken the greeting; its process may be stopped.
-void Sender::awaitGreeting() {
+/// The peer's kernel has taken the handshake; its process may be stopped.
+void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not greet";
   if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
   if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
@@ -237,7 +237,7 @@ void Sender::look(Clock::time_point now) {
 
 void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
-  // The greeting's bytes are no part of the count.
+  // The handshake's bytes are no part of the count.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
   rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.leastRoundTripSeconds);
 }

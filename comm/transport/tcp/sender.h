@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
 // writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back on it
-// but the greeting; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+// but the handshake; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -73,12 +73,12 @@ class Sender final : public Poller::Handler {
   enum class State { kConnecting, kGreeting, kUp, kClosed };
 
   void finishConnecting();
-  void finishGreeting();
-  void readAfterGreeting();
+  void finishHandshake();
+  void readAfterHandshake();
   void flush();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
-  void awaitGreeting();
+  void awaitHandshake();
   void acknowledged(Clock::time_point now);
   void checkStall(Clock::time_point now);
   void look(Clock::time_point now);
@@ -108,8 +108,8 @@ class Sender final : public Poller::Handler {
 
   // Watching.
   ActiveTimer active_;
-  Clock::duration waited_{};      ///< connecting, then greeting
-  bool isSilent_ = false;         ///< in the greeting, for long
+  Clock::duration waited_{};      ///< connecting, then handshake
+  bool isSilent_ = false;         ///< in the handshake, for long
   bool isQuiet_ = false;          ///< all was acknowledged at a look, and nothing written since
   Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
   uint64_t bytesAcked_ = 0;

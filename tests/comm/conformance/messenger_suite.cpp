@@ -207,12 +207,12 @@ TEST_P(MessengerConformance, ACancelledSendTakesNoOtherOfTheSameBytesWithIt) {
     SCOPED_TRACE(size);
     auto group = GetParam().make(2);
     Messenger &sender = group->messenger(0), &receiver = group->messenger(1);
-    Parcel cancelled(1, {1, 1, 1}, size), send(1, {1, 1, 2}, size), greeting(1, {1, 1, 3}, 8);
-    Parcel missed(0, cancelled.id, size), receive(0, send.id, size), greeted(0, greeting.id, 8);
+    Parcel cancelled(1, {1, 1, 1}, size), send(1, {1, 1, 2}, size), handshake(1, {1, 1, 3}, 8);
+    Parcel missed(0, cancelled.id, size), receive(0, send.id, size), greeted(0, handshake.id, 8);
     fill(send, 0, 1);
     cancelled.bytes = send.bytes;
     for (Parcel* each : {&missed, &receive, &greeted}) receiver.receive(*each);
-    sender.send(greeting);
+    sender.send(handshake);
     ASSERT_TRUE(drive(*group, 2, [&] { return greeted.numFinished > 0; })) << "they are connected";
     sender.send(cancelled);
     sender.send(send);

@@ -93,7 +93,7 @@ TEST_F(WithoutDescriptors, AnAcceptorWaits) {
   EXPECT_LT(acceptor.expire(Clock::now()), Clock::time_point::max()) << "it greets the stranger";
 }
 
-TEST_F(WithoutDescriptors, AGreeterWaits) {
+TEST_F(WithoutDescriptors, AnAcceptorOfSharedMemoryWaits) {
   const shm::Doorbell bell = shm::Doorbell::create().value();
   const std::string name = shm::localName(directory_.publicKey());
   shm::Greeter greeter(poller_, shm::listenAt(name).value(), directory_, bell, *this);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers who knock at every listener of a group: other protocols, noise, silence, greetings cut short, and requests
+"""Strangers who knock at every listener of a group: other protocols, noise, silence, handshakes cut short, and requests
 that look like a peer's but prove nothing.
 
 Runs on a host of its own, in one thread, at a steady rate.
