@@ -37,7 +37,7 @@ int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers
 
 size_t mostDescriptors() { return descriptorLimit().rlim_max; }
 
-DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
+FdReservation::FdReservation(size_t numRails, size_t numPeers)
     : numWanted_(kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer)) {
   std::lock_guard lock(roomMutex);
   numWantedByAll += numWanted_;
@@ -48,7 +48,7 @@ DescriptorRoom::DescriptorRoom(size_t numRails, size_t numPeers)
   AG_LOG(kInfo, "the limit of descriptors cannot be raised to {}: {}", limit.rlim_cur, std::strerror(errno));
 }
 
-DescriptorRoom::~DescriptorRoom() {
+FdReservation::~FdReservation() {
   std::lock_guard lock(roomMutex);
   numWantedByAll -= numWanted_;
 }

@@ -18,11 +18,11 @@ size_t mostDescriptors();
 
 /// Room for connections over `numRails` rails to `numPeers` peers. While it lives the process may open at least twice
 /// as many descriptors as all living rooms may take, so far as its limit can be raised. Thread-safe.
-class DescriptorRoom {
+class FdReservation {
  public:
-  DescriptorRoom(size_t numRails, size_t numPeers);
-  ~DescriptorRoom();
-  DescriptorRoom(const DescriptorRoom&) = delete;
+  FdReservation(size_t numRails, size_t numPeers);
+  ~FdReservation();
+  FdReservation(const FdReservation&) = delete;
 
  private:
   const size_t numWanted_;

@@ -83,7 +83,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void ready(uint32_t events) override;
 
   const std::string mode_;
-  std::optional<DescriptorRoom> room_;
+  std::optional<FdReservation> room_;
   Poller poller_;
   LinkMonitor links_;
   Directory directory_;

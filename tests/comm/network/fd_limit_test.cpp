@@ -118,12 +118,12 @@ TEST(DescriptorLimit, IsRaisedWhereConnectionsMayNeedMore) {
 TEST(DescriptorLimit, IsEnoughForAllGroupsOfAProcess) {
   constexpr size_t kFew = 256, kNumPeers = 40;
   const Limited limited(kFew);
-  std::optional<DescriptorRoom> first(std::in_place, 1, kNumPeers);
+  std::optional<FdReservation> first(std::in_place, 1, kNumPeers);
   const rlim_t ofOne = limit().rlim_cur;
-  const DescriptorRoom second(1, kNumPeers);
+  const FdReservation second(1, kNumPeers);
   EXPECT_EQ(limit().rlim_cur, 2 * ofOne);
   first.reset();
-  const DescriptorRoom third(1, kNumPeers);
+  const FdReservation third(1, kNumPeers);
   EXPECT_EQ(limit().rlim_cur, 2 * ofOne) << "the first's is free again";
 }
 
