@@ -94,7 +94,7 @@ bool Poller::wait(Clock::time_point until, Clock::time_point coalesceUntil) {
   if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
   if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});
   const Clock::time_point since = Clock::now();
-  memory_->fallAsleep();
+  memory_->arm();
   const bool hasChangedAtOnce = memory_->look();
   const bool isWoken = waitForDescriptors(hasChangedAtOnce ? Clock::time_point() : until);
   if (memory_ != nullptr) {

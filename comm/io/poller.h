@@ -29,7 +29,7 @@ class Poller {
     /// Handles what has changed. Returns: whether anything had.
     virtual bool look() = 0;
     /// From now on whoever changes something makes a descriptor of the poller ready; look() follows once more.
-    virtual void fallAsleep() = 0;
+    virtual void arm() = 0;
     virtual void awake() = 0;
 
    protected:

@@ -224,7 +224,7 @@ bool ShmTransport::look() {
   return hasChanged;
 }
 
-void ShmTransport::fallAsleep() {
+void ShmTransport::arm() {
   for (PeerConnections* lane : used_) {
     if (lane->stage == Stage::kUp) lane->outbox->askToBeWoken();
   }

@@ -85,7 +85,7 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
                FileDescriptor listener);
 
   bool look() override;
-  void fallAsleep() override;
+  void arm() override;
   void awake() override { bell_.setSleeping(false); }
   void accepted(int peer, AcceptedConnection arrival) override;
 

@@ -21,7 +21,7 @@ struct ChangingMemory final : Poller::Memory {
     if (hasChanged) std::this_thread::sleep_for(duration);
     return hasChanged;
   }
-  void fallAsleep() override { ++numAsleep; }
+  void arm() override { ++numAsleep; }
   void awake() override {}
 
   int numLooks = 0;          ///< until it changes; 0: never
