@@ -54,7 +54,7 @@ std::unique_ptr<Notices::Letter> Notices::makeLetter(int rank, bool isSend) {
   letter->owner = this;
   letter->rank = rank;
   letter->isSend = isSend;
-  letter->isPatient = true;
+  letter->isBackground = true;
   letter->peer = members_[static_cast<size_t>(rank)];
   letter->bytes = std::as_writable_bytes(std::span(&letter->notice, 1));
   return letter;

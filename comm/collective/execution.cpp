@@ -215,7 +215,7 @@ std::vector<int> Execution::awaitedRanks() const {
   return {ranks.begin(), ranks.end()};
 }
 
-std::string Execution::purpose() const {
+std::string Execution::describe() const {
   return formatText("{}, operation {} of group '{}'", toString(describe(*request_.call)), request_.number,
                     request_.group);
 }

@@ -79,7 +79,7 @@ class Execution final : private Worker {
   /// A message of one step.
   struct StepTransfer final : Transfer {
     void finished(const Status& status) override { owner->transferFinished(*this, status); }
-    std::string purpose() const override { return owner->purpose(); }
+    std::string describe() const override { return owner->describe(); }
 
     Execution* owner = nullptr;
     uint32_t lane = 0;
@@ -114,7 +114,7 @@ class Execution final : private Worker {
   void drain();
   void advance(uint32_t lane, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
-  std::string purpose() const;
+  std::string describe() const;
   void work(uint64_t token) override;
 
   std::span<const Piece> piecesOf(const Lane& lane, const Region& region) const;

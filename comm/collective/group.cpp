@@ -66,7 +66,7 @@ void MessageOperation::finished(const Status& status) {
   if (std::exchange(isPending, false)) group->endMessage(*this, status);
 }
 
-std::string MessageOperation::purpose() const {
+std::string MessageOperation::describe() const {
   return group->describe(*this) + " of group '" + group->options_.name + "'";
 }
 

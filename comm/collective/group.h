@@ -70,7 +70,7 @@ constexpr int kAnyRank = INT32_MIN;
 struct MessageOperation final : Operation, Transfer {
   using Operation::Operation;
   void finished(const Status& status) override;
-  std::string purpose() const override;
+  std::string describe() const override;
   int sourceRank() const override { return isSend ? -1 : rank; }
 
   Group* group = nullptr;

@@ -113,7 +113,7 @@ bool Endpoint::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
       break;
     case LivenessMonitor::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
-                        inMilliseconds(pulse_.silence()) + ", and " + awaited->purpose() +
+                        inMilliseconds(pulse_.silence()) + ", and " + awaited->describe() +
                         " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
                         "given up after " +
                         inMilliseconds(timeout));

@@ -30,13 +30,13 @@ class Transfer {
   uint64_t numFollowing = 0;   ///< of a send: about so many more bytes will go to the peer right after it
   /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
   /// and a receive does not connect to it.
-  bool isPatient = false;
+  bool isBackground = false;
 
   /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
   /// or may not have arrived; the sentence names peer, operation and progress.
   virtual void finished(const Status& status) = 0;
   /// What it belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
-  virtual std::string purpose() const { return "a message"; }
+  virtual std::string describe() const { return "a message"; }
 
  protected:
   ~Transfer() = default;

@@ -200,7 +200,7 @@ bool ReceiveQueue::probe(const MessageId& id) const {
 
 const Transfer* ReceiveQueue::awaited() const {
   for (const auto& [id, message] : incoming_) {
-    if (message.transfer != nullptr && !message.transfer->isPatient) return message.transfer;
+    if (message.transfer != nullptr && !message.transfer->isBackground) return message.transfer;
   }
   return nullptr;
 }

@@ -186,7 +186,7 @@ void SendQueue::forget(uint32_t communicator) {
 
 const Transfer* SendQueue::awaited() const {
   const auto found = std::find_if(messages_.begin(), messages_.end(), [](const Outgoing& message) {
-    return message.transfer != nullptr && !message.transfer->isPatient;
+    return message.transfer != nullptr && !message.transfer->isBackground;
   });
   return found == messages_.end() ? nullptr : found->transfer;
 }

@@ -86,7 +86,7 @@ void FramedMessenger::send(Transfer& transfer) {
 void FramedMessenger::receive(Transfer& transfer) {
   check(transfer);
   // What nobody is in a hurry for is no reason to connect: a group would else be a mesh from its start.
-  Endpoint& endpoint = transfer.isPatient ? conversationWith(transfer.peer) : with(transfer.peer);
+  Endpoint& endpoint = transfer.isBackground ? conversationWith(transfer.peer) : with(transfer.peer);
   endpoint.receive(transfer);
   watch();
   completions_.tell();

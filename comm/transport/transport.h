@@ -102,13 +102,13 @@ class Transport {
   /// Its silence is then its process's.
   virtual std::string route(int) const { return "its connection"; }
   /// Whether what the peer sends may still arrive: a connection that it made is open.
-  virtual bool mayHear(int) const { return false; }
+  virtual bool mayStillReceive(int) const { return false; }
   /// The peer is given up: no connection to it is wanted any more. Said to rails.
   virtual void disconnect(int /*peer*/) {}
   /// The peer says that its rail of that number has lost its carrier, or has it again. Said to rails.
   virtual void peerLinkChanged(int /*peer*/, uint64_t /*rail*/, bool /*hasCarrier*/) {}
   /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
-  virtual double delaySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
+  virtual double deliverySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
   /// For how long the way to the peer may be left alone and still has enough to carry; 0 when not known.
   virtual double coalesceSeconds(int /*peer*/) const { return 0; }
 };

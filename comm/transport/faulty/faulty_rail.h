@@ -36,12 +36,12 @@ class Faulty final : public Transport {
   bool isFlushed() const override { return inner_->isFlushed() && delayed_.empty(); }
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override { return inner_->route(peer); }
-  bool mayHear(int peer) const override { return inner_->mayHear(peer); }
+  bool mayStillReceive(int peer) const override { return inner_->mayStillReceive(peer); }
   void disconnect(int peer) override { inner_->disconnect(peer); }
   void peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) override {
     inner_->peerLinkChanged(peer, rail, hasCarrier);
   }
-  double delaySeconds(int peer, size_t numBytes) const override { return inner_->delaySeconds(peer, numBytes); }
+  double deliverySeconds(int peer, size_t numBytes) const override { return inner_->deliverySeconds(peer, numBytes); }
   double coalesceSeconds(int peer) const override { return inner_->coalesceSeconds(peer); }
 
  private:

@@ -112,7 +112,7 @@ uint32_t MultirailTransport::longestPayload(const Peer& peer, int rank) const {
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!peer.isUp[rail]) continue;
     const double seconds =
-        rails_[rail]->delaySeconds(rank, capabilities_.maxPayloadBytes) - rails_[rail]->delaySeconds(rank, 0);
+        rails_[rail]->deliverySeconds(rank, capabilities_.maxPayloadBytes) - rails_[rail]->deliverySeconds(rank, 0);
     least = std::min(least, seconds);
     most = std::max(most, seconds);
   }
@@ -142,7 +142,7 @@ bool MultirailTransport::isFullOneWorthWaitingFor(const Peer& peer, int rank) co
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!peer.isUp[rail]) continue;
     double& least = isFull(rail) ? soonestOfFull : soonest;
-    least = std::min(least, rails_[rail]->delaySeconds(rank, capabilities_.segmentBytes));
+    least = std::min(least, rails_[rail]->deliverySeconds(rank, capabilities_.segmentBytes));
   }
   return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }
@@ -164,7 +164,7 @@ int MultirailTransport::chooseRail(const Peer& peer, int rank, size_t size) cons
     const size_t rail = (peer.turn + i) % rails_.size();
     if (!rails_[rail]->canSend(rank)) continue;
     if (rails_.size() == 1) return static_cast<int>(rail);
-    const double delay = rails_[rail]->delaySeconds(rank, size);
+    const double delay = rails_[rail]->deliverySeconds(rank, size);
     if (best == kNoRail || delay < bestDelay) {
       best = static_cast<int>(rail);
       bestDelay = delay;
@@ -257,8 +257,8 @@ std::string MultirailTransport::route(int peer) const {
   return text;
 }
 
-bool MultirailTransport::mayHear(int peer) const {
-  return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->mayHear(peer); });
+bool MultirailTransport::mayStillReceive(int peer) const {
+  return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) { return rail->mayStillReceive(peer); });
 }
 
 Clock::time_point MultirailTransport::tick(Clock::time_point now) {
@@ -328,7 +328,7 @@ void MultirailTransport::judge(int rank, Peer& peer, Clock::time_point now) {
     return unavailable("rank {} is lost to rank {}: {} (last: {})", rank, options_.rank, why, peer.lastFailure);
   };
   const bool hasRefused = count(LossCause::kRefused) == numPaired;
-  if (hasRefused && !mayHear(rank) && peer.numQuietTicks >= kQuietTicks) {
+  if (hasRefused && !mayStillReceive(rank) && peer.numQuietTicks >= kQuietTicks) {
     const std::string why = "its process has ended: nobody listens there any more";
     return giveUp(rank, peer, LossCause::kRefused, lostBecause(why));
   }

@@ -69,7 +69,7 @@ class MultirailTransport final : public Transport {
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  bool mayHear(int peer) const override;
+  bool mayStillReceive(int peer) const override;
   double coalesceSeconds(int peer) const override;
 
  private:

@@ -113,12 +113,12 @@ std::string TcpRail::route(int peer) const {
   return formatText("rail {} ({} to {})", options_.index, toString(options_.address.address), lane->second.peerAddress);
 }
 
-bool TcpRail::mayHear(int peer) const {
+bool TcpRail::mayStillReceive(int peer) const {
   const auto lane = lanes_.find(peer);
   return lane != lanes_.end() && lane->second.reader != nullptr;
 }
 
-double TcpRail::delaySeconds(int peer, size_t numBytes) const {
+double TcpRail::deliverySeconds(int peer, size_t numBytes) const {
   const auto lane = lanes_.find(peer);
   if (lane == lanes_.end() || lane->second.writer == nullptr) return 0;
   Sender& writer = *lane->second.writer;

@@ -55,10 +55,10 @@ class TcpRail final : public Transport, public Sender::Owner, public Receiver::O
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string route(int peer) const override;
-  bool mayHear(int peer) const override;
+  bool mayStillReceive(int peer) const override;
   void disconnect(int peer) override;
   void peerLinkChanged(int peer, uint64_t rail, bool hasCarrier) override;
-  double delaySeconds(int peer, size_t numBytes) const override;
+  double deliverySeconds(int peer, size_t numBytes) const override;
   double coalesceSeconds(int peer) const override;
 
   void writerWritable(int peer) override;

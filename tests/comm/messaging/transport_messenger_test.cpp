@@ -401,7 +401,7 @@ TEST(Credits, AreTakenUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
 
 TEST_F(FramedMessengerTest, APatientReceiveDoesNotConnectUntilThePeerSpeaks) {
   Parcel notice(kPeer, {1, 0, 1}, 100);
-  notice.isPatient = true;
+  notice.isBackground = true;
   messenger->receive(notice);
   messenger->progress({});
   EXPECT_THAT(transport->wanted, ElementsAre());

@@ -23,7 +23,7 @@ struct NamedParcel final : Transfer {
     isFinished = true;
     status = result;
   }
-  std::string purpose() const override { return "all_reduce(1 x f32, sum), operation 7"; }
+  std::string describe() const override { return "all_reduce(1 x f32, sum), operation 7"; }
 
   std::vector<std::byte> storage;
   bool isFinished = false;
@@ -139,7 +139,7 @@ TEST_F(Liveness, APeerThatIsStoppedBeforeItGreetsIsGivenUp) {
 TEST_F(Liveness, NobodyIsAskedForAPatientTransfer) {
   start(milliseconds(500));
   NamedParcel receive(1, {5, 5, 5}, 100);
-  receive.isPatient = true;
+  receive.isBackground = true;
   (*group_)[0].receive(receive);
   driveFirst([] { return false; }, milliseconds(50));
   const uint64_t numFrames = (*group_)[0].counters().rails[0].numFrames;

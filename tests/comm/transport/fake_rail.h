@@ -21,7 +21,7 @@ struct FakeTransport : Transport {
   void cancelReceive(int, ByteView target) override { abandoned.push_back(target); }
   void cancelSend(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
   bool isFlushed() const override { return true; }
-  bool mayHear(int) const override { return isHeard; }
+  bool mayStillReceive(int) const override { return isHeard; }
   double coalesceSeconds(int) const override { return coalesceFor; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
 

@@ -15,7 +15,7 @@ using testing::Pair;
 
 /// A rail whose frames queue up.
 struct FakeRail final : FakeTransport {
-  double delaySeconds(int, size_t numBytes) const override {
+  double deliverySeconds(int, size_t numBytes) const override {
     size_t bytes = numBytes;
     for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
     return secondsPerByte * static_cast<double>(bytes);
