@@ -63,8 +63,8 @@ void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Te
   }
 }
 
-Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
-           const char* what) {
+BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
+               const char* what) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   if (sizes.empty()) {
     TORCH_CHECK_VALUE(rows % count == 0, "agspeed: all_to_all: invalid tensor size: the ", what, " has ", rows,
@@ -77,13 +77,13 @@ Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vect
                     "agspeed: all_to_all: invalid tensor size: the split sizes of the ", what, " add up to ", sum,
                     ", it has ", rows, " rows");
   const size_t rowBytes = rows == 0 ? 0 : whole.size() / static_cast<size_t>(rows);
-  Pieces pieces;
+  BufferList chunks;
   size_t offset = 0;
   for (const int64_t size : sizes) {
-    pieces.push_back(whole.subspan(offset, static_cast<size_t>(size) * rowBytes));
-    offset += pieces.back().size();
+    chunks.push_back(whole.subspan(offset, static_cast<size_t>(size) * rowBytes));
+    offset += chunks.back().size();
   }
-  return pieces;
+  return chunks;
 }
 
 }  // namespace agspeed::comm

@@ -37,7 +37,7 @@ void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, cons
 /// Sets the call's operation and type for reducing elements like those of `tensor`.
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
 /// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.
-Pieces cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
-           const char* what);
+BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
+               const char* what);
 
 }  // namespace agspeed::comm

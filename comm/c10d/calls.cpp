@@ -11,9 +11,9 @@ namespace {
 using ::c10d::OpType;
 
 /// Bytes of tensors that an operation reads or writes, all of the type of `like`.
-Pieces pieces(Buffers& buffers, std::span<std::byte> (Buffers::*use)(const at::Tensor&),
-              const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
-  Pieces result;
+BufferList chunks(Buffers& buffers, std::span<std::byte> (Buffers::*use)(const at::Tensor&),
+                  const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
+  BufferList result;
   for (const at::Tensor& tensor : tensors) {
     checkSameType(like, tensor, operation);
     result.push_back((buffers.*use)(tensor));
@@ -63,7 +63,7 @@ PreparedCall Calls::allgather(std::vector<Tensors>& outputs, Tensors& inputs) co
   Buffers buffers;
   CollectiveCall call{.collective = Collective::kAllGather, .dtype = movableTypeOf(input)};
   call.input = {buffers.read(input)};
-  call.output = pieces(buffers, &Buffers::write, outputs[0], input, "allgather");
+  call.output = chunks(buffers, &Buffers::write, outputs[0], input, "allgather");
   return {std::move(call), OpType::ALLGATHER, std::move(buffers), outputs[0]};
 }
 
@@ -88,7 +88,7 @@ PreparedCall Calls::gather(std::vector<Tensors>& outputs, Tensors& inputs, const
   }
   TORCH_CHECK_VALUE(outputs.size() == 1, "agspeed: gather takes one list of outputs at the root, not ", outputs.size());
   checkOnePerRank(outputs[0], "gather", "outputs");
-  call.output = pieces(buffers, &Buffers::write, outputs[0], input, "gather");
+  call.output = chunks(buffers, &Buffers::write, outputs[0], input, "gather");
   return {std::move(call), OpType::GATHER, std::move(buffers), outputs[0]};
 }
 
@@ -102,7 +102,7 @@ PreparedCall Calls::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   if (call.root == rank_) {
     TORCH_CHECK_VALUE(inputs.size() == 1, "agspeed: scatter takes one list of inputs at the root, not ", inputs.size());
     checkOnePerRank(inputs[0], "scatter", "inputs");
-    call.input = pieces(buffers, &Buffers::read, inputs[0], output, "scatter");
+    call.input = chunks(buffers, &Buffers::read, inputs[0], output, "scatter");
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), "agspeed: scatter: requires empty input on non-root");
   }
@@ -117,7 +117,7 @@ PreparedCall Calls::reduceScatter(Tensors& outputs, std::vector<Tensors>& inputs
   Buffers buffers;
   CollectiveCall call{.collective = Collective::kReduceScatter};
   setReduction(call, options.reduceOp, output);
-  call.input = pieces(buffers, &Buffers::read, inputs[0], output, "reduce_scatter");
+  call.input = chunks(buffers, &Buffers::read, inputs[0], output, "reduce_scatter");
   call.output = {buffers.write(output)};
   return {std::move(call), OpType::REDUCE_SCATTER, std::move(buffers), outputs};
 }
@@ -148,8 +148,8 @@ PreparedCall Calls::alltoall(Tensors& outputs, Tensors& inputs) const {
   checkOnePerRank(outputs, "all_to_all", "outputs");
   Buffers buffers;
   CollectiveCall call{.collective = Collective::kAllToAll, .dtype = movableTypeOf(inputs[0])};
-  call.input = pieces(buffers, &Buffers::read, inputs, inputs[0], "all_to_all");
-  call.output = pieces(buffers, &Buffers::write, outputs, inputs[0], "all_to_all");
+  call.input = chunks(buffers, &Buffers::read, inputs, inputs[0], "all_to_all");
+  call.output = chunks(buffers, &Buffers::write, outputs, inputs[0], "all_to_all");
   return {std::move(call), OpType::ALLTOALL, std::move(buffers), outputs};
 }
 

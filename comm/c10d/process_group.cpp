@@ -224,7 +224,7 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
                     " of a group of ", getSize());
   TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
   Buffers buffers;
-  const Pieces bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};
+  const BufferList bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};
   const OperationOptions options = optionsOf(buffers, ::c10d::kUnsetTimeout);
   const FlightFacts flight{.name = isSend ? "send" : "receive",
                            .sequence = ++sequence_,
@@ -237,7 +237,7 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
   Communicator& communicator = *member->communicator;
   OperationHandle operation = isSend ? communicator.send(rank, static_cast<uint32_t>(tag), bytes[0], options)
                                      : communicator.receive(rank, static_cast<uint32_t>(tag), bytes[0], options);
-  ring_->add(flight, isSend ? bytes : Pieces(), isSend ? Pieces() : bytes, operation);
+  ring_->add(flight, isSend ? bytes : BufferList(), isSend ? BufferList() : bytes, operation);
   const OpType type = isSend ? OpType::SEND : rank == kAnyRank ? OpType::RECVANYSOURCE : OpType::RECV;
   WorkFacts facts{getRank(), type, flight.sequence, name, isSend ? Tensors() : tensors, ring_, member->world};
   return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
@@ -361,7 +361,7 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::
                            .rank = hasRoot(call.collective) ? call.root : -1,
                            .started = Clock::now(),
                            .timeout = own.timeout};
-  const Pieces input = call.input, output = call.output;
+  const BufferList input = call.input, output = call.output;
   const std::shared_ptr<Membership> member = membership();
   WorkFacts facts{getRank(), prepared.type, flight.sequence, flight.name, std::move(prepared.results),
                   ring_,     member->world};

@@ -10,7 +10,7 @@ namespace agspeed::comm {
 
 namespace {
 
-/// How many pieces a rank must give and take.
+/// How many chunks a rank must give and take.
 struct Shape {
   size_t numInputs;
   size_t numOutputs;
@@ -33,23 +33,23 @@ Shape shapeOf(Collective collective, bool isRoot, size_t numRanks) {
 
 std::string nameOf(const CollectiveCall& call) { return std::string(toString(call.collective)); }
 
-size_t total(const Pieces& pieces) {
-  return std::accumulate(pieces.begin(), pieces.end(), size_t{0},
-                         [](size_t sum, std::span<std::byte> piece) { return sum + piece.size(); });
+size_t total(const BufferList& chunks) {
+  return std::accumulate(chunks.begin(), chunks.end(), size_t{0},
+                         [](size_t sum, std::span<std::byte> chunk) { return sum + chunk.size(); });
 }
 
-Status checkPieces(const CollectiveCall& call, const Pieces& pieces, size_t expected, const char* name) {
+Status checkChunks(const CollectiveCall& call, const BufferList& chunks, size_t expected, const char* name) {
   if (expected == 0) return {};
-  if (pieces.size() != expected) {
+  if (chunks.size() != expected) {
     return invalidArgument("{} needs {} {} buffer{}, and got {}", nameOf(call), expected, name,
-                           expected == 1 ? "" : "s, one per rank", pieces.size());
+                           expected == 1 ? "" : "s, one per rank", chunks.size());
   }
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].size() % sizeInBytes(call.dtype) != 0) {
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].size() % sizeInBytes(call.dtype) != 0) {
       return invalidArgument("{}: {} buffer {} has {} bytes, which is no whole number of {} elements", nameOf(call),
-                             name, i, pieces[i].size(), agspeed::toString(call.dtype));
+                             name, i, chunks[i].size(), agspeed::toString(call.dtype));
     }
-    if (call.isContiguous && i > 0 && pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) {
+    if (call.isContiguous && i > 0 && chunks[i].data() != chunks[i - 1].data() + chunks[i - 1].size()) {
       return invalidArgument("{}: {} buffer {} does not lie right behind the one before it, as the call promises",
                              nameOf(call), name, i);
     }
@@ -64,8 +64,8 @@ uint64_t mix(uint64_t value) {
 }
 
 /// The buffers whose sizes every rank knows.
-const Pieces& agreedPieces(const CollectiveCall& call) {
-  static const Pieces kNone;
+const BufferList& agreedChunks(const CollectiveCall& call) {
+  static const BufferList kNone;
   switch (call.collective) {
     case Collective::kAllReduce:
     case Collective::kReduce:
@@ -78,11 +78,11 @@ const Pieces& agreedPieces(const CollectiveCall& call) {
 
 }  // namespace
 
-Pieces splitEvenly(std::span<std::byte> whole, int count) {
-  Pieces pieces;
+BufferList splitEvenly(std::span<std::byte> whole, int count) {
+  BufferList chunks;
   const size_t size = whole.size() / static_cast<size_t>(count);
-  for (int i = 0; i < count; ++i) pieces.push_back(whole.subspan(static_cast<size_t>(i) * size, size));
-  return pieces;
+  for (int i = 0; i < count; ++i) chunks.push_back(whole.subspan(static_cast<size_t>(i) * size, size));
+  return chunks;
 }
 
 Status validate(const CollectiveCall& call, int rank, int numRanks) {
@@ -90,8 +90,8 @@ Status validate(const CollectiveCall& call, int rank, int numRanks) {
     return invalidArgument("{}: root {} is not one of the {} ranks of the group", nameOf(call), call.root, numRanks);
   }
   const Shape shape = shapeOf(call.collective, rank == call.root, static_cast<size_t>(numRanks));
-  AG_RETURN_IF_ERROR(checkPieces(call, call.input, shape.numInputs, "input"));
-  AG_RETURN_IF_ERROR(checkPieces(call, call.output, shape.numOutputs, "output"));
+  AG_RETURN_IF_ERROR(checkChunks(call, call.input, shape.numInputs, "input"));
+  AG_RETURN_IF_ERROR(checkChunks(call, call.output, shape.numOutputs, "output"));
   if (isReduction(call.collective)) AG_RETURN_IF_ERROR(checkReduction(call.op, call.dtype));
   if (shape.numInputs == 0 || shape.numOutputs == 0) return {};
   const auto own = static_cast<size_t>(rank);
@@ -102,7 +102,7 @@ Status validate(const CollectiveCall& call, int rank, int numRanks) {
                          out);
 }
 
-size_t agreedBytes(const CollectiveCall& call) { return total(agreedPieces(call)); }
+size_t agreedBytes(const CollectiveCall& call) { return total(agreedChunks(call)); }
 
 Descriptor describe(const CollectiveCall& call) {
   Descriptor descriptor;
@@ -112,7 +112,7 @@ Descriptor describe(const CollectiveCall& call) {
   descriptor.isContiguous = call.isContiguous;
   if (hasRoot(call.collective)) descriptor.root = call.root;
   descriptor.numBytes = agreedBytes(call);
-  for (const auto piece : agreedPieces(call)) descriptor.layout = mix(descriptor.layout + piece.size() + 1);
+  for (const auto chunk : agreedChunks(call)) descriptor.layout = mix(descriptor.layout + chunk.size() + 1);
   return descriptor;
 }
 

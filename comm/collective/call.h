@@ -17,38 +17,38 @@
 namespace agspeed::comm {
 
 /// Runs of bytes in memory; each a whole number of elements.
-using Pieces = std::vector<std::span<std::byte>>;
+using BufferList = std::vector<std::span<std::byte>>;
 
 /// One collective operation. The bytes belong to the caller and stay in place until the operation is done.
 ///
 ///   collective              input                       output
-///   all_reduce              1 piece                     1 piece of the same size
-///   broadcast               1 piece at the root         1 piece, also at the root
-///   reduce                  1 piece                     1 piece at the root
-///   all_gather, gather      1 piece                     a piece per rank (gather: at the root)
-///   reduce_scatter, scatter a piece per rank            1 piece
+///   all_reduce              1 chunk                     1 chunk of the same size
+///   broadcast               1 chunk at the root         1 chunk, also at the root
+///   reduce                  1 chunk                     1 chunk at the root
+///   all_gather, gather      1 chunk                     a chunk per rank (gather: at the root)
+///   reduce_scatter, scatter a chunk per rank            1 chunk
 ///                           (scatter: at the root)
-///   all_to_all              a piece per receiver        a piece per sender
+///   all_to_all              a chunk per receiver        a chunk per sender
 ///   barrier                 none                        none
 ///
-/// Pieces that are not asked for may be left out. Input is only read. Input piece i may be output piece i, counting a
-/// single piece as that of the own rank, but not in all_to_all; nothing else may overlap.
+/// BufferList that are not asked for may be left out. Input is only read. Input chunk i may be output chunk i, counting
+/// a single chunk as that of the own rank, but not in all_to_all; nothing else may overlap.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;
-  Pieces input = {};
-  Pieces output = {};
+  BufferList input = {};
+  BufferList output = {};
   ReduceOp op = ReduceOp::kSum;  ///< of a reduction
   double factor = 1;             ///< of a premultiplied sum; each rank has its own
   int root = 0;                  ///< where the collective has one
-  /// Promise, the same at all ranks: the pieces of a list lie one behind the other without gaps.
+  /// Promise, the same at all ranks: the chunks of a list lie one behind the other without gaps.
   bool isContiguous = false;
 };
 
-/// `whole` as `count` pieces of one size. Requires: its size is a multiple of `count`.
-Pieces splitEvenly(std::span<std::byte> whole, int count);
+/// `whole` as `count` chunks of one size. Requires: its size is a multiple of `count`.
+BufferList splitEvenly(std::span<std::byte> whole, int count);
 
-/// Whether the pieces are there, fit each other and can be reduced; the failure is a sentence for the caller.
+/// Whether the chunks are there, fit each other and can be reduced; the failure is a sentence for the caller.
 Status validate(const CollectiveCall& call, int rank, int numRanks);
 
 /// The bytes that decide which algorithm is taken, the same at all ranks; zero where ranks cannot know.
@@ -68,7 +68,7 @@ struct Descriptor {
   uint32_t planVersion = 0;
   uint64_t segmentBytes = 0;
   uint64_t numBytes = 0;  ///< agreedBytes()
-  uint64_t layout = 0;    ///< hash of the sizes of all pieces where ranks know them
+  uint64_t layout = 0;    ///< hash of the sizes of all chunks where ranks know them
   bool operator==(const Descriptor&) const = default;
 };
 

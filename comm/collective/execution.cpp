@@ -36,32 +36,32 @@ void Execution::start(const ExecutionRequest& request) {
   const Schedule& schedule = prepared_.schedule;
   elementBytes_ = sizeInBytes(request.call->dtype);
   wideBytes_ = sizeInBytes(accumulatorOf(request.call->dtype));
-  geometry_ = Geometry(*request.call, schedule.rank, schedule.numPieces, request.segmentElements, request.shares);
+  layout_ = ChunkLayout(*request.call, schedule.rank, schedule.numChunks, request.segmentElements, request.shares);
   failure_ = {};
-  const uint32_t numLanes = std::min(std::max(request.window, 1u), geometry_.numInstances());
+  const uint32_t numLanes = std::min(std::max(request.window, 1u), layout_.numSegments());
   while (lanes_.size() < numLanes) {
     Lane& lane = lanes_.emplace_back();
-    lane.input.resize(schedule.numPieces);
-    lane.output.resize(schedule.numPieces);
+    lane.input.resize(schedule.numChunks);
+    lane.output.resize(schedule.numChunks);
     lane.slotOffsets.resize(schedule.slots.size());
     lane.transfers = std::vector<StepTransfer>(schedule.steps.size());
   }
   done_.resize(lanes_.size() * schedule.steps.size());
   operands_.reserve(static_cast<size_t>(schedule.numRanks));
-  nextInstance_ = 0;
+  nextSegment_ = 0;
   numOpenLanes_ = numLanes;
   isDraining_ = true;
-  for (uint32_t lane = 0; lane < numLanes; ++lane) openLane(lane, nextInstance_++);
+  for (uint32_t lane = 0; lane < numLanes; ++lane) openLane(lane, nextSegment_++);
   isDraining_ = false;
   drain();
 }
 
-void Execution::openLane(uint32_t index, uint32_t instance) {
+void Execution::openLane(uint32_t index, uint32_t segment) {
   Lane& lane = lanes_[index];
-  lane.instance = instance;
+  lane.segment = segment;
   lane.numStepsLeft = static_cast<uint32_t>(prepared_.schedule.steps.size());
   lane.numWaiting = prepared_.numDependencies;
-  geometry_.locate(instance, lane.input, lane.output);
+  layout_.locate(segment, lane.input, lane.output);
   layOutScratch(lane);
   for (uint32_t step = 0; step < prepared_.schedule.steps.size(); ++step) {
     if (prepared_.numDependencies[step] == 0) launch(index, step);
@@ -75,7 +75,7 @@ void Execution::layOutScratch(Lane& lane) {
     const Slot& slot = prepared_.schedule.slots[i];
     lane.slotOffsets[i] = size;
     size_t numElements = 0;
-    for (const Piece& piece : piecesOf(lane, slot.like)) numElements += piece.numElements;
+    for (const Chunk& chunk : chunksOf(lane, slot.like)) numElements += chunk.numElements;
     size = alignUp(size + numElements * (slot.isWide ? wideBytes_ : elementBytes_));
   }
   if (size <= lane.scratchBytes) return;
@@ -83,23 +83,23 @@ void Execution::layOutScratch(Lane& lane) {
   lane.scratchBytes = size;
 }
 
-std::span<const Piece> Execution::piecesOf(const Lane& lane, const Region& region) const {
+std::span<const Chunk> Execution::chunksOf(const Lane& lane, const Region& region) const {
   const Region& like = region.place == Place::kScratch ? prepared_.schedule.slots[region.slot].like : region;
-  const auto& pieces = like.place == Place::kInput ? lane.input : lane.output;
-  return std::span(pieces).subspan(region.first, region.count);
+  const auto& chunks = like.place == Place::kInput ? lane.input : lane.output;
+  return std::span(chunks).subspan(region.first, region.count);
 }
 
 Execution::View Execution::view(const Lane& lane, const Region& region) const {
   View result{nullptr, 0, prepared_.schedule.isWide(region)};
-  for (const Piece& piece : piecesOf(lane, region)) {
-    if (result.data == nullptr || result.numElements == 0) result.data = piece.data;
-    result.numElements += piece.numElements;
+  for (const Chunk& chunk : chunksOf(lane, region)) {
+    if (result.data == nullptr || result.numElements == 0) result.data = chunk.data;
+    result.numElements += chunk.numElements;
   }
   if (region.place != Place::kScratch) return result;
   Region before = prepared_.schedule.slots[region.slot].like;
   before.count = region.first - before.first;
   size_t numBefore = 0;
-  for (const Piece& piece : piecesOf(lane, before)) numBefore += piece.numElements;
+  for (const Chunk& chunk : chunksOf(lane, before)) numBefore += chunk.numElements;
   result.data =
       lane.scratch.get() + lane.slotOffsets[region.slot] + numBefore * (result.isWide ? wideBytes_ : elementBytes_);
   return result;
@@ -124,10 +124,10 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
   transfer.rank = step.peer;
   transfer.isPending = true;
   transfer.peer = request_.members[static_cast<size_t>(step.peer)];
-  transfer.id = {request_.communicator, lane.instance * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
+  transfer.id = {request_.communicator, lane.segment * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
   transfer.bytes = {bytes.data, sizeOf(bytes)};
   if (step.kind == StepKind::kReceive) return engine_.messenger().receive(transfer);
-  transfer.numFollowing = uint64_t{geometry_.numInstances() - nextInstance_} * transfer.bytes.size();
+  transfer.numFollowing = uint64_t{layout_.numSegments() - nextSegment_} * transfer.bytes.size();
   engine_.messenger().send(transfer);
 }
 
@@ -191,7 +191,7 @@ void Execution::advance(uint32_t index, uint32_t step) {
     if (--lane.numWaiting[dependent] == 0) launch(index, dependent);
   }
   if (lane.numStepsLeft > 0) return;
-  if (nextInstance_ < geometry_.numInstances()) return openLane(index, nextInstance_++);
+  if (nextSegment_ < layout_.numSegments()) return openLane(index, nextSegment_++);
   --numOpenLanes_;
 }
 
@@ -221,7 +221,7 @@ std::string Execution::describe() const {
 }
 
 std::string Execution::progress() const {
-  std::string text = formatText("segment {} of {}", nextInstance_ - numOpenLanes_ + 1, geometry_.numInstances());
+  std::string text = formatText("segment {} of {}", nextSegment_ - numOpenLanes_ + 1, layout_.numSegments());
   const auto ranks = awaitedRanks();
   for (size_t i = 0; i < ranks.size(); ++i) {
     text += i == 0 ? (ranks.size() == 1 ? ", waiting for rank " : ", waiting for ranks ")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executes one rank's schedule over a messenger.
 //
-// Up to `window` instances of the schedule (see geometry.h) are open at a time, each in a lane with its own scratch.
+// Up to `window` segments of the schedule (see layout.h) are open at a time, each in a lane with its own scratch.
 // A step starts as soon as all steps before it ended; sends and receives run concurrently, reductions one after another
 // between two looks at the network, so they overlap with transfers. An execution is prepared once per schedule and
 // reused; running it allocates only while its scratch grows to the longest operation seen.
@@ -88,12 +88,12 @@ class Execution final : private Worker {
     bool isPending = false;
   };
 
-  /// One instance in flight.
+  /// One segment in flight.
   struct Lane {
-    uint32_t instance = 0;
+    uint32_t segment = 0;
     uint32_t numStepsLeft = 0;
     std::vector<uint32_t> numWaiting;  ///< unfinished dependencies of each step
-    std::vector<Piece> input, output;
+    std::vector<Chunk> input, output;
     std::vector<size_t> slotOffsets;
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
@@ -106,7 +106,7 @@ class Execution final : private Worker {
     bool isWide;
   };
 
-  void openLane(uint32_t lane, uint32_t instance);
+  void openLane(uint32_t lane, uint32_t segment);
   void layOutScratch(Lane& lane);
   void launch(uint32_t lane, uint32_t step);
   void compute(const Lane& lane, const Step& step);
@@ -117,7 +117,7 @@ class Execution final : private Worker {
   std::string describe() const;
   void work(uint64_t token) override;
 
-  std::span<const Piece> piecesOf(const Lane& lane, const Region& region) const;
+  std::span<const Chunk> chunksOf(const Lane& lane, const Region& region) const;
   View view(const Lane& lane, const Region& region) const;
   size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
 
@@ -126,14 +126,14 @@ class Execution final : private Worker {
   ExecutionListener& listener_;
 
   ExecutionRequest request_;
-  Geometry geometry_;
+  ChunkLayout layout_;
   size_t elementBytes_ = 1, wideBytes_ = 1;
   std::vector<Lane> lanes_;
   /// Lane and step of finished steps whose dependents are still to start: a ring with room for all there can be.
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
   std::vector<Operand> operands_;
-  uint32_t nextInstance_ = 0;
+  uint32_t nextSegment_ = 0;
   uint32_t numOpenLanes_ = 0;
   bool isDraining_ = false;
   Status failure_;

@@ -33,8 +33,8 @@ uint64_t nameOf(const CollectiveOperation& operation) {
 
 size_t bytesOf(const CollectiveCall& call) {
   size_t bytes = 0;
-  for (const auto piece : call.input) bytes += piece.size();
-  for (const auto piece : call.output) bytes += piece.size();
+  for (const auto chunk : call.input) bytes += chunk.size();
+  for (const auto chunk : call.output) bytes += chunk.size();
   return bytes;
 }
 
@@ -50,13 +50,13 @@ void premultiply(CollectiveOperation& operation) {
   const size_t elementBytes = sizeInBytes(call.dtype);
   const bool fitsOutput = call.collective == Collective::kAllReduce;
   size_t size = 0;
-  for (const auto piece : call.input) size += piece.size();
+  for (const auto chunk : call.input) size += chunk.size();
   if (!fitsOutput) operation.scaledInput = std::make_unique_for_overwrite<std::byte[]>(size);
   std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.get();
-  for (auto& piece : call.input) {
-    multiply(next, piece.data(), piece.size() / elementBytes, call.dtype, call.factor);
-    piece = {next, piece.size()};
-    next += piece.size();
+  for (auto& chunk : call.input) {
+    multiply(next, chunk.data(), chunk.size() / elementBytes, call.dtype, call.factor);
+    chunk = {next, chunk.size()};
+    next += chunk.size();
   }
 }
 
@@ -138,7 +138,7 @@ void Group::learn() {
   network_ = hosts_.network();
   if (rank_ == 0 && !(wereEqual && shares_.empty())) {
     AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
-                      ") own pieces of unequal size");
+                      ") own chunks of unequal size");
   }
   if (rank_ == 0 && blockRanks_ != blockBefore) {
     AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first",

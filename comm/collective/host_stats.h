@@ -4,12 +4,12 @@
 // Which ranks share a host: longer collectives then reduce and gather there first (comm/schedule/hierarchical.cpp).
 // Told before the first that would.
 //
-// How fast each can send: an all-reduce cut into equal pieces waits for its slowest host, which has to send 2 (p - 1) /
-// p of the buffer like all others; whoever owns a smaller piece sends less (comm/plan/shares.h). Told every now and
+// How fast each can send: an all-reduce cut into equal chunks waits for its slowest host, which has to send 2 (p - 1) /
+// p of the buffer like all others; whoever owns a smaller chunk sends less (comm/plan/shares.h). Told every now and
 // then. A rank's rate is the sum of what its rails carry in the better of the times in which several of their
 // connections have something to carry: in an all-reduce that waits for a slow host all ranks send as much per second,
 // but the slow host's rails are busy all the time, the others' are quick and rest. That is a rough measure, and unequal
-// pieces cost equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
+// chunks cost equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
 //
 // How far they are from each other: short all-reduces take another algorithm where messages take long and bytes do not,
 // or the other way round (comm/plan/cost_model.h). As many comparisons have to be behind.
@@ -43,7 +43,7 @@ class HostComparison {
   void contribute(int rank, double bytesPerSecond, double roundTripSeconds, uint32_t host) {
     gathered_[static_cast<size_t>(rank)] = {bytesPerSecond, roundTripSeconds, host};
   }
-  /// The comparison has ended: takes it in. Returns: the ranks' shares; empty: equal pieces.
+  /// The comparison has ended: takes it in. Returns: the ranks' shares; empty: equal chunks.
   std::vector<uint32_t> shares();
   /// The same for ScheduleRequest::blockRanks.
   int blockRanks() const;

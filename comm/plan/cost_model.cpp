@@ -18,7 +18,7 @@ constexpr double kGain = 2.0 / 3;
 
 double secondsOf(const CountedAlgorithm& counted, size_t bytes, const NetworkMeasurement& network) {
   const double size = static_cast<double>(bytes);
-  const double numSegments = std::ceil(size / (counted.numPieces * static_cast<double>(Plan{}.segmentBytes)));
+  const double numSegments = std::ceil(size / (counted.numChunks * static_cast<double>(Plan{}.segmentBytes)));
   return predictSeconds(counted.counts, size, numSegments, network);
 }
 
@@ -47,7 +47,7 @@ std::vector<CountedAlgorithm> countAllReduces(int numRanks) {
     if (algorithm.name == "hierarchical") continue;
     const Schedule schedule = algorithm.make({Collective::kAllReduce, 0, numRanks, 0});
     if (const auto counts = verify(algorithm, numRanks)) {
-      counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numPieces)});
+      counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numChunks)});
     }
   }
   return counted;

@@ -22,7 +22,7 @@ struct NetworkMeasurement {
   double reducedBytesPerSecond = 10e9;  ///< inputs read by the reduction kernels
 };
 
-/// Seconds for an operation on a buffer of `bytes`, cut into `numSegments` per piece.
+/// Seconds for an operation on a buffer of `bytes`, cut into `numSegments` per chunk.
 double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegments,
                       const NetworkMeasurement& network);
 
@@ -30,7 +30,7 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
 struct CountedAlgorithm {
   const Algorithm* algorithm = nullptr;
   ScheduleCounts counts;
-  double numPieces = 1;
+  double numChunks = 1;
 };
 
 /// All-reduces of canonical order among ranks of hosts of their own. Nothing for groups so large that counting takes

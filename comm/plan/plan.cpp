@@ -11,23 +11,23 @@ namespace {
 constexpr size_t kKiB = 1024;
 /// Up to so many ranks it is quicker to send everything to everybody than to take turns.
 constexpr int kFewRanks = 8;
-/// Of a rank's piece, among many ranks: shorter ones take less time than their messages do.
+/// Of a rank's chunk, among many ranks: shorter ones take less time than their messages do.
 constexpr size_t kShortPiece = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 
 /// Few messages one after another for short buffers, least bytes for long ones.
 std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
-  const bool hasShortPieces = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortPiece;
+  const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortPiece;
   switch (collective) {
     case Collective::kAllReduce:
       if (bytes <= (isFew ? 16 * kKiB : 2 * kKiB)) return isFew ? "exchange" : "doubling";
-      return hasShortPieces ? "halving" : "direct";
+      return hasShortChunks ? "halving" : "direct";
     case Collective::kReduce:
       if (bytes > 32 * kKiB) return "direct";
       return isFew ? "exchange" : "binomial";
     case Collective::kBroadcast: return bytes <= 32 * kKiB ? "binomial" : "direct";
-    case Collective::kAllGather: return hasShortPieces && isContiguous ? "dissemination" : "direct";
+    case Collective::kAllGather: return hasShortChunks && isContiguous ? "dissemination" : "direct";
     case Collective::kBarrier: return "dissemination";
     default: return "direct";
   }
@@ -46,7 +46,7 @@ bool hasPiecePerRank(Collective collective, const Algorithm& algorithm) {
 Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const {
   const auto canRun = [&](const Algorithm* algorithm) {
     return algorithm && (!isReproducible || algorithm->order == Order::kCanonical) &&
-           (algorithm->memory == Memory::kPieces || isDivisible(collective) || isContiguous);
+           (algorithm->memory == Memory::kChunks || isDivisible(collective) || isContiguous);
   };
   Choice choice;
   choice.segmentBytes = segmentBytes;
@@ -64,7 +64,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   }
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
   choice.window = std::max(window, 1u);
-  // Runs of several listed pieces are one message only while pieces are not cut.
+  // Runs of several listed chunks are one message only while chunks are not cut.
   if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
   if (hasPiecePerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
     choice.shares = shares;

@@ -17,9 +17,9 @@ namespace agspeed::comm {
 /// How one operation runs.
 struct Choice {
   const Algorithm* algorithm = nullptr;
-  size_t segmentBytes = 0;             ///< of a piece; a multiple of 256
-  uint32_t window = 1;                 ///< segments of each piece in flight
-  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' pieces; empty: not stated
+  size_t segmentBytes = 0;             ///< of a chunk; a multiple of 256
+  uint32_t window = 1;                 ///< segments of each chunk in flight
+  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' chunks; empty: not stated
   const Algorithm* onHosts = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
   bool isByRule = false;               ///< else others may do better on the network at hand
 };
@@ -32,7 +32,7 @@ struct PlanRule {
   size_t segmentBytes = 0;     ///< 0: as the plan says
 };
 
-/// Whether each rank owns a piece of the buffer, whose size may be its own.
+/// Whether each rank owns a chunk of the buffer, whose size may be its own.
 bool hasPiecePerRank(Collective collective, const Algorithm& algorithm);
 
 /// Longer buffers take Choice::onHosts; shorter ones are better off with fewer rounds.
@@ -41,14 +41,14 @@ constexpr size_t kShortOnHosts = 64 * 1024;
 struct Plan {
   uint32_t version = 0;
   bool isReproducible = true;         ///< only algorithms of canonical order
-  size_t segmentBytes = 128 * 1024;   ///< of a piece
-  uint32_t window = 8;                ///< segments of each piece in flight
+  size_t segmentBytes = 128 * 1024;   ///< of a chunk
+  uint32_t window = 8;                ///< segments of each chunk in flight
   std::vector<uint32_t> shares = {};  ///< of ranks, where hosts are unequal; empty: the group finds out
   std::vector<PlanRule> rules = {};   ///< the first that fits holds
 
   /// How an operation of `bytes` runs, a size all ranks know or zero. Never fails: rules that name no algorithm, or one
   /// that is not reproducible where that is asked for, are passed over. Memory::kContiguous algorithms are chosen for
-  /// lists of pieces only where `isContiguous`.
+  /// lists of chunks only where `isContiguous`.
   Choice choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const;
 };
 

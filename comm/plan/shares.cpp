@@ -14,7 +14,7 @@ constexpr double kCaution = 0.85;
 constexpr double kWhole = 1 << 20;
 constexpr int kBisections = 60;
 
-/// Of all ranks' pieces together.
+/// Of all ranks' chunks together.
 constexpr size_t kSegmentOfAll = 256 * 1024;
 constexpr size_t kShortestSegment = 32 * 1024;
 constexpr double kRoundTripsUnderWay = 4;
@@ -30,16 +30,16 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
   std::vector<double> rates;
   for (const double rate : bytesPerSecond) rates.push_back(rate >= kEqual * *most ? 1 : kCaution * rate / *most);
   const double others = static_cast<double>(numRanks) - 2;
-  const auto pieceOf = [&](double rate, double seconds) { return std::max(0.0, (seconds * rate - 1) / others); };
+  const auto chunkOf = [&](double rate, double seconds) { return std::max(0.0, (seconds * rate - 1) / others); };
   const auto covered = [&](double seconds) {
     double sum = 0;
-    for (const double rate : rates) sum += pieceOf(rate, seconds);
+    for (const double rate : rates) sum += chunkOf(rate, seconds);
     return sum;
   };
   double low = 0, high = 1 + others;  // at which the fastest alone could own everything
   for (int i = 0; i < kBisections; ++i) (covered((low + high) / 2) < 1 ? low : high) = (low + high) / 2;
   std::vector<uint32_t> shares;
-  for (const double rate : rates) shares.push_back(static_cast<uint32_t>(std::lround(kWhole * pieceOf(rate, high))));
+  for (const double rate : rates) shares.push_back(static_cast<uint32_t>(std::lround(kWhole * chunkOf(rate, high))));
   return shares;
 }
 

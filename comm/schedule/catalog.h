@@ -11,8 +11,8 @@ namespace agspeed::comm {
 
 /// In which order an algorithm reduces; see catalog.def.
 enum class Order : uint8_t { kCanonical, kAnyOrder };
-/// Where the pieces of its buffers may lie.
-enum class Memory : uint8_t { kPieces, kContiguous };
+/// Where the chunks of its buffers may lie.
+enum class Memory : uint8_t { kChunks, kContiguous };
 
 struct Algorithm {
   Collective collective;

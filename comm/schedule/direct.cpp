@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Direct algorithms: every pair of ranks that has something for one another exchanges one message per phase.
 //
-// A buffer has a piece per rank. To reduce, the owner of a piece receives all contributions and sums them at once; to
-// gather, every owner sends its piece to all. Each rank sends and receives the least bytes there can be, in one or two
+// A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and sums them at once; to
+// gather, every owner sends its chunk to all. Each rank sends and receives the least bytes there can be, in one or two
 // rounds of p - 1 messages; rank r starts with its successor, so that no rank is everybody's first.
 #include "comm/schedule/algorithms.h"
 
@@ -28,54 +28,54 @@ class Peers {
   const int rank_, size_;
 };
 
-uint32_t piece(int rank) { return static_cast<uint32_t>(rank); }
-uint32_t numPieces(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
+uint32_t chunk(int rank) { return static_cast<uint32_t>(rank); }
+uint32_t numChunks(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
 
-/// Everybody sends input piece i to rank i, which reduces what it received into `target`.
+/// Everybody sends input chunk i to rank i, which reduces what it received into `target`.
 void reduceToOwners(B& builder, const ScheduleRequest& request, const Region& target) {
-  const uint32_t own = piece(request.rank);
+  const uint32_t own = chunk(request.rank);
   std::vector<Region> contributions(static_cast<size_t>(request.numRanks), B::input(own));
   Peers(request).forEach([&](int to, int from) {
-    builder.send(to, B::input(piece(to)));
+    builder.send(to, B::input(chunk(to)));
     contributions[static_cast<size_t>(from)] = builder.scratch(B::input(own));
     builder.receive(from, contributions[static_cast<size_t>(from)]);
   });
   builder.reduceFinally(target, contributions);
 }
 
-/// Everybody sends its output piece to all, and receives theirs.
+/// Everybody sends its output chunk to all, and receives theirs.
 void gatherFromOwners(B& builder, const ScheduleRequest& request) {
   Peers(request).forEach([&](int to, int from) {
-    builder.send(to, B::output(piece(request.rank)), 1);
-    builder.receive(from, B::output(piece(from)), 1);
+    builder.send(to, B::output(chunk(request.rank)), 1);
+    builder.receive(from, B::output(chunk(from)), 1);
   });
 }
 
-/// Every rank's `own` piece becomes an output piece of the root.
+/// Every rank's `own` chunk becomes an output chunk of the root.
 void gatherAtRoot(B& builder, const ScheduleRequest& request, const Region& own) {
   if (request.rank != request.root) return builder.send(request.root, own, 1);
-  Peers(request).forEach([&](int, int from) { builder.receive(from, B::output(piece(from)), 1); });
+  Peers(request).forEach([&](int, int from) { builder.receive(from, B::output(chunk(from)), 1); });
 }
 
 }  // namespace
 
 Schedule directAllReduce(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
-  reduceToOwners(builder, request, B::output(piece(request.rank)));
+  B builder(request, numChunks(request));
+  reduceToOwners(builder, request, B::output(chunk(request.rank)));
   gatherFromOwners(builder, request);
   return std::move(builder).build();
 }
 
 Schedule directReduceScatter(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
-  reduceToOwners(builder, request, B::output(piece(request.rank)));
+  B builder(request, numChunks(request));
+  reduceToOwners(builder, request, B::output(chunk(request.rank)));
   return std::move(builder).build();
 }
 
 Schedule directReduce(const ScheduleRequest& request) {
-  // Owners other than the root keep their piece of the result in scratch: their output is not theirs to write.
-  B builder(request, numPieces(request));
-  const uint32_t own = piece(request.rank);
+  // Owners other than the root keep their chunk of the result in scratch: their output is not theirs to write.
+  B builder(request, numChunks(request));
+  const uint32_t own = chunk(request.rank);
   const Region result = request.rank == request.root ? B::output(own) : builder.scratch(B::input(own));
   reduceToOwners(builder, request, result);
   gatherAtRoot(builder, request, result);
@@ -83,65 +83,65 @@ Schedule directReduce(const ScheduleRequest& request) {
 }
 
 Schedule directAllGather(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
-  const uint32_t own = piece(request.rank);
+  B builder(request, numChunks(request));
+  const uint32_t own = chunk(request.rank);
   Peers(request).forEach([&](int to, int from) {
     builder.send(to, B::input(own));
-    builder.receive(from, B::output(piece(from)));
+    builder.receive(from, B::output(chunk(from)));
   });
   builder.copy(B::output(own), B::input(own));
   return std::move(builder).build();
 }
 
 Schedule directBroadcast(const ScheduleRequest& request) {
-  // A piece for every rank but the root, which gives each its piece; they pass it on to each other.
+  // A chunk for every rank but the root, which gives each its chunk; they pass it on to each other.
   const int size = request.numRanks;
-  const uint32_t count = size == 1 ? 1 : numPieces(request) - 1;
+  const uint32_t count = size == 1 ? 1 : numChunks(request) - 1;
   B builder(request, count);
   const auto ownerOf = [&](int distance) { return (request.root + distance) % size; };
-  const auto pieceAt = [](int distance) { return B::output(piece(distance - 1)); };
+  const auto chunkAt = [](int distance) { return B::output(chunk(distance - 1)); };
   const int own = (request.rank + size - request.root) % size;  // distance from the root
   if (own == 0) {
-    for (int to = 1; to < size; ++to) builder.send(ownerOf(to), B::input(piece(to - 1)));
+    for (int to = 1; to < size; ++to) builder.send(ownerOf(to), B::input(chunk(to - 1)));
     builder.copy(B::output(0, count), B::input(0, count));
     return std::move(builder).build();
   }
-  builder.receive(request.root, pieceAt(own));
+  builder.receive(request.root, chunkAt(own));
   for (int step = 1; step < size - 1; ++step) {
     const int to = 1 + (own - 1 + step) % (size - 1), from = 1 + (own - 1 + size - 1 - step) % (size - 1);
-    builder.send(ownerOf(to), pieceAt(own), 1);
-    builder.receive(ownerOf(from), pieceAt(from), 1);
+    builder.send(ownerOf(to), chunkAt(own), 1);
+    builder.receive(ownerOf(from), chunkAt(from), 1);
   }
   return std::move(builder).build();
 }
 
 Schedule directGather(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
-  const Region own = B::input(piece(request.rank));
+  B builder(request, numChunks(request));
+  const Region own = B::input(chunk(request.rank));
   gatherAtRoot(builder, request, own);
-  if (request.rank == request.root) builder.copy(B::output(piece(request.rank)), own);
+  if (request.rank == request.root) builder.copy(B::output(chunk(request.rank)), own);
   return std::move(builder).build();
 }
 
 Schedule directScatter(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
-  const uint32_t own = piece(request.rank);
+  B builder(request, numChunks(request));
+  const uint32_t own = chunk(request.rank);
   if (request.rank != request.root) {
     builder.receive(request.root, B::output(own));
   } else {
-    Peers(request).forEach([&](int to, int) { builder.send(to, B::input(piece(to))); });
+    Peers(request).forEach([&](int to, int) { builder.send(to, B::input(chunk(to))); });
     builder.copy(B::output(own), B::input(own));
   }
   return std::move(builder).build();
 }
 
 Schedule directAllToAll(const ScheduleRequest& request) {
-  B builder(request, numPieces(request));
+  B builder(request, numChunks(request));
   Peers(request).forEach([&](int to, int from) {
-    builder.send(to, B::input(piece(to)));
-    builder.receive(from, B::output(piece(from)));
+    builder.send(to, B::input(chunk(to)));
+    builder.receive(from, B::output(chunk(from)));
   });
-  builder.copy(B::output(piece(request.rank)), B::input(piece(request.rank)));
+  builder.copy(B::output(chunk(request.rank)), B::input(chunk(request.rank)));
   return std::move(builder).build();
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Calls f(first, count, i) for the one or two runs that `count` pieces from `first`, counted around, consist of.
+/// Calls f(first, count, i) for the one or two runs that `count` chunks from `first`, counted around, consist of.
 template <typename F>
 void forEachRun(int first, int count, int size, F f) {
   const int beforeEnd = std::min(count, size - first);

@@ -5,9 +5,9 @@
 // rank h L + l is member l of block h. What leaves a block leaves it once, and not once for each of its ranks:
 //
 //   all-reduce      members of a block reduce: member l gets part l of the buffer; members l of all blocks reduce that
-//                   part among them, each a piece of it, and gather it; members of a block gather all parts
+//                   part among them, each a chunk of it, and gather it; members of a block gather all parts
 //   reduce-scatter  members of a block reduce what the members l of all blocks own at member l; these reduce on
-//   all-gather      members l of all blocks gather their pieces; members of a block give each other what they have
+//   all-gather      members l of all blocks gather their chunks; members of a block give each other what they have
 //
 // Blocks are subtrees of the canonical tree (reduce_op.h): H = 2^k + e blocks are paired like ranks. What a block has
 // reduced is wide, so 16-bit floats travel once as f32. With L = 1 these are the direct algorithms.
@@ -78,19 +78,19 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   const Place2D place(request);
   if (place.numMembers == 1) return directAllReduce(request);
   B builder(request, number(request.numRanks));
-  // Part m of the buffer: a piece for member m of every block.
-  const auto pieceOf = [&](int member, int block) { return number(member * place.numBlocks + block); };
-  const auto partOf = [&](int member) { return B::input(pieceOf(member, 0), number(place.numBlocks)); };
+  // Part m of the buffer: a chunk for member m of every block.
+  const auto chunkOf = [&](int member, int block) { return number(member * place.numBlocks + block); };
+  const auto partOf = [&](int member) { return B::input(chunkOf(member, 0), number(place.numBlocks)); };
   const Region partial = reduceInBlock(builder, place, partOf(place.member), 0, partOf);
 
-  const uint32_t own = pieceOf(place.member, place.block);
+  const uint32_t own = chunkOf(place.member, place.block);
   reduceAcrossBlocks(builder, place, B::input(own), B::output(own),
-                     [&](int block) { return part(partial, pieceOf(place.member, block), 1); });
+                     [&](int block) { return part(partial, chunkOf(place.member, block), 1); });
   place.forOtherBlocks([&](int to, int from) {
     builder.send(place.rankOf(to, place.member), B::output(own), 1);
-    builder.receive(place.rankOf(from, place.member), B::output(pieceOf(place.member, from)), 1);
+    builder.receive(place.rankOf(from, place.member), B::output(chunkOf(place.member, from)), 1);
   });
-  const auto resultOf = [&](int member) { return B::output(pieceOf(member, 0), number(place.numBlocks)); };
+  const auto resultOf = [&](int member) { return B::output(chunkOf(member, 0), number(place.numBlocks)); };
   place.forOtherMembers([&](int to, int from) {
     builder.send(place.rankOf(place.block, to), resultOf(place.member), 1);
     builder.receive(place.rankOf(place.block, from), resultOf(from), 1);
@@ -102,13 +102,13 @@ Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
   const Place2D place(request);
   if (place.numMembers == 1) return directReduceScatter(request);
   B builder(request, number(request.numRanks));
-  const auto pieceOf = [&](int block, int member) { return B::input(number(place.rankOf(block, member))); };
+  const auto chunkOf = [&](int block, int member) { return B::input(number(place.rankOf(block, member))); };
   std::vector<Region> partials;
   for (int block = 0; block < place.numBlocks; ++block) {
-    partials.push_back(reduceInBlock(builder, place, pieceOf(block, place.member), number(block),
-                                     [&](int member) { return pieceOf(block, member); }));
+    partials.push_back(reduceInBlock(builder, place, chunkOf(block, place.member), number(block),
+                                     [&](int member) { return chunkOf(block, member); }));
   }
-  const Region own = pieceOf(place.block, place.member);
+  const Region own = chunkOf(place.block, place.member);
   reduceAcrossBlocks(builder, place, own, B::output(own.first), [&](int block) { return partials[number(block)]; });
   return std::move(builder).build();
 }

@@ -7,7 +7,7 @@
 // positions around them, which are siblings in the tree.
 //
 //   doubling  both exchange all they have: 1 message per round, S bytes each, for short buffers
-//   halving   each keeps half of the pieces and gives the other half away, so the P pieces end at P owners;
+//   halving   each keeps half of the chunks and gives the other half away, so the P chunks end at P owners;
 //             the rounds backwards gather the result. 2 log2 P messages, 2 (P-1)/P S bytes
 //
 // Partial results are wide, so 16-bit floats double their bytes from the second round on.
@@ -23,13 +23,13 @@ using B = ScheduleBuilder;
 /// What doubling and halving share: the rounds' partners, and pairs before and after them.
 class Recursion {
  public:
-  Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numPieces)
-      : builder(request, numPieces),
+  Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numChunks)
+      : builder(request, numChunks),
         tree_(tree),
         position_(tree.positionOf(request.rank)),
         isSecond_(tree.isPair(position_) && request.rank != tree.firstLeaf(position_)),
         isSingle_(request.numRanks == 1),
-        all_(numPieces) {}
+        all_(numChunks) {}
 
   /// Whether this rank stands right of its partner at `distance`.
   bool isRight(int distance) const { return (position_ & distance) != 0; }
@@ -44,10 +44,10 @@ class Recursion {
     return merge(own, other, false);
   }
 
-  /// Scratch for what the partner at `distance` sends of `pieces`: only a single rank's contribution is not wide.
-  Region fromPartner(const Region& pieces, int distance) {
+  /// Scratch for what the partner at `distance` sends of `chunks`: only a single rank's contribution is not wide.
+  Region fromPartner(const Region& chunks, int distance) {
     const bool isWide = distance > 1 || tree_.isPair(position_ ^ distance);
-    return isWide ? builder.wideScratch(pieces) : builder.scratch(pieces);
+    return isWide ? builder.wideScratch(chunks) : builder.scratch(chunks);
   }
 
   /// left op right: the final value, or a partial one.
@@ -112,8 +112,8 @@ Schedule doublingAllReduce(const ScheduleRequest& request) {
 
 Schedule halvingAllReduce(const ScheduleRequest& request) {
   const CanonicalTree tree(request.numRanks);
-  const auto numPieces = static_cast<uint32_t>(tree.numPositions);
-  Recursion recursion(request, tree, numPieces);
+  const auto numChunks = static_cast<uint32_t>(tree.numPositions);
+  Recursion recursion(request, tree, numChunks);
   B& builder = recursion.builder;
   if (!recursion.takesPart()) return std::move(builder).build();
   Region own = recursion.join();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ring: every rank talks only to its two neighbours.
 //
-// A piece per rank. In p - 1 rounds each piece travels once around, every rank adding its contribution; in p - 1 more
+// A chunk per rank. In p - 1 rounds each chunk travels once around, every rank adding its contribution; in p - 1 more
 // the results travel on. The order in which an element is summed depends on its place, so this is not canonical. Least
 // bytes, 2 (p - 1) messages one after another; for networks where only neighbours are close.
 #include "comm/schedule/algorithms.h"
@@ -13,10 +13,10 @@ Schedule ringAllReduce(const ScheduleRequest& request) {
   const int size = request.numRanks;
   B builder(request, static_cast<uint32_t>(size));
   const int next = (request.rank + 1) % size, previous = (request.rank + size - 1) % size;
-  const auto pieceAt = [&](int round) { return static_cast<uint32_t>((request.rank + 2 * size - round) % size); };
-  Region travelling = B::input(pieceAt(0));
+  const auto chunkAt = [&](int round) { return static_cast<uint32_t>((request.rank + 2 * size - round) % size); };
+  Region travelling = B::input(chunkAt(0));
   for (int round = 0; round + 1 < size; ++round) {
-    const Region own = B::input(pieceAt(round + 1));
+    const Region own = B::input(chunkAt(round + 1));
     const bool isFirst = round == 0, isLast = round + 2 == size;
     const Region arriving = isFirst ? builder.scratch(own) : builder.wideScratch(own);
     builder.send(next, travelling, static_cast<uint32_t>(round));
@@ -31,8 +31,8 @@ Schedule ringAllReduce(const ScheduleRequest& request) {
   if (size == 1) builder.reduceFinally(B::output(0), {B::input(0)});
   for (int round = 0; round + 1 < size; ++round) {
     const auto tag = static_cast<uint32_t>(size + round);
-    builder.send(next, B::output(pieceAt(round + size - 1)), tag);
-    builder.receive(previous, B::output(pieceAt(round)), tag);
+    builder.send(next, B::output(chunkAt(round + size - 1)), tag);
+    builder.receive(previous, B::output(chunkAt(round)), tag);
   }
   return std::move(builder).build();
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A collective operation as data: what one rank sends, receives, reduces and copies, and what must come before what.
 //
-// A schedule knows neither sizes nor types nor addresses. It speaks of pieces of two buffers, the caller's input and
-// output, and of scratch slots that are as large as some of these pieces. Sizes of pieces may differ and may be zero.
+// A schedule knows neither sizes nor types nor addresses. It speaks of chunks of two buffers, the caller's input and
+// output, and of scratch slots that are as large as some of these chunks. Sizes of chunks may differ and may be zero.
 //
 //   collective                        input            output
-//   all-reduce, broadcast, reduce     P equal pieces   the same P pieces       P is the algorithm's choice
-//   all-gather, gather                piece `rank`     a piece per rank
-//   reduce-scatter, scatter           a piece per rank piece `rank`
+//   all-reduce, broadcast, reduce     P equal chunks   the same P chunks       P is the algorithm's choice
+//   all-gather, gather                chunk `rank`     a chunk per rank
+//   reduce-scatter, scatter           a chunk per rank chunk `rank`
 //   all-to-all                        one per receiver one per sender
 //   barrier                           one byte         none
 //
-// Input piece i and output piece i may be the same memory, but for all-to-all; no others overlap. Input is only read.
+// Input chunk i and output chunk i may be the same memory, but for all-to-all; no others overlap. Input is only read.
 // Thread-safety: a finished schedule is immutable.
 #pragma once
 
@@ -38,12 +38,12 @@ std::string_view toString(Collective collective);
 bool isReduction(Collective collective);
 /// Whether one rank is special: broadcast, gather, reduce, scatter.
 bool hasRoot(Collective collective);
-/// Whether the pieces are the algorithm's choice (first row of the table above) and not one per rank.
+/// Whether the chunks are the algorithm's choice (first row of the table above) and not one per rank.
 bool isDivisible(Collective collective);
 
 enum class Place : uint8_t { kInput, kOutput, kScratch };
 
-/// Pieces first .. first + count - 1 of a buffer.
+/// BufferList first .. first + count - 1 of a buffer.
 struct Region {
   Place place = Place::kInput;
   uint32_t slot = 0;  ///< which one, of scratch
@@ -52,7 +52,7 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-/// Scratch memory as large as pieces of the input or output; its pieces have the numbers of these.
+/// Scratch memory as large as chunks of the input or output; its chunks have the numbers of these.
 struct Slot {
   Region like;
   bool isWide = false;  ///< holds elements of the accumulator type: partial results
@@ -74,7 +74,7 @@ struct Step {
 struct Schedule {
   int rank = 0;
   int numRanks = 1;
-  uint32_t numPieces = 1;
+  uint32_t numChunks = 1;
   bool mayBeInPlace = true;  ///< input and output may be the same memory
   std::vector<Slot> slots;
   std::vector<Step> steps;  ///< in an order in which they could be executed one after another

@@ -8,10 +8,10 @@
 
 namespace agspeed::comm {
 
-ScheduleBuilder::ScheduleBuilder(const ScheduleRequest& request, uint32_t numPieces) {
+ScheduleBuilder::ScheduleBuilder(const ScheduleRequest& request, uint32_t numChunks) {
   schedule_.rank = request.rank;
   schedule_.numRanks = request.numRanks;
-  schedule_.numPieces = numPieces;
+  schedule_.numChunks = numChunks;
   schedule_.mayBeInPlace = request.collective != Collective::kAllToAll;
 }
 
@@ -32,7 +32,7 @@ Region ScheduleBuilder::wideScratch(const Region& like) {
 }
 
 Step& ScheduleBuilder::add(StepKind kind, const Region& region) {
-  AG_CHECK(region.first + region.count <= schedule_.numPieces, "a region ends behind the last piece");
+  AG_CHECK(region.first + region.count <= schedule_.numChunks, "a region ends behind the last chunk");
   Step step;
   step.kind = kind;
   step.region = region;

@@ -24,7 +24,7 @@ struct ScheduleRequest {
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const ScheduleRequest& request, uint32_t numPieces);
+  ScheduleBuilder(const ScheduleRequest& request, uint32_t numChunks);
 
   static Region input(uint32_t first, uint32_t count = 1) { return {Place::kInput, 0, first, count}; }
   static Region output(uint32_t first, uint32_t count = 1) { return {Place::kOutput, 0, first, count}; }
@@ -51,7 +51,7 @@ class ScheduleBuilder {
   Schedule schedule_;
 };
 
-/// Pieces first .. first + count - 1 of the buffer of `region`.
+/// BufferList first .. first + count - 1 of the buffer of `region`.
 Region part(const Region& region, uint32_t first, uint32_t count);
 
 }  // namespace agspeed::comm

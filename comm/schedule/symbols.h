@@ -17,8 +17,8 @@ inline constexpr Symbol kNoSymbol = 0;
 
 class SymbolTable {
  public:
-  /// What `rank` had in `piece` of its input.
-  Symbol leaf(int rank, uint32_t piece) { return intern(Kind::kLeaf, static_cast<uint32_t>(rank), piece); }
+  /// What `rank` had in `chunk` of its input.
+  Symbol leaf(int rank, uint32_t chunk) { return intern(Kind::kLeaf, static_cast<uint32_t>(rank), chunk); }
   /// left op right. Requires: neither is kNoSymbol.
   Symbol merge(Symbol left, Symbol right) { return intern(Kind::kMerge, left, right); }
   /// The rounded final value.
@@ -26,7 +26,7 @@ class SymbolTable {
 
   /// Whether both are made of the same leaves, each as often, and as many roundings, in any order.
   bool hasSameLeaves(Symbol a, Symbol b) const { return leaves(a) == leaves(b); }
-  /// "result((0.2 + 1.2))": ranks and pieces.
+  /// "result((0.2 + 1.2))": ranks and chunks.
   std::string text(Symbol symbol) const;
 
  private:

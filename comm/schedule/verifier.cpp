@@ -26,46 +26,46 @@ class Contract {
  public:
   Contract(Collective collective, int numRanks, int root) : collective_(collective), numRanks_(numRanks), root_(root) {}
 
-  bool hasInput(int rank, uint32_t piece) const {
+  bool hasInput(int rank, uint32_t chunk) const {
     switch (collective_) {
       case Collective::kBroadcast:
       case Collective::kScatter: return rank == root_;
       case Collective::kAllGather:
-      case Collective::kGather: return static_cast<int>(piece) == rank;
+      case Collective::kGather: return static_cast<int>(chunk) == rank;
       default: return true;
     }
   }
-  bool hasOutput(int rank, uint32_t piece) const {
+  bool hasOutput(int rank, uint32_t chunk) const {
     switch (collective_) {
       case Collective::kGather:
       case Collective::kReduce: return rank == root_;
       case Collective::kReduceScatter:
-      case Collective::kScatter: return static_cast<int>(piece) == rank;
+      case Collective::kScatter: return static_cast<int>(chunk) == rank;
       case Collective::kBarrier: return false;
       default: return true;
     }
   }
-  /// The value of an output piece.
-  Symbol expected(SymbolTable& symbols, int rank, uint32_t piece) const {
-    const int other = static_cast<int>(piece);
+  /// The value of an output chunk.
+  Symbol expected(SymbolTable& symbols, int rank, uint32_t chunk) const {
+    const int other = static_cast<int>(chunk);
     switch (collective_) {
       case Collective::kAllGather:
-      case Collective::kGather: return symbols.leaf(other, piece);
+      case Collective::kGather: return symbols.leaf(other, chunk);
       case Collective::kAllToAll: return symbols.leaf(other, static_cast<uint32_t>(rank));
       case Collective::kBroadcast:
-      case Collective::kScatter: return symbols.leaf(root_, piece);
+      case Collective::kScatter: return symbols.leaf(root_, chunk);
       default: break;
     }
     return symbols.result(foldCanonically(
-        numRanks_, [&](int leaf) { return symbols.leaf(leaf, piece); },
+        numRanks_, [&](int leaf) { return symbols.leaf(leaf, chunk); },
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
-  /// A number that stands for the size of a piece: equal exactly where sizes must be.
-  uint64_t size(int rank, Place place, uint32_t piece) const {
-    uint64_t key = piece;
+  /// A number that stands for the size of a chunk: equal exactly where sizes must be.
+  uint64_t size(int rank, Place place, uint32_t chunk) const {
+    uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
       const auto own = static_cast<uint64_t>(rank);
-      key = place == Place::kInput ? own * 1000 + piece : piece * uint64_t{1000} + own;
+      key = place == Place::kInput ? own * 1000 + chunk : chunk * uint64_t{1000} + own;
     }
     return (key + 1) * (key + 1) * 1000003 + key;
   }
@@ -80,14 +80,14 @@ class Rank {
  public:
   Rank(const Schedule& schedule, const Contract& contract, SymbolTable& symbols)
       : schedule(schedule), isDone(schedule.steps.size(), false), round(schedule.steps.size(), 0) {
-    memory_[{Place::kInput, 0}].resize(schedule.numPieces);
-    memory_[{Place::kOutput, 0}].resize(schedule.numPieces);
-    for (uint32_t piece = 0; piece < schedule.numPieces; ++piece) {
-      if (contract.hasInput(schedule.rank, piece))
-        memory_[{Place::kInput, 0}][piece] = symbols.leaf(schedule.rank, piece);
+    memory_[{Place::kInput, 0}].resize(schedule.numChunks);
+    memory_[{Place::kOutput, 0}].resize(schedule.numChunks);
+    for (uint32_t chunk = 0; chunk < schedule.numChunks; ++chunk) {
+      if (contract.hasInput(schedule.rank, chunk))
+        memory_[{Place::kInput, 0}][chunk] = symbols.leaf(schedule.rank, chunk);
     }
     for (uint32_t slot = 0; slot < schedule.slots.size(); ++slot) {
-      memory_[{Place::kScratch, slot}].resize(schedule.numPieces);
+      memory_[{Place::kScratch, slot}].resize(schedule.numChunks);
     }
   }
 
@@ -174,7 +174,7 @@ class Verification {
 
   Status checkTarget(const Rank& rank, size_t index) const {
     const Step& step = rank.schedule.steps[index];
-    if (step.region.first + step.region.count > rank.schedule.numPieces) return wrong(rank, index, "leaves the buffer");
+    if (step.region.first + step.region.count > rank.schedule.numChunks) return wrong(rank, index, "leaves the buffer");
     if (step.kind == StepKind::kSend) return {};
     if (step.region.place == Place::kInput) return wrong(rank, index, "writes the input");
     if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.region)) {
@@ -254,17 +254,17 @@ class Verification {
     if (step.kind == StepKind::kReceive) return false;  // runs with its send
     if (step.kind == StepKind::kSend) return transfer(rank, index);
     std::vector<Symbol> values(step.region.count);
-    for (uint32_t piece = 0; piece < step.region.count; ++piece) {
+    for (uint32_t chunk = 0; chunk < step.region.count; ++chunk) {
       std::vector<Symbol> inputs;
       for (const Region& source : step.sources) {
         if (source.count != step.region.count) return wrong(rank, index, "combines regions of different sizes");
-        inputs.push_back(rank.read(source)[piece]);
+        inputs.push_back(rank.read(source)[chunk]);
       }
       if (std::count(inputs.begin(), inputs.end(), kNoSymbol)) return wrong(rank, index, "reads what was not written");
-      values[piece] = foldCanonically(
+      values[chunk] = foldCanonically(
           static_cast<int>(inputs.size()), [&](int leaf) { return inputs[static_cast<size_t>(leaf)]; },
           [&](Symbol left, Symbol right) { return symbols_.merge(left, right); });
-      if (step.isResult) values[piece] = symbols_.result(values[piece]);
+      if (step.isResult) values[chunk] = symbols_.result(values[chunk]);
     }
     rank.write(step.region, values);
     finish(rank, index, rank.readyRound(index), rank.knownBefore(index));
@@ -295,15 +295,15 @@ class Verification {
 
   Status checkResult(Rank& rank) {
     if (collective_ == Collective::kBarrier) return checkBarrier(rank);
-    const auto values = rank.read({Place::kOutput, 0, 0, rank.schedule.numPieces});
-    for (uint32_t piece = 0; piece < rank.schedule.numPieces; ++piece) {
-      if (!contract_.hasOutput(rank.schedule.rank, piece)) continue;
-      const Symbol expected = contract_.expected(symbols_, rank.schedule.rank, piece);
+    const auto values = rank.read({Place::kOutput, 0, 0, rank.schedule.numChunks});
+    for (uint32_t chunk = 0; chunk < rank.schedule.numChunks; ++chunk) {
+      if (!contract_.hasOutput(rank.schedule.rank, chunk)) continue;
+      const Symbol expected = contract_.expected(symbols_, rank.schedule.rank, chunk);
       const bool isSame =
-          order_ == Order::kCanonical ? values[piece] == expected : symbols_.hasSameLeaves(values[piece], expected);
+          order_ == Order::kCanonical ? values[chunk] == expected : symbols_.hasSameLeaves(values[chunk], expected);
       if (isSame) continue;
-      return internalError("{} of {} ranks: rank {} ends with {} in piece {} instead of {}", toString(collective_),
-                           ranks_.size(), rank.schedule.rank, symbols_.text(values[piece]), piece,
+      return internalError("{} of {} ranks: rank {} ends with {} in chunk {} instead of {}", toString(collective_),
+                           ranks_.size(), rank.schedule.rank, symbols_.text(values[chunk]), chunk,
                            symbols_.text(expected));
     }
     return {};
@@ -325,7 +325,7 @@ class Verification {
       ScheduleCounts own;
       for (size_t i = 0; i < rank.schedule.steps.size(); ++i) {
         const Step& step = rank.schedule.steps[i];
-        const double share = static_cast<double>(step.region.count) / rank.schedule.numPieces;
+        const double share = static_cast<double>(step.region.count) / rank.schedule.numChunks;
         own.numRounds = std::max(own.numRounds, rank.round[i]);
         own.numMessages += step.kind == StepKind::kSend;
         own.sent += step.kind == StepKind::kSend ? share : 0;

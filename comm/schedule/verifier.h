@@ -13,7 +13,7 @@
 
 namespace agspeed::comm {
 
-/// The costliest rank's figures, for pieces of equal size.
+/// The costliest rank's figures, for chunks of equal size.
 struct ScheduleCounts {
   int numRounds = 0;    ///< messages that must come one after another
   int numMessages = 0;  ///< sent by one rank

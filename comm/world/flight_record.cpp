@@ -23,12 +23,12 @@ double wallClock() {
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-uint64_t setSizes(std::vector<uint64_t>& sizes, const Pieces& pieces, size_t elementBytes) {
+uint64_t setSizes(std::vector<uint64_t>& sizes, const BufferList& chunks, size_t elementBytes) {
   uint64_t sum = 0;
   sizes.clear();
-  for (const auto piece : pieces) {
-    sizes.push_back(piece.size() / elementBytes);
-    sum += piece.size();
+  for (const auto chunk : chunks) {
+    sizes.push_back(chunk.size() / elementBytes);
+    sum += chunk.size();
   }
   return sum;
 }
@@ -131,7 +131,8 @@ FlightRing::FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string nam
       ranks_(std::move(ranks)),
       entries_(FlightRecorder::kEntries) {}
 
-void FlightRing::add(const FlightFacts& facts, const Pieces& input, const Pieces& output, OperationHandle operation) {
+void FlightRing::add(const FlightFacts& facts, const BufferList& input, const BufferList& output,
+                     OperationHandle operation) {
   const std::lock_guard lock(mutex_);
   settleFirst();
   Entry& entry = entries_[numAdded_ % entries_.size()];

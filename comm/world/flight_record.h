@@ -75,8 +75,8 @@ class FlightRing {
  public:
   FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string name, std::vector<int> ranks);
 
-  /// Records that `operation` was started on these pieces.
-  void add(const FlightFacts& facts, const Pieces& input, const Pieces& output, OperationHandle operation);
+  /// Records that `operation` was started on these chunks.
+  void add(const FlightFacts& facts, const BufferList& input, const BufferList& output, OperationHandle operation);
   /// Somebody learned that an operation of the group failed, or gave up waiting: writes the record, at the first time.
   void failed(const std::string& reason);
 

@@ -8,46 +8,46 @@
 namespace agspeed::comm {
 namespace {
 
-TEST(Geometry, InstancesAndPiecesCoverADivisibleBufferOnceInOrder) {
+TEST(ChunkLayout, InstancesAndPiecesCoverADivisibleBufferOnceInOrder) {
   const uint64_t seed = std::random_device{}();
   std::mt19937_64 random(seed);
   for (int i = 0; i < 300; ++i) {
-    const auto numPieces = static_cast<uint32_t>(1 + random() % 9);
+    const auto numChunks = static_cast<uint32_t>(1 + random() % 9);
     const size_t count = random() % 5000, segment = 64 * (1 + random() % 10);
     std::vector<uint32_t> shares;
-    for (uint32_t piece = 0; i % 2 && piece < numPieces; ++piece) {
-      shares.push_back(static_cast<uint32_t>(random() % 5 + (piece == 0)));
+    for (uint32_t chunk = 0; i % 2 && chunk < numChunks; ++chunk) {
+      shares.push_back(static_cast<uint32_t>(random() % 5 + (chunk == 0)));
     }
-    SCOPED_TRACE("seed " + std::to_string(seed) + ", pieces " + std::to_string(numPieces) + ", count " +
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", chunks " + std::to_string(numChunks) + ", count " +
                  std::to_string(count) + ", segment " + std::to_string(segment));
     std::vector<float> values(count);
     const auto bytes = std::as_writable_bytes(std::span(values));
     const CollectiveCall call{
         .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
-    const Geometry geometry(call, 0, numPieces, segment, shares);
+    const ChunkLayout layout(call, 0, numChunks, segment, shares);
     const std::byte* next = bytes.data();
-    std::vector<Piece> input(numPieces), output(numPieces);
-    for (uint32_t instance = 0; instance < geometry.numInstances(); ++instance) {
-      geometry.locate(instance, input, output);
-      for (const Piece& piece : input) {
-        ASSERT_EQ(piece.data, next);
-        next += piece.numElements * sizeof(float);
+    std::vector<Chunk> input(numChunks), output(numChunks);
+    for (uint32_t segment = 0; segment < layout.numSegments(); ++segment) {
+      layout.locate(segment, input, output);
+      for (const Chunk& chunk : input) {
+        ASSERT_EQ(chunk.data, next);
+        next += chunk.numElements * sizeof(float);
       }
     }
     ASSERT_EQ(next, bytes.data() + bytes.size());
   }
 }
 
-TEST(Geometry, ListedPiecesAreCutOnTheirOwn) {
+TEST(ChunkLayout, ListedPiecesAreCutOnTheirOwn) {
   std::byte memory[100];
   const auto bytes = std::span(memory);
   const CollectiveCall call{.collective = Collective::kAllGather,
                             .input = {bytes.subspan(0, 70)},
                             .output = {bytes.subspan(70, 10), bytes.subspan(0, 70), bytes.subspan(80, 0)}};
-  const Geometry geometry(call, 1, 3, 32, {});
-  ASSERT_EQ(geometry.numInstances(), 3u);
-  std::vector<Piece> input(3), output(3);
-  geometry.locate(2, input, output);
+  const ChunkLayout layout(call, 1, 3, 32, {});
+  ASSERT_EQ(layout.numSegments(), 3u);
+  std::vector<Chunk> input(3), output(3);
+  layout.locate(2, input, output);
   EXPECT_EQ(input[1].data, memory + 64);
   EXPECT_EQ(input[1].numElements, 6u);
   EXPECT_EQ(input[0].numElements, 0u);
@@ -55,13 +55,13 @@ TEST(Geometry, ListedPiecesAreCutOnTheirOwn) {
   EXPECT_EQ(output[1].numElements, 6u);
 }
 
-TEST(Geometry, AnEmptyBufferHasOneEmptyInstance) {
+TEST(ChunkLayout, AnEmptyBufferHasOneEmptyInstance) {
   const CollectiveCall call{.collective = Collective::kAllReduce, .input = {{}}, .output = {{}}};
-  const Geometry geometry(call, 0, 4, 64, {});
-  EXPECT_EQ(geometry.numInstances(), 1u);
-  std::vector<Piece> input(4), output(4);
-  geometry.locate(0, input, output);
-  for (const Piece& piece : input) EXPECT_EQ(piece.numElements, 0u);
+  const ChunkLayout layout(call, 0, 4, 64, {});
+  EXPECT_EQ(layout.numSegments(), 1u);
+  std::vector<Chunk> input(4), output(4);
+  layout.locate(0, input, output);
+  for (const Chunk& chunk : input) EXPECT_EQ(chunk.numElements, 0u);
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ struct Case {
 
 using Bytes = std::vector<std::byte>;
 
-/// The contribution of `rank` for piece `piece`: small integers or random floats, different everywhere.
-Bytes contribution(const Case& test, int rank, int piece, size_t count) {
-  std::mt19937 random(static_cast<unsigned>(rank * 1009 + piece * 31 + 7));
+/// The contribution of `rank` for chunk `chunk`: small integers or random floats, different everywhere.
+Bytes contribution(const Case& test, int rank, int chunk, size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank * 1009 + chunk * 31 + 7));
   Bytes bytes(count * sizeInBytes(test.dtype));
   for (size_t i = 0; i < count; ++i) {
     std::byte* at = bytes.data() + i * sizeInBytes(test.dtype);
@@ -71,10 +71,10 @@ Bytes contribution(const Case& test, int rank, int piece, size_t count) {
   return bytes;
 }
 
-Bytes reduced(const Case& test, int piece, size_t count) {
+Bytes reduced(const Case& test, int chunk, size_t count) {
   std::vector<Bytes> inputs;
   std::vector<Operand> operands;
-  for (int rank = 0; rank < test.numRanks; ++rank) inputs.push_back(contribution(test, rank, piece, count));
+  for (int rank = 0; rank < test.numRanks; ++rank) inputs.push_back(contribution(test, rank, chunk, count));
   for (const Bytes& input : inputs) operands.push_back({input.data(), false});
   Bytes result(count * sizeInBytes(test.dtype));
   const int divisor = test.op == ReduceOp::kAverage ? test.numRanks : 1;
@@ -82,7 +82,7 @@ Bytes reduced(const Case& test, int piece, size_t count) {
   return result;
 }
 
-/// What one rank gives and must get, piece by piece.
+/// What one rank gives and must get, chunk by chunk.
 struct Expectation {
   std::vector<Bytes> input, output;
 };
@@ -90,8 +90,8 @@ struct Expectation {
 Expectation expectationOf(const Case& test, int rank) {
   Expectation result;
   const auto own = static_cast<size_t>(rank);
-  const auto add = [&](std::vector<Bytes>& list, int from, int piece, size_t count) {
-    list.push_back(contribution(test, from, piece, count));
+  const auto add = [&](std::vector<Bytes>& list, int from, int chunk, size_t count) {
+    list.push_back(contribution(test, from, chunk, count));
   };
   const bool isRoot = rank == test.root;
   switch (test.algorithm->collective) {
@@ -136,15 +136,15 @@ Expectation expectationOf(const Case& test, int rank) {
   return result;
 }
 
-/// Lays pieces one behind the other.
+/// Lays chunks one behind the other.
 struct Buffer {
   Bytes bytes;
-  Pieces pieces;
+  BufferList chunks;
   explicit Buffer(const std::vector<Bytes>& parts) {
     for (const Bytes& part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
     size_t at = 0;
     for (const Bytes& part : parts) {
-      pieces.push_back(std::span(bytes).subspan(at, part.size()));
+      chunks.push_back(std::span(bytes).subspan(at, part.size()));
       at += part.size();
     }
   }
@@ -171,16 +171,16 @@ void runCase(const Case& test) {
     for (int repetition = 0; repetition < 2; ++repetition) {
       Buffer input(expected.input), output(expected.output);
       std::fill(output.bytes.begin(), output.bytes.end(), std::byte{0xee});
-      if (test.isInPlace && isDivisible(test.algorithm->collective) && !input.pieces.empty() &&
-          !output.pieces.empty()) {
+      if (test.isInPlace && isDivisible(test.algorithm->collective) && !input.chunks.empty() &&
+          !output.chunks.empty()) {
         output.bytes = input.bytes;
-        input.pieces = output.pieces;
+        input.chunks = output.chunks;
       }
       const Status status = group
                                 .start({.collective = test.algorithm->collective,
                                         .dtype = test.dtype,
-                                        .input = input.pieces,
-                                        .output = output.pieces,
+                                        .input = input.chunks,
+                                        .output = output.chunks,
                                         .op = test.op,
                                         .root = test.root,
                                         .isContiguous = test.algorithm->memory == Memory::kContiguous})
@@ -277,8 +277,8 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
       const Status status = group
                                 .start({.collective = Collective::kAllReduce,
                                         .dtype = DType::kF32,
-                                        .input = buffer.pieces,
-                                        .output = buffer.pieces})
+                                        .input = buffer.chunks,
+                                        .output = buffer.chunks})
                                 ->wait();
       numWrong += !status || buffer.bytes != expected.output[0];
     });
@@ -287,7 +287,7 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 }
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
-  // Ranks compare before the first call and after 16 and 32 MiB; then pieces are unequal and segments shorter. They run
+  // Ranks compare before the first call and after 16 and 32 MiB; then chunks are unequal and segments shorter. They run
   // ahead of each other by up to 96 MiB, so that some start operations, and even the next comparison, while one is
   // under way, and others after it.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
@@ -448,7 +448,7 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
         for (size_t i = 0; i < kNumElements; ++i) whole[call][i] = static_cast<float>((i + call) % 100 + own);
         std::copy_n(whole[call].begin() + static_cast<std::ptrdiff_t>(own * part[call].size()), part[call].size(),
                     part[call].begin());
-        const Pieces all = {bytesOf(whole[call])}, each = splitEvenly(all[0], kSize), one = {bytesOf(part[call])};
+        const BufferList all = {bytesOf(whole[call])}, each = splitEvenly(all[0], kSize), one = {bytesOf(part[call])};
         CollectiveCall request{.collective = collective, .dtype = DType::kF32, .input = all, .output = all};
         if (collective != Collective::kAllReduce) request.input = collective == Collective::kAllGather ? one : each;
         if (collective != Collective::kAllReduce) request.output = collective == Collective::kAllGather ? each : one;

@@ -50,7 +50,7 @@ std::span<std::byte> bytesOf(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
-/// A plan that always takes this algorithm, with segments of `segmentBytes` per piece.
+/// A plan that always takes this algorithm, with segments of `segmentBytes` per chunk.
 inline Plan planWith(Collective collective, std::string algorithm, size_t segmentBytes = 0) {
   Plan plan;
   plan.isReproducible = algorithm != "ring";

@@ -10,7 +10,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Seconds of a direct all-reduce of one byte with these pieces.
+/// Seconds of a direct all-reduce of one byte with these chunks.
 double secondsWith(const std::vector<double>& rates, const std::vector<uint32_t>& shares) {
   const double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
   const double others = static_cast<double>(rates.size()) - 2;
