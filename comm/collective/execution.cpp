@@ -83,32 +83,32 @@ void Execution::layOutScratch(Lane& lane) {
   lane.scratchBytes = size;
 }
 
-std::span<const Chunk> Execution::chunksOf(const Lane& lane, const Region& region) const {
-  const Region& like = region.place == Place::kScratch ? prepared_.schedule.slots[region.slot].like : region;
-  const auto& chunks = like.place == Place::kInput ? lane.input : lane.output;
-  return std::span(chunks).subspan(region.first, region.count);
+std::span<const Chunk> Execution::chunksOf(const Lane& lane, const ChunkRange& range) const {
+  const ChunkRange& like = range.place == BufferKind::kScratch ? prepared_.schedule.slots[range.slot].like : range;
+  const auto& chunks = like.place == BufferKind::kInput ? lane.input : lane.output;
+  return std::span(chunks).subspan(range.first, range.count);
 }
 
-Execution::View Execution::view(const Lane& lane, const Region& region) const {
-  View result{nullptr, 0, prepared_.schedule.isWide(region)};
-  for (const Chunk& chunk : chunksOf(lane, region)) {
+Execution::View Execution::view(const Lane& lane, const ChunkRange& range) const {
+  View result{nullptr, 0, prepared_.schedule.isWide(range)};
+  for (const Chunk& chunk : chunksOf(lane, range)) {
     if (result.data == nullptr || result.numElements == 0) result.data = chunk.data;
     result.numElements += chunk.numElements;
   }
-  if (region.place != Place::kScratch) return result;
-  Region before = prepared_.schedule.slots[region.slot].like;
-  before.count = region.first - before.first;
+  if (range.place != BufferKind::kScratch) return result;
+  ChunkRange before = prepared_.schedule.slots[range.slot].like;
+  before.count = range.first - before.first;
   size_t numBefore = 0;
   for (const Chunk& chunk : chunksOf(lane, before)) numBefore += chunk.numElements;
   result.data =
-      lane.scratch.get() + lane.slotOffsets[region.slot] + numBefore * (result.isWide ? wideBytes_ : elementBytes_);
+      lane.scratch.get() + lane.slotOffsets[range.slot] + numBefore * (result.isWide ? wideBytes_ : elementBytes_);
   return result;
 }
 
 void Execution::launch(uint32_t index, uint32_t stepIndex) {
   Lane& lane = lanes_[index];
   const Step& step = prepared_.schedule.steps[stepIndex];
-  const View bytes = view(lane, step.region);
+  const View bytes = view(lane, step.range);
   if (bytes.numElements == 0) return complete(index, stepIndex);
   if (step.kind == StepKind::kReduce || step.kind == StepKind::kCopy) {
     if (sizeOf(bytes) * step.sources.size() > kInlineBytes) {
@@ -132,15 +132,15 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
 }
 
 void Execution::compute(const Lane& lane, const Step& step) {
-  const View target = view(lane, step.region);
+  const View target = view(lane, step.range);
   if (step.kind == StepKind::kCopy) {
     const View source = view(lane, step.sources[0]);
     if (source.data != target.data) std::memcpy(target.data, source.data, sizeOf(target));
     return;
   }
   operands_.clear();
-  for (const Region& region : step.sources) {
-    const View source = view(lane, region);
+  for (const ChunkRange& range : step.sources) {
+    const View source = view(lane, range);
     operands_.push_back({source.data, source.isWide});
   }
   const bool divides = step.isResult && request_.call->op == ReduceOp::kAverage;

@@ -99,7 +99,7 @@ class Execution final : private Worker {
     size_t scratchBytes = 0;
     std::vector<StepTransfer> transfers;  ///< one per step; of sends and receives only
   };
-  /// A region in memory.
+  /// A range in memory.
   struct View {
     std::byte* data;
     size_t numElements;
@@ -117,8 +117,8 @@ class Execution final : private Worker {
   std::string describe() const;
   void work(uint64_t token) override;
 
-  std::span<const Chunk> chunksOf(const Lane& lane, const Region& region) const;
-  View view(const Lane& lane, const Region& region) const;
+  std::span<const Chunk> chunksOf(const Lane& lane, const ChunkRange& range) const;
+  View view(const Lane& lane, const ChunkRange& range) const;
   size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
 
   const PreparedSchedule& prepared_;

@@ -32,9 +32,9 @@ uint32_t chunk(int rank) { return static_cast<uint32_t>(rank); }
 uint32_t numChunks(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
 
 /// Everybody sends input chunk i to rank i, which reduces what it received into `target`.
-void reduceToOwners(B& builder, const ScheduleRequest& request, const Region& target) {
+void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange& target) {
   const uint32_t own = chunk(request.rank);
-  std::vector<Region> contributions(static_cast<size_t>(request.numRanks), B::input(own));
+  std::vector<ChunkRange> contributions(static_cast<size_t>(request.numRanks), B::input(own));
   Peers(request).forEach([&](int to, int from) {
     builder.send(to, B::input(chunk(to)));
     contributions[static_cast<size_t>(from)] = builder.scratch(B::input(own));
@@ -52,7 +52,7 @@ void gatherFromOwners(B& builder, const ScheduleRequest& request) {
 }
 
 /// Every rank's `own` chunk becomes an output chunk of the root.
-void gatherAtRoot(B& builder, const ScheduleRequest& request, const Region& own) {
+void gatherAtRoot(B& builder, const ScheduleRequest& request, const ChunkRange& own) {
   if (request.rank != request.root) return builder.send(request.root, own, 1);
   Peers(request).forEach([&](int, int from) { builder.receive(from, B::output(chunk(from)), 1); });
 }
@@ -76,7 +76,7 @@ Schedule directReduce(const ScheduleRequest& request) {
   // Owners other than the root keep their chunk of the result in scratch: their output is not theirs to write.
   B builder(request, numChunks(request));
   const uint32_t own = chunk(request.rank);
-  const Region result = request.rank == request.root ? B::output(own) : builder.scratch(B::input(own));
+  const ChunkRange result = request.rank == request.root ? B::output(own) : builder.scratch(B::input(own));
   reduceToOwners(builder, request, result);
   gatherAtRoot(builder, request, result);
   return std::move(builder).build();
@@ -117,7 +117,7 @@ Schedule directBroadcast(const ScheduleRequest& request) {
 
 Schedule directGather(const ScheduleRequest& request) {
   B builder(request, numChunks(request));
-  const Region own = B::input(chunk(request.rank));
+  const ChunkRange own = B::input(chunk(request.rank));
   gatherAtRoot(builder, request, own);
   if (request.rank == request.root) builder.copy(B::output(chunk(request.rank)), own);
   return std::move(builder).build();

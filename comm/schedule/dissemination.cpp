@@ -45,12 +45,12 @@ Schedule disseminationBarrier(const ScheduleRequest& request) {
   // circle.
   const int size = request.numRanks;
   B builder(request, 1);
-  const Region token = builder.scratch(B::input(0));
+  const ChunkRange token = builder.scratch(B::input(0));
   builder.copy(token, B::input(0));
   uint32_t tag = 0;
   for (int distance = 1; distance < size; distance *= 2, ++tag) {
     builder.send((request.rank + size - distance) % size, token, tag);
-    const Region arriving = builder.scratch(B::input(0));
+    const ChunkRange arriving = builder.scratch(B::input(0));
     builder.receive((request.rank + distance) % size, arriving, tag);
     builder.copy(token, arriving);
   }

@@ -11,7 +11,7 @@ using B = ScheduleBuilder;
 
 Schedule exchange(const ScheduleRequest& request, bool isForAll) {
   B builder(request, 1);
-  std::vector<Region> contributions(static_cast<size_t>(request.numRanks), B::input(0));
+  std::vector<ChunkRange> contributions(static_cast<size_t>(request.numRanks), B::input(0));
   const bool needsResult = isForAll || request.rank == request.root;
   for (int distance = 1; distance < request.numRanks; ++distance) {
     const int to = (request.rank + distance) % request.numRanks;

@@ -47,23 +47,23 @@ uint32_t number(int value) { return static_cast<uint32_t>(value); }
 
 /// Sends `give(m)` to every other member m of the block and reduces what they send of `own` with it, into wide scratch.
 template <typename Give>
-Region reduceInBlock(B& builder, const Place2D& place, const Region& own, uint32_t tag, Give give) {
-  std::vector<Region> contributions(number(place.numMembers), own);
+ChunkRange reduceInBlock(B& builder, const Place2D& place, const ChunkRange& own, uint32_t tag, Give give) {
+  std::vector<ChunkRange> contributions(number(place.numMembers), own);
   place.forOtherMembers([&](int to, int from) {
     builder.send(place.rankOf(place.block, to), give(to), tag);
     contributions[number(from)] = builder.scratch(own);
     builder.receive(place.rankOf(place.block, from), contributions[number(from)], tag);
   });
-  const Region partial = builder.wideScratch(own);
+  const ChunkRange partial = builder.wideScratch(own);
   builder.reducePartly(partial, contributions);
   return partial;
 }
 
 /// Sends `partialOf(b)` to this member of every other block b and reduces what they send of `own` into `target`.
 template <typename PartialOf>
-void reduceAcrossBlocks(B& builder, const Place2D& place, const Region& own, const Region& target,
+void reduceAcrossBlocks(B& builder, const Place2D& place, const ChunkRange& own, const ChunkRange& target,
                         PartialOf partialOf) {
-  std::vector<Region> partials(number(place.numBlocks), partialOf(place.block));
+  std::vector<ChunkRange> partials(number(place.numBlocks), partialOf(place.block));
   place.forOtherBlocks([&](int to, int from) {
     builder.send(place.rankOf(to, place.member), partialOf(to));
     partials[number(from)] = builder.wideScratch(own);
@@ -81,7 +81,7 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   // Part m of the buffer: a chunk for member m of every block.
   const auto chunkOf = [&](int member, int block) { return number(member * place.numBlocks + block); };
   const auto partOf = [&](int member) { return B::input(chunkOf(member, 0), number(place.numBlocks)); };
-  const Region partial = reduceInBlock(builder, place, partOf(place.member), 0, partOf);
+  const ChunkRange partial = reduceInBlock(builder, place, partOf(place.member), 0, partOf);
 
   const uint32_t own = chunkOf(place.member, place.block);
   reduceAcrossBlocks(builder, place, B::input(own), B::output(own),
@@ -103,12 +103,12 @@ Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
   if (place.numMembers == 1) return directReduceScatter(request);
   B builder(request, number(request.numRanks));
   const auto chunkOf = [&](int block, int member) { return B::input(number(place.rankOf(block, member))); };
-  std::vector<Region> partials;
+  std::vector<ChunkRange> partials;
   for (int block = 0; block < place.numBlocks; ++block) {
     partials.push_back(reduceInBlock(builder, place, chunkOf(block, place.member), number(block),
                                      [&](int member) { return chunkOf(block, member); }));
   }
-  const Region own = chunkOf(place.block, place.member);
+  const ChunkRange own = chunkOf(place.block, place.member);
   reduceAcrossBlocks(builder, place, own, B::output(own.first), [&](int block) { return partials[number(block)]; });
   return std::move(builder).build();
 }

@@ -36,27 +36,27 @@ class Recursion {
   int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
 
   /// The value of this position, once a pair has joined its two. Requires: takesPart().
-  Region join() {
-    const Region own = B::input(0, all_);
+  ChunkRange join() {
+    const ChunkRange own = B::input(0, all_);
     if (!tree_.isPair(position_)) return own;
-    const Region other = builder.scratch(own);
+    const ChunkRange other = builder.scratch(own);
     builder.receive(tree_.firstLeaf(position_) + 1, other, kPairTag);
     return merge(own, other, false);
   }
 
   /// Scratch for what the partner at `distance` sends of `chunks`: only a single rank's contribution is not wide.
-  Region fromPartner(const Region& chunks, int distance) {
+  ChunkRange fromPartner(const ChunkRange& chunks, int distance) {
     const bool isWide = distance > 1 || tree_.isPair(position_ ^ distance);
     return isWide ? builder.wideScratch(chunks) : builder.scratch(chunks);
   }
 
   /// left op right: the final value, or a partial one.
-  Region merge(const Region& left, const Region& right, bool isFinal) {
+  ChunkRange merge(const ChunkRange& left, const ChunkRange& right, bool isFinal) {
     if (isFinal) {
       builder.reduceFinally(B::output(left.first, left.count), {left, right});
       return B::output(left.first, left.count);
     }
-    const Region target = builder.wideScratch(left);
+    const ChunkRange target = builder.wideScratch(left);
     builder.reducePartly(target, {left, right});
     return target;
   }
@@ -97,10 +97,10 @@ Schedule doublingAllReduce(const ScheduleRequest& request) {
   Recursion recursion(request, tree, 1);
   B& builder = recursion.builder;
   if (!recursion.takesPart()) return std::move(builder).build();
-  Region own = recursion.join();
+  ChunkRange own = recursion.join();
   uint32_t tag = 1;
   for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
-    const Region other = recursion.fromPartner(B::input(0), distance);
+    const ChunkRange other = recursion.fromPartner(B::input(0), distance);
     builder.send(recursion.partner(distance), own, tag);
     builder.receive(recursion.partner(distance), other, tag);
     const bool isRight = recursion.isRight(distance);
@@ -116,14 +116,14 @@ Schedule halvingAllReduce(const ScheduleRequest& request) {
   Recursion recursion(request, tree, numChunks);
   B& builder = recursion.builder;
   if (!recursion.takesPart()) return std::move(builder).build();
-  Region own = recursion.join();
+  ChunkRange own = recursion.join();
   uint32_t tag = 1;
   for (int distance = 1; distance < tree.numPositions; distance *= 2, ++tag) {
     const uint32_t half = own.count / 2;
     const bool isRight = recursion.isRight(distance);
-    const Region kept = part(own, own.first + (isRight ? half : 0), half);
-    const Region given = part(own, own.first + (isRight ? 0 : half), half);
-    const Region other = recursion.fromPartner(B::input(kept.first, half), distance);
+    const ChunkRange kept = part(own, own.first + (isRight ? half : 0), half);
+    const ChunkRange given = part(own, own.first + (isRight ? 0 : half), half);
+    const ChunkRange other = recursion.fromPartner(B::input(kept.first, half), distance);
     builder.send(recursion.partner(distance), given, tag);
     builder.receive(recursion.partner(distance), other, tag);
     own = recursion.merge(isRight ? other : kept, isRight ? kept : other, 2 * distance == tree.numPositions);

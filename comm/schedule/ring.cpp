@@ -14,11 +14,11 @@ Schedule ringAllReduce(const ScheduleRequest& request) {
   B builder(request, static_cast<uint32_t>(size));
   const int next = (request.rank + 1) % size, previous = (request.rank + size - 1) % size;
   const auto chunkAt = [&](int round) { return static_cast<uint32_t>((request.rank + 2 * size - round) % size); };
-  Region travelling = B::input(chunkAt(0));
+  ChunkRange travelling = B::input(chunkAt(0));
   for (int round = 0; round + 1 < size; ++round) {
-    const Region own = B::input(chunkAt(round + 1));
+    const ChunkRange own = B::input(chunkAt(round + 1));
     const bool isFirst = round == 0, isLast = round + 2 == size;
-    const Region arriving = isFirst ? builder.scratch(own) : builder.wideScratch(own);
+    const ChunkRange arriving = isFirst ? builder.scratch(own) : builder.wideScratch(own);
     builder.send(next, travelling, static_cast<uint32_t>(round));
     builder.receive(previous, arriving, static_cast<uint32_t>(round));
     if (isLast) {

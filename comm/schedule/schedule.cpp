@@ -35,9 +35,9 @@ bool isDivisible(Collective collective) {
          collective == Collective::kReduce;
 }
 
-bool Schedule::overlap(const Region& a, const Region& b) const {
-  const bool isScratch = a.place == Place::kScratch;
-  if (isScratch != (b.place == Place::kScratch) || (isScratch && a.slot != b.slot)) return false;
+bool Schedule::overlap(const ChunkRange& a, const ChunkRange& b) const {
+  const bool isScratch = a.place == BufferKind::kScratch;
+  if (isScratch != (b.place == BufferKind::kScratch) || (isScratch && a.slot != b.slot)) return false;
   if (!mayBeInPlace && a.place != b.place) return false;
   return a.first < b.first + b.count && b.first < a.first + a.count;
 }
@@ -45,9 +45,9 @@ bool Schedule::overlap(const Region& a, const Region& b) const {
 bool Schedule::conflict(const Step& a, const Step& b) const {
   const auto writesWhatTouches = [&](const Step& writer, const Step& other) {
     if (writer.kind == StepKind::kSend) return false;
-    return overlap(writer.region, other.region) ||
+    return overlap(writer.range, other.range) ||
            std::any_of(other.sources.begin(), other.sources.end(),
-                       [&](const Region& source) { return overlap(writer.region, source); });
+                       [&](const ChunkRange& source) { return overlap(writer.range, source); });
   };
   return writesWhatTouches(a, b) || writesWhatTouches(b, a);
 }

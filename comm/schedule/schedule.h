@@ -41,20 +41,20 @@ bool hasRoot(Collective collective);
 /// Whether the chunks are the algorithm's choice (first row of the table above) and not one per rank.
 bool isDivisible(Collective collective);
 
-enum class Place : uint8_t { kInput, kOutput, kScratch };
+enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 
 /// BufferList first .. first + count - 1 of a buffer.
-struct Region {
-  Place place = Place::kInput;
+struct ChunkRange {
+  BufferKind place = BufferKind::kInput;
   uint32_t slot = 0;  ///< which one, of scratch
   uint32_t first = 0;
   uint32_t count = 0;
-  bool operator==(const Region&) const = default;
+  bool operator==(const ChunkRange&) const = default;
 };
 
 /// Scratch memory as large as chunks of the input or output; its chunks have the numbers of these.
 struct Slot {
-  Region like;
+  ChunkRange like;
   bool isWide = false;  ///< holds elements of the accumulator type: partial results
 };
 
@@ -64,8 +64,8 @@ struct Step {
   StepKind kind = StepKind::kSend;
   int peer = -1;                       ///< of a send or receive
   uint32_t tag = 0;                    ///< of a send or receive: unique among those from one rank to another
-  Region region;                       ///< what is sent, or written
-  std::vector<Region> sources;         ///< of a reduction in canonical order (reduce_op.h), or of a copy
+  ChunkRange range;                    ///< what is sent, or written
+  std::vector<ChunkRange> sources;     ///< of a reduction in canonical order (reduce_op.h), or of a copy
   bool isResult = false;               ///< the reduction yields the final value: it is divided and rounded
   std::vector<uint32_t> dependencies;  ///< earlier steps that must be finished
 };
@@ -81,9 +81,9 @@ struct Schedule {
 
   /// Tags are below this, at all ranks of all algorithms.
   uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
-  bool isWide(const Region& region) const { return region.place == Place::kScratch && slots[region.slot].isWide; }
-  /// Whether two regions can share memory.
-  bool overlap(const Region& a, const Region& b) const;
+  bool isWide(const ChunkRange& range) const { return range.place == BufferKind::kScratch && slots[range.slot].isWide; }
+  /// Whether two ranges can share memory.
+  bool overlap(const ChunkRange& a, const ChunkRange& b) const;
   /// Whether two steps touch the same memory and one of them writes it.
   bool conflict(const Step& a, const Step& b) const;
 };

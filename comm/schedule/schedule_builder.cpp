@@ -15,51 +15,51 @@ ScheduleBuilder::ScheduleBuilder(const ScheduleRequest& request, uint32_t numChu
   schedule_.mayBeInPlace = request.collective != Collective::kAllToAll;
 }
 
-Region ScheduleBuilder::scratch(const Region& like) {
+ChunkRange ScheduleBuilder::scratch(const ChunkRange& like) {
   Slot slot{like, false};
-  if (like.place == Place::kScratch) {
+  if (like.place == BufferKind::kScratch) {
     slot.like.place = schedule_.slots[like.slot].like.place;
     slot.like.slot = 0;
   }
   schedule_.slots.push_back(slot);
-  return {Place::kScratch, static_cast<uint32_t>(schedule_.slots.size() - 1), like.first, like.count};
+  return {BufferKind::kScratch, static_cast<uint32_t>(schedule_.slots.size() - 1), like.first, like.count};
 }
 
-Region ScheduleBuilder::wideScratch(const Region& like) {
-  const Region region = scratch(like);
+ChunkRange ScheduleBuilder::wideScratch(const ChunkRange& like) {
+  const ChunkRange range = scratch(like);
   schedule_.slots.back().isWide = true;
-  return region;
+  return range;
 }
 
-Step& ScheduleBuilder::add(StepKind kind, const Region& region) {
-  AG_CHECK(region.first + region.count <= schedule_.numChunks, "a region ends behind the last chunk");
+Step& ScheduleBuilder::add(StepKind kind, const ChunkRange& range) {
+  AG_CHECK(range.first + range.count <= schedule_.numChunks, "a range ends behind the last chunk");
   Step step;
   step.kind = kind;
-  step.region = region;
+  step.range = range;
   schedule_.steps.push_back(std::move(step));
   return schedule_.steps.back();
 }
 
-void ScheduleBuilder::send(int peer, const Region& region, uint32_t tag) {
-  Step& step = add(StepKind::kSend, region);
+void ScheduleBuilder::send(int peer, const ChunkRange& range, uint32_t tag) {
+  Step& step = add(StepKind::kSend, range);
   step.peer = peer;
   step.tag = tag;
 }
 
-void ScheduleBuilder::receive(int peer, const Region& region, uint32_t tag) {
-  send(peer, region, tag);
+void ScheduleBuilder::receive(int peer, const ChunkRange& range, uint32_t tag) {
+  send(peer, range, tag);
   schedule_.steps.back().kind = StepKind::kReceive;
 }
 
-void ScheduleBuilder::copy(const Region& target, const Region& source) {
+void ScheduleBuilder::copy(const ChunkRange& target, const ChunkRange& source) {
   add(StepKind::kCopy, target).sources = {source};
 }
 
-void ScheduleBuilder::reducePartly(const Region& target, std::vector<Region> sources) {
+void ScheduleBuilder::reducePartly(const ChunkRange& target, std::vector<ChunkRange> sources) {
   add(StepKind::kReduce, target).sources = std::move(sources);
 }
 
-void ScheduleBuilder::reduceFinally(const Region& target, std::vector<Region> sources) {
+void ScheduleBuilder::reduceFinally(const ChunkRange& target, std::vector<ChunkRange> sources) {
   reducePartly(target, std::move(sources));
   schedule_.steps.back().isResult = true;
 }
@@ -81,8 +81,8 @@ Schedule ScheduleBuilder::build() && {
   return std::move(schedule_);
 }
 
-Region part(const Region& region, uint32_t first, uint32_t count) {
-  Region result = region;
+ChunkRange part(const ChunkRange& range, uint32_t first, uint32_t count) {
+  ChunkRange result = range;
   result.first = first;
   result.count = count;
   return result;

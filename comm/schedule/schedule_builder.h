@@ -26,32 +26,32 @@ class ScheduleBuilder {
  public:
   ScheduleBuilder(const ScheduleRequest& request, uint32_t numChunks);
 
-  static Region input(uint32_t first, uint32_t count = 1) { return {Place::kInput, 0, first, count}; }
-  static Region output(uint32_t first, uint32_t count = 1) { return {Place::kOutput, 0, first, count}; }
+  static ChunkRange input(uint32_t first, uint32_t count = 1) { return {BufferKind::kInput, 0, first, count}; }
+  static ChunkRange output(uint32_t first, uint32_t count = 1) { return {BufferKind::kOutput, 0, first, count}; }
   /// New scratch as large as `like`.
-  Region scratch(const Region& like);
+  ChunkRange scratch(const ChunkRange& like);
   /// New scratch for partial results as large as `like`.
-  Region wideScratch(const Region& like);
-  bool isWide(const Region& region) const { return schedule_.isWide(region); }
+  ChunkRange wideScratch(const ChunkRange& like);
+  bool isWide(const ChunkRange& range) const { return schedule_.isWide(range); }
 
-  void send(int peer, const Region& region, uint32_t tag = 0);
-  void receive(int peer, const Region& region, uint32_t tag = 0);
-  void copy(const Region& target, const Region& source);
+  void send(int peer, const ChunkRange& range, uint32_t tag = 0);
+  void receive(int peer, const ChunkRange& range, uint32_t tag = 0);
+  void copy(const ChunkRange& target, const ChunkRange& source);
   /// A partial result. Requires: `target` is wide.
-  void reducePartly(const Region& target, std::vector<Region> sources);
+  void reducePartly(const ChunkRange& target, std::vector<ChunkRange> sources);
   /// The final value of all ranks' contributions. Requires: `target` is not wide.
-  void reduceFinally(const Region& target, std::vector<Region> sources);
+  void reduceFinally(const ChunkRange& target, std::vector<ChunkRange> sources);
 
   /// The schedule with its dependencies; the builder is used up.
   Schedule build() &&;
 
  private:
-  Step& add(StepKind kind, const Region& region);
+  Step& add(StepKind kind, const ChunkRange& range);
 
   Schedule schedule_;
 };
 
-/// BufferList first .. first + count - 1 of the buffer of `region`.
-Region part(const Region& region, uint32_t first, uint32_t count);
+/// BufferList first .. first + count - 1 of the buffer of `range`.
+ChunkRange part(const ChunkRange& range, uint32_t first, uint32_t count);
 
 }  // namespace agspeed::comm

@@ -37,7 +37,7 @@ class BinomialReduction {
   struct Value {
     int holder;
     bool isWide;
-    Region here;
+    ChunkRange here;
   };
 
   Value reducePositions(int first, int count) {
@@ -60,7 +60,7 @@ class BinomialReduction {
     if (request_.rank == kept.holder) {
       given.here = given.isWide ? builder_.wideScratch(B::input(0)) : builder_.scratch(B::input(0));
       builder_.receive(given.holder, given.here, tag);
-      const std::vector<Region> sources = {left.here, right.here};
+      const std::vector<ChunkRange> sources = {left.here, right.here};
       kept.here = isFinal ? B::output(0) : builder_.wideScratch(B::input(0));
       isFinal ? builder_.reduceFinally(kept.here, sources) : builder_.reducePartly(kept.here, sources);
     }
@@ -98,7 +98,7 @@ Schedule binomialBroadcast(const ScheduleRequest& request) {
   const auto rankOf = [&](int other) { return (other + request.root) % size; };
   const auto span = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)));
   const int height = node == 0 ? span : node & -node;
-  const Region whole = node == 0 ? B::input(0) : B::output(0);
+  const ChunkRange whole = node == 0 ? B::input(0) : B::output(0);
   if (node != 0) builder.receive(rankOf(node ^ height), whole);
   for (int distance = height / 2; distance > 0; distance /= 2) {
     if (node + distance < size) builder.send(rankOf(node + distance), whole);
@@ -113,7 +113,7 @@ Schedule doubleTreeBroadcast(const ScheduleRequest& request) {
   const int node = (request.rank + size - request.root) % size;
   for (const uint32_t half : {0u, 1u}) {
     const auto numberOf = [&](int other) { return half == 0 ? other : inSecondTree(other, size); };
-    const Region bytes = node == 0 ? B::input(half) : B::output(half);
+    const ChunkRange bytes = node == 0 ? B::input(half) : B::output(half);
     for (int parent = 0; node != 0 && parent < size; ++parent) {
       if (numberOf(parent) != treeParent(numberOf(node), size)) continue;
       builder.receive((parent + request.root) % size, bytes, half);

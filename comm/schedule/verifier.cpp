@@ -14,11 +14,11 @@ namespace agspeed::comm {
 
 namespace {
 
-std::string describe(const Region& region) {
+std::string describe(const ChunkRange& range) {
   constexpr const char* kNames[] = {"input", "output", "scratch "};
-  std::string text = kNames[static_cast<int>(region.place)];
-  if (region.place == Place::kScratch) text += std::to_string(region.slot);
-  return formatText("{}[{}, {})", text, region.first, region.first + region.count);
+  std::string text = kNames[static_cast<int>(range.place)];
+  if (range.place == BufferKind::kScratch) text += std::to_string(range.slot);
+  return formatText("{}[{}, {})", text, range.first, range.first + range.count);
 }
 
 /// What the collective gives and takes at each rank.
@@ -61,11 +61,11 @@ class Contract {
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
   /// A number that stands for the size of a chunk: equal exactly where sizes must be.
-  uint64_t size(int rank, Place place, uint32_t chunk) const {
+  uint64_t size(int rank, BufferKind place, uint32_t chunk) const {
     uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
       const auto own = static_cast<uint64_t>(rank);
-      key = place == Place::kInput ? own * 1000 + chunk : chunk * uint64_t{1000} + own;
+      key = place == BufferKind::kInput ? own * 1000 + chunk : chunk * uint64_t{1000} + own;
     }
     return (key + 1) * (key + 1) * 1000003 + key;
   }
@@ -80,23 +80,23 @@ class Rank {
  public:
   Rank(const Schedule& schedule, const Contract& contract, SymbolTable& symbols)
       : schedule(schedule), isDone(schedule.steps.size(), false), round(schedule.steps.size(), 0) {
-    memory_[{Place::kInput, 0}].resize(schedule.numChunks);
-    memory_[{Place::kOutput, 0}].resize(schedule.numChunks);
+    memory_[{BufferKind::kInput, 0}].resize(schedule.numChunks);
+    memory_[{BufferKind::kOutput, 0}].resize(schedule.numChunks);
     for (uint32_t chunk = 0; chunk < schedule.numChunks; ++chunk) {
       if (contract.hasInput(schedule.rank, chunk))
-        memory_[{Place::kInput, 0}][chunk] = symbols.leaf(schedule.rank, chunk);
+        memory_[{BufferKind::kInput, 0}][chunk] = symbols.leaf(schedule.rank, chunk);
     }
     for (uint32_t slot = 0; slot < schedule.slots.size(); ++slot) {
-      memory_[{Place::kScratch, slot}].resize(schedule.numChunks);
+      memory_[{BufferKind::kScratch, slot}].resize(schedule.numChunks);
     }
   }
 
-  std::vector<Symbol> read(const Region& region) {
-    const auto& values = memory_[{region.place, region.slot}];
-    return {values.begin() + region.first, values.begin() + region.first + region.count};
+  std::vector<Symbol> read(const ChunkRange& range) {
+    const auto& values = memory_[{range.place, range.slot}];
+    return {values.begin() + range.first, values.begin() + range.first + range.count};
   }
-  void write(const Region& region, const std::vector<Symbol>& values) {
-    std::copy(values.begin(), values.end(), memory_[{region.place, region.slot}].begin() + region.first);
+  void write(const ChunkRange& range, const std::vector<Symbol>& values) {
+    std::copy(values.begin(), values.end(), memory_[{range.place, range.slot}].begin() + range.first);
   }
   bool isReady(size_t step) const {
     const auto& before = schedule.steps[step].dependencies;
@@ -125,7 +125,7 @@ class Rank {
   std::map<uint32_t, std::vector<bool>> knows;  ///< of a finished step, its ranks of knownBefore() and its message's
 
  private:
-  std::map<std::pair<Place, uint32_t>, std::vector<Symbol>> memory_;
+  std::map<std::pair<BufferKind, uint32_t>, std::vector<Symbol>> memory_;
 };
 
 class Verification {
@@ -148,7 +148,7 @@ class Verification {
 
   Status wrong(const Rank& rank, size_t step, const std::string& what) const {
     return internalError("{} of {} ranks: rank {}, step {} ({}) {}", toString(collective_), ranks_.size(),
-                         rank.schedule.rank, step, describe(rank.schedule.steps[step].region), what);
+                         rank.schedule.rank, step, describe(rank.schedule.steps[step].range), what);
   }
 
   /// Dependencies point backwards, only output and scratch are written, and steps that could run at the same time do
@@ -174,25 +174,25 @@ class Verification {
 
   Status checkTarget(const Rank& rank, size_t index) const {
     const Step& step = rank.schedule.steps[index];
-    if (step.region.first + step.region.count > rank.schedule.numChunks) return wrong(rank, index, "leaves the buffer");
+    if (step.range.first + step.range.count > rank.schedule.numChunks) return wrong(rank, index, "leaves the buffer");
     if (step.kind == StepKind::kSend) return {};
-    if (step.region.place == Place::kInput) return wrong(rank, index, "writes the input");
-    if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.region)) {
+    if (step.range.place == BufferKind::kInput) return wrong(rank, index, "writes the input");
+    if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.range)) {
       return wrong(rank, index, "rounds a partial result or leaves the final one wide");
     }
-    for (uint32_t i = 0; step.region.place == Place::kOutput && i < step.region.count; ++i) {
-      if (!contract_.hasOutput(rank.schedule.rank, step.region.first + i)) {
+    for (uint32_t i = 0; step.range.place == BufferKind::kOutput && i < step.range.count; ++i) {
+      if (!contract_.hasOutput(rank.schedule.rank, step.range.first + i)) {
         return wrong(rank, index, "writes output that is not the rank's");
       }
     }
     return {};
   }
 
-  uint64_t sizeOf(const Rank& rank, const Region& region) const {
-    const bool isScratch = region.place == Place::kScratch;
-    const Place place = isScratch ? rank.schedule.slots[region.slot].like.place : region.place;
-    uint64_t size = rank.schedule.isWide(region) ? 1 : 0;
-    for (uint32_t i = 0; i < region.count; ++i) size += contract_.size(rank.schedule.rank, place, region.first + i);
+  uint64_t sizeOf(const Rank& rank, const ChunkRange& range) const {
+    const bool isScratch = range.place == BufferKind::kScratch;
+    const BufferKind place = isScratch ? rank.schedule.slots[range.slot].like.place : range.place;
+    uint64_t size = rank.schedule.isWide(range) ? 1 : 0;
+    for (uint32_t i = 0; i < range.count; ++i) size += contract_.size(rank.schedule.rank, place, range.first + i);
     return size;
   }
 
@@ -217,7 +217,7 @@ class Verification {
       const Rank& to = ranks_[static_cast<size_t>(std::get<1>(key))];
       const auto receive = receives_.find(key);
       if (receive == receives_.end()) return wrong(from, send, "sends what nobody receives");
-      if (sizeOf(from, from.schedule.steps[send].region) != sizeOf(to, to.schedule.steps[receive->second].region)) {
+      if (sizeOf(from, from.schedule.steps[send].range) != sizeOf(to, to.schedule.steps[receive->second].range)) {
         return wrong(from, send, formatText("sends another size than rank {} expects", std::get<1>(key)));
       }
     }
@@ -253,11 +253,11 @@ class Verification {
     const Step& step = rank.schedule.steps[index];
     if (step.kind == StepKind::kReceive) return false;  // runs with its send
     if (step.kind == StepKind::kSend) return transfer(rank, index);
-    std::vector<Symbol> values(step.region.count);
-    for (uint32_t chunk = 0; chunk < step.region.count; ++chunk) {
+    std::vector<Symbol> values(step.range.count);
+    for (uint32_t chunk = 0; chunk < step.range.count; ++chunk) {
       std::vector<Symbol> inputs;
-      for (const Region& source : step.sources) {
-        if (source.count != step.region.count) return wrong(rank, index, "combines regions of different sizes");
+      for (const ChunkRange& source : step.sources) {
+        if (source.count != step.range.count) return wrong(rank, index, "combines ranges of different sizes");
         inputs.push_back(rank.read(source)[chunk]);
       }
       if (std::count(inputs.begin(), inputs.end(), kNoSymbol)) return wrong(rank, index, "reads what was not written");
@@ -266,7 +266,7 @@ class Verification {
           [&](Symbol left, Symbol right) { return symbols_.merge(left, right); });
       if (step.isResult) values[chunk] = symbols_.result(values[chunk]);
     }
-    rank.write(step.region, values);
+    rank.write(step.range, values);
     finish(rank, index, rank.readyRound(index), rank.knownBefore(index));
     return true;
   }
@@ -276,9 +276,9 @@ class Verification {
     Rank& to = ranks_[static_cast<size_t>(step.peer)];
     const size_t receive = receives_.at({from.schedule.rank, step.peer, step.tag});
     if (!to.isReady(receive)) return false;
-    const std::vector<Symbol> values = from.read(step.region);
+    const std::vector<Symbol> values = from.read(step.range);
     if (std::count(values.begin(), values.end(), kNoSymbol)) return wrong(from, send, "sends what was not written");
-    to.write(to.schedule.steps[receive].region, values);
+    to.write(to.schedule.steps[receive].range, values);
     auto known = to.knownBefore(receive);
     Rank::unite(known, from.knownBefore(send));
     const int sent = from.readyRound(send);
@@ -295,7 +295,7 @@ class Verification {
 
   Status checkResult(Rank& rank) {
     if (collective_ == Collective::kBarrier) return checkBarrier(rank);
-    const auto values = rank.read({Place::kOutput, 0, 0, rank.schedule.numChunks});
+    const auto values = rank.read({BufferKind::kOutput, 0, 0, rank.schedule.numChunks});
     for (uint32_t chunk = 0; chunk < rank.schedule.numChunks; ++chunk) {
       if (!contract_.hasOutput(rank.schedule.rank, chunk)) continue;
       const Symbol expected = contract_.expected(symbols_, rank.schedule.rank, chunk);
@@ -325,7 +325,7 @@ class Verification {
       ScheduleCounts own;
       for (size_t i = 0; i < rank.schedule.steps.size(); ++i) {
         const Step& step = rank.schedule.steps[i];
-        const double share = static_cast<double>(step.region.count) / rank.schedule.numChunks;
+        const double share = static_cast<double>(step.range.count) / rank.schedule.numChunks;
         own.numRounds = std::max(own.numRounds, rank.round[i]);
         own.numMessages += step.kind == StepKind::kSend;
         own.sent += step.kind == StepKind::kSend ? share : 0;

@@ -21,7 +21,7 @@ TEST(ScheduleBuilder, StepsOnDifferentMemoryAreConcurrent) {
 
 TEST(ScheduleBuilder, WritersWaitForReadersAndTheOtherWayRound) {
   B builder({Collective::kAllReduce, 0, 2}, 2);
-  const Region slot = builder.wideScratch(B::input(0));
+  const ChunkRange slot = builder.wideScratch(B::input(0));
   builder.receive(1, slot);                                  // 0
   builder.reduceFinally(B::output(0), {B::input(0), slot});  // 1: reads what 0 writes
   builder.receive(1, slot, 1);                               // 2: overwrites what 1 reads

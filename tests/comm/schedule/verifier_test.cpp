@@ -58,7 +58,7 @@ TEST(Verifier, FindsWhatWaitsForever) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 2; ++rank) {
     B builder({Collective::kAllReduce, rank, 2}, 1);
-    const Region slot = builder.scratch(B::input(0));
+    const ChunkRange slot = builder.scratch(B::input(0));
     builder.receive(1 - rank, slot);
     builder.send(1 - rank, slot);  // both only answer
     schedules.push_back(std::move(builder).build());
@@ -71,13 +71,13 @@ TEST(Verifier, FindsMessagesWithoutPartnerOrOfAnotherSize) {
   firstOf(schedules[3], StepKind::kSend).tag = 7;
   expectWrong(schedules, "sends what nobody receives");
   schedules = good();
-  firstOf(schedules[3], StepKind::kSend).region.count = 0;
+  firstOf(schedules[3], StepKind::kSend).range.count = 0;
   expectWrong(schedules, "sends another size");
 }
 
 TEST(Verifier, FindsAPartialResultThatIsRounded) {
   auto schedules = good("doubling");
-  schedules[0].slots[static_cast<size_t>(firstOf(schedules[0], StepKind::kReduce).region.slot)].isWide = false;
+  schedules[0].slots[static_cast<size_t>(firstOf(schedules[0], StepKind::kReduce).range.slot)].isWide = false;
   expectWrong(schedules, "rounds a partial result");
 }
 
@@ -85,7 +85,7 @@ TEST(Verifier, FindsABarrierThatLetsARankThroughTooEarly) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 4; ++rank) {
     B builder({Collective::kBarrier, rank, 4}, 1);
-    const Region token = builder.scratch(B::input(0));
+    const ChunkRange token = builder.scratch(B::input(0));
     builder.copy(token, B::input(0));
     builder.send((rank + 1) % 4, token);
     builder.receive((rank + 3) % 4, builder.scratch(B::input(0)));
