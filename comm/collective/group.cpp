@@ -462,7 +462,7 @@ Clock::time_point Group::tick(Clock::time_point now) {
   for (const auto& operation : running_) {
     if (checkDeadline(operation)) return Clock::time_point::max();
     if (operation->hasAsked) continue;
-    if (now >= operation->started + kPatience) askAwaited(*operation);
+    if (now >= operation->started + kPatience) sendCallHistory(*operation);
     if (!operation->hasAsked) next = std::min(next, operation->started + kPatience);
   }
   for (const auto& operation : waiting_) {
@@ -484,7 +484,7 @@ Clock::time_point Group::tick(Clock::time_point now) {
   return next;
 }
 
-void Group::askAwaited(CollectiveOperation& operation) {
+void Group::sendCallHistory(CollectiveOperation& operation) {
   operation.hasAsked = true;
   Notice notice;
   for (size_t i = 0; i < Notice::kNumEntries && i < operation.sequence; ++i) {

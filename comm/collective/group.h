@@ -166,7 +166,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   /// Gives back what the operation only needs while it runs: handles of it may be kept for long.
   void release(CollectiveOperation& operation);
 
-  void askAwaited(CollectiveOperation& operation);
+  void sendCallHistory(CollectiveOperation& operation);
   void remember(const CollectiveOperation& operation);
   /// The sentence about the first call in which a peer differs, if there is one.
   std::optional<std::string> findDifference(int rank, const Notice& notice) const;
