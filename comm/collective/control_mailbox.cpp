@@ -8,13 +8,13 @@ namespace agspeed::comm {
 
 namespace {
 
-constexpr uint32_t kNoticeStep = UINT32_MAX;
+constexpr uint32_t kControlStep = UINT32_MAX;
 constexpr int kAtOnce = INT32_MIN;
 
 }  // namespace
 
-Notices::Notices(Engine& engine, NoticeListener& listener, std::span<const int> members, int rank,
-                 uint32_t communicator)
+ControlMailbox::ControlMailbox(Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
+                               uint32_t communicator)
     : engine_(engine),
       listener_(listener),
       members_(members),
@@ -23,16 +23,16 @@ Notices::Notices(Engine& engine, NoticeListener& listener, std::span<const int> 
       numSent_(members.size(), 0),
       numReceived_(members.size(), 0) {}
 
-void Notices::open() {
+void ControlMailbox::open() {
   isOpen_ = true;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     if (rank == rank_) continue;
-    letters_.push_back(makeLetter(rank, false));
+    letters_.push_back(makeTransfer(rank, false));
     post(*letters_.back());
   }
 }
 
-void Notices::close() {
+void ControlMailbox::close() {
   isOpen_ = false;
   engine_.removeWork(*this);
   for (auto& letter : letters_) {
@@ -42,48 +42,48 @@ void Notices::close() {
   letters_.clear();
 }
 
-void Notices::send(int rank, const Notice& notice) {
-  letters_.push_back(makeLetter(rank, true));
-  Letter& letter = *letters_.back();
-  letter.notice = notice;
+void ControlMailbox::send(int rank, const ControlMessage& message) {
+  letters_.push_back(makeTransfer(rank, true));
+  ControlTransfer& letter = *letters_.back();
+  letter.message = message;
   post(letter);
 }
 
-std::unique_ptr<Notices::Letter> Notices::makeLetter(int rank, bool isSend) {
-  auto letter = std::make_unique<Letter>();
+std::unique_ptr<ControlMailbox::ControlTransfer> ControlMailbox::makeTransfer(int rank, bool isSend) {
+  auto letter = std::make_unique<ControlTransfer>();
   letter->owner = this;
   letter->rank = rank;
   letter->isSend = isSend;
   letter->isBackground = true;
   letter->peer = members_[static_cast<size_t>(rank)];
-  letter->bytes = std::as_writable_bytes(std::span(&letter->notice, 1));
+  letter->bytes = std::as_writable_bytes(std::span(&letter->message, 1));
   return letter;
 }
 
-void Notices::post(Letter& letter) {
+void ControlMailbox::post(ControlTransfer& letter) {
   auto& count = letter.isSend ? numSent_ : numReceived_;
-  letter.id = {communicator_, kNoticeStep, ++count[static_cast<size_t>(letter.rank)]};
+  letter.id = {communicator_, kControlStep, ++count[static_cast<size_t>(letter.rank)]};
   letter.isPending = true;
   letter.isSend ? engine_.messenger().send(letter) : engine_.messenger().receive(letter);
 }
 
-void Notices::letterFinished(Letter& letter, const Status& status) {
+void ControlMailbox::letterFinished(ControlTransfer& letter, const Status& status) {
   if (!std::exchange(letter.isPending, false)) return;  // being cancelled
   letter.status = status;
   engine_.addWork(*this, reinterpret_cast<uintptr_t>(&letter), kAtOnce);
 }
 
-void Notices::work(uint64_t token) {
-  auto* letter = reinterpret_cast<Letter*>(token);
+void ControlMailbox::work(uint64_t token) {
+  auto* letter = reinterpret_cast<ControlTransfer*>(token);
   if (letter->isSend) {
     std::erase_if(letters_, [&](const auto& other) { return other.get() == letter; });
     return;
   }
   if (!letter->status) return;
-  const Notice notice = letter->notice;
+  const ControlMessage message = letter->message;
   const int rank = letter->rank;
   post(*letter);
-  listener_.noticeArrived(rank, notice);
+  listener_.noticeArrived(rank, message);
 }
 
 }  // namespace agspeed::comm

@@ -74,18 +74,18 @@ Group::Group(Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
       rank_(rank),
-      notices_(engine, *this, options_.members, rank, messageCommunicator()),
+      mailbox_(engine, *this, options_.members, rank, messageCommunicator()),
       hosts_(static_cast<int>(options_.members.size())) {}
 
 void Group::open() {
   engine_.addClient(*this);
-  notices_.open();
+  mailbox_.open();
 }
 
 void Group::close() {
   const Status reason = unavailable("the group was destroyed");
   running_.empty() ? endAll(reason) : fail(reason);
-  notices_.close();
+  mailbox_.close();
   engine_.messenger().forget(messageCommunicator());
   engine_.removeWork(*this);
   engine_.removeClient(*this);
@@ -100,8 +100,8 @@ void Group::submit(CollectiveHandle operation) {
   if (options_.plan.shares.empty() && hosts_.isDueBefore(call) && failure_) compareHosts(call);
   enter(operation, call);
   if (!failure_) return endAll(failure_);
-  for (const auto& [rank, notice] : questions_) {
-    if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
+  for (const auto& [rank, message] : questions_) {
+    if (const auto difference = findDifference(rank, message)) return fail(invalidArgument(*difference));
   }
   std::erase_if(questions_, [&](const auto& question) { return question.second.history[0].sequence <= sequence_; });
   startWaiting();
@@ -377,14 +377,14 @@ void Group::fail(const Status& reason) {
 }
 
 void Group::tellOthers(const Status& reason, int lostRank) {
-  Notice notice;
-  notice.kind = NoticeKind::kFailed;
-  notice.code = static_cast<uint32_t>(reason.code());
-  notice.lostRank = lostRank;
-  notice.textLength = static_cast<uint32_t>(std::min(reason.message().size(), Notice::kTextBytes));
-  std::memcpy(notice.text.data(), reason.message().data(), notice.textLength);
+  ControlMessage message;
+  message.kind = ControlKind::kFailed;
+  message.code = static_cast<uint32_t>(reason.code());
+  message.lostRank = lostRank;
+  message.textLength = static_cast<uint32_t>(std::min(reason.message().size(), ControlMessage::kTextBytes));
+  std::memcpy(message.text.data(), reason.message().data(), message.textLength);
   for (int rank = 0; rank < static_cast<int>(options_.members.size()); ++rank) {
-    if (rank != rank_ && rank != lostRank) notices_.send(rank, notice);
+    if (rank != rank_ && rank != lostRank) mailbox_.send(rank, message);
   }
 }
 
@@ -486,34 +486,34 @@ Clock::time_point Group::tick(Clock::time_point now) {
 
 void Group::sendCallHistory(CollectiveOperation& operation) {
   operation.hasAsked = true;
-  Notice notice;
-  for (size_t i = 0; i < Notice::kNumEntries && i < operation.sequence; ++i) {
+  ControlMessage message;
+  for (size_t i = 0; i < ControlMessage::kNumEntries && i < operation.sequence; ++i) {
     const uint64_t sequence = operation.sequence - i;
     const HistoryEntry& entry = history_[sequence % kHistory];
-    if (entry.sequence == sequence) notice.history[i] = entry;
+    if (entry.sequence == sequence) message.history[i] = entry;
   }
-  for (const int rank : operation.execution->awaitedRanks()) notices_.send(rank, notice);
+  for (const int rank : operation.execution->awaitedRanks()) mailbox_.send(rank, message);
 }
 
 void Group::remember(const CollectiveOperation& operation) {
   history_[operation.sequence % kHistory] = {operation.sequence, operation.chain, operation.descriptor};
 }
 
-void Group::noticeArrived(int rank, const Notice& notice) {
+void Group::noticeArrived(int rank, const ControlMessage& message) {
   if (!failure_) return;
-  if (notice.kind == NoticeKind::kFailed) {
-    const bool isMismatch = notice.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
-    const std::string sender = formatText("rank {}", rank), text(notice.reason());
+  if (message.kind == ControlKind::kFailed) {
+    const bool isMismatch = message.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
+    const std::string sender = formatText("rank {}", rank), text(message.reason());
     return endAll(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
-                         notice.lostRank >= 0 ? text + " (as " + sender + " says)" : sender + " gave up: " + text));
+                         message.lostRank >= 0 ? text + " (as " + sender + " says)" : sender + " gave up: " + text));
   }
-  if (const auto difference = findDifference(rank, notice)) return fail(invalidArgument(*difference));
-  if (notice.history[0].sequence > sequence_) questions_[rank] = notice;
+  if (const auto difference = findDifference(rank, message)) return fail(invalidArgument(*difference));
+  if (message.history[0].sequence > sequence_) questions_[rank] = message;
 }
 
-std::optional<std::string> Group::findDifference(int rank, const Notice& notice) const {
+std::optional<std::string> Group::findDifference(int rank, const ControlMessage& message) const {
   const HistoryEntry* theirs = nullptr;
-  for (const HistoryEntry& entry : notice.history) {
+  for (const HistoryEntry& entry : message.history) {
     const HistoryEntry& own = history_[entry.sequence % kHistory];
     const bool differs = entry.sequence != 0 && own.sequence == entry.sequence && own.chain != entry.chain;
     if (differs && (!theirs || entry.sequence < theirs->sequence)) theirs = &entry;

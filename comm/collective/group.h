@@ -93,7 +93,7 @@ struct GroupOptions {
   size_t creditBytes = size_t{64} << 20;               ///< bytes in flight from which on operations wait for older ones
 };
 
-class Group final : private EngineClient, private ExecutionListener, private NoticeListener, private Worker {
+class Group final : private EngineClient, private ExecutionListener, private ControlListener, private Worker {
  public:
   /// Requires: the messenger's rank is among options.members.
   Group(Engine& engine, GroupOptions options, int rank);
@@ -128,7 +128,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   Clock::time_point tick(Clock::time_point now) override;
   void executionEnded(Execution& execution) override;
   void executionFailed(Execution& execution, int rank, const Status& status) override;
-  void noticeArrived(int rank, const Notice& notice) override;
+  void noticeArrived(int rank, const ControlMessage& message) override;
   void work(uint64_t token) override;
 
   /// What messages are named by: parts of collectives; those between two ranks, and notices.
@@ -169,7 +169,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   void sendCallHistory(CollectiveOperation& operation);
   void remember(const CollectiveOperation& operation);
   /// The sentence about the first call in which a peer differs, if there is one.
-  std::optional<std::string> findDifference(int rank, const Notice& notice) const;
+  std::optional<std::string> findDifference(int rank, const ControlMessage& message) const;
   /// A transfer with `rank` failed.
   void failTransfer(int rank, const Status& status);
   void tellOthers(const Status& reason, int lostRank);
@@ -190,7 +190,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   Engine& engine_;
   GroupOptions options_;
   const int rank_;
-  Notices notices_;
+  ControlMailbox mailbox_;
   std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and blockRanks
   std::deque<CollectiveHandle> waiting_;                          ///< submitted, in order
   std::vector<CollectiveHandle> running_;                         ///< in order of their start
@@ -208,7 +208,7 @@ class Group final : private EngineClient, private ExecutionListener, private Not
   size_t bytesInFlight_ = 0;
   uint64_t sequence_ = 0, chain_ = 0;
   std::array<HistoryEntry, kHistory> history_ = {};  ///< of sequence i at i modulo its size
-  std::map<int, Notice> questions_;                  ///< the last one of each rank that runs ahead
+  std::map<int, ControlMessage> questions_;          ///< the last one of each rank that runs ahead
   bool isStarting_ = false;
   Status failure_;
   Status messageFailure_;  ///< to be looked at outside the messenger
