@@ -194,7 +194,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and blockRanks
   std::deque<CollectiveHandle> waiting_;                          ///< submitted, in order
   std::vector<CollectiveHandle> running_;                         ///< in order of their start
-  HostComparison hosts_;
+  HostStatsExchange hosts_;
   int blockRanks_ = 1;            ///< as in ScheduleRequest
   std::vector<uint32_t> shares_;  ///< of unequal hosts; empty where there are blocks
   std::optional<NetworkMeasurement> network_;

@@ -28,7 +28,7 @@ bool dependsOnHosts(Collective collective) {
 
 }  // namespace
 
-bool HostComparison::isDueBefore(const CollectiveCall& call) {
+bool HostStatsExchange::isDueBefore(const CollectiveCall& call) {
   const size_t numBytes = agreedBytes(call);
   if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kShortOnHosts) return false;
   if (std::exchange(isFirst_, false)) return true;
@@ -39,7 +39,7 @@ bool HostComparison::isDueBefore(const CollectiveCall& call) {
   return true;
 }
 
-CollectiveCall HostComparison::gather(int rank) {
+CollectiveCall HostStatsExchange::gather(int rank) {
   CollectiveCall call;
   call.collective = Collective::kAllGather;
   call.output = splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
@@ -48,9 +48,9 @@ CollectiveCall HostComparison::gather(int rank) {
   return call;
 }
 
-std::vector<uint32_t> HostComparison::shares() {
+std::vector<uint32_t> HostStatsExchange::shares() {
   std::vector<double> latest;
-  for (const Told& told : gathered_) latest.push_back(told.bytesPerSecond);
+  for (const HostStats& told : gathered_) latest.push_back(told.bytesPerSecond);
   if (*std::min_element(latest.begin(), latest.end()) > 0) compared_.push_back(std::move(latest));
   if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
   if (compared_.size() < kNumComparisons) return {};
@@ -62,13 +62,13 @@ std::vector<uint32_t> HostComparison::shares() {
   return sharesFor(rates);
 }
 
-int HostComparison::blockRanks() const {
+int HostStatsExchange::blockRanks() const {
   std::vector<uint32_t> hosts;
-  for (const Told& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
+  for (const HostStats& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
   return blockRanksOf(hosts);
 }
 
-std::optional<NetworkMeasurement> HostComparison::network() const {
+std::optional<NetworkMeasurement> HostStatsExchange::network() const {
   if (compared_.size() < kNumComparisons) return std::nullopt;
   NetworkMeasurement network;
   network.bytesPerSecond = 0;
@@ -76,7 +76,7 @@ std::optional<NetworkMeasurement> HostComparison::network() const {
     network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(told.begin(), told.end()));
   }
   double farthest = 0;
-  for (const Told& told : gathered_) {
+  for (const HostStats& told : gathered_) {
     if (told.roundTripSeconds <= 0) return std::nullopt;
     farthest = std::max(farthest, told.roundTripSeconds);
   }
@@ -84,9 +84,9 @@ std::optional<NetworkMeasurement> HostComparison::network() const {
   return network;
 }
 
-std::string HostComparison::describeRates() const {
+std::string HostStatsExchange::describeRates() const {
   std::string text;
-  for (const Told& told : gathered_) {
+  for (const HostStats& told : gathered_) {
     text += formatText("{}{:.1f}", text.empty() ? "" : ", ", told.bytesPerSecond * 1e-6);
   }
   return text + " MB/s";

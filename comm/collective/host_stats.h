@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostComparison: when the ranks of a group tell each other about their hosts, and what follows from it.
+// HostStatsExchange: when the ranks of a group tell each other about their hosts, and what follows from it.
 //
 // Which ranks share a host: longer collectives then reduce and gather there first (comm/schedule/hierarchical.cpp).
-// Told before the first that would.
+// HostStats before the first that would.
 //
 // How fast each can send: an all-reduce cut into equal chunks waits for its slowest host, which has to send 2 (p - 1) /
-// p of the buffer like all others; whoever owns a smaller chunk sends less (comm/plan/shares.h). Told every now and
-// then. A rank's rate is the sum of what its rails carry in the better of the times in which several of their
+// p of the buffer like all others; whoever owns a smaller chunk sends less (comm/plan/shares.h). HostStats every now
+// and then. A rank's rate is the sum of what its rails carry in the better of the times in which several of their
 // connections have something to carry: in an all-reduce that waits for a slow host all ranks send as much per second,
 // but the slow host's rails are busy all the time, the others' are quick and rest. That is a rough measure, and unequal
 // chunks cost equal hosts dearly: a host counts as slow only where several comparisons in a row agree.
@@ -28,12 +28,12 @@
 
 namespace agspeed::comm {
 
-class HostComparison {
+class HostStatsExchange {
  public:
   /// Comparisons of rates that have to agree.
   static constexpr size_t kNumComparisons = 3;
 
-  explicit HostComparison(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
+  explicit HostStatsExchange(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
 
   /// Counts the call. Returns: whether the ranks compare before it.
   bool isDueBefore(const CollectiveCall& call);
@@ -53,13 +53,13 @@ class HostComparison {
   std::string describeRates() const;
 
  private:
-  struct Told {
+  struct HostStats {
     double bytesPerSecond = 0;    ///< 0: not known
     double roundTripSeconds = 0;  ///< the same
     uint64_t host = 0;
   };
 
-  std::vector<Told> gathered_;                 ///< by rank
+  std::vector<HostStats> gathered_;            ///< by rank
   std::vector<std::vector<double>> compared_;  ///< the rates of those that knew all, the latest last
   bool isFirst_ = true;
   int numDue_ = 0;

@@ -151,7 +151,7 @@ struct Buffer {
 };
 
 /// Ranks compare their hosts before the first large collective.
-void learnHosts(Communicator& group) {
+void applyHostStats(Communicator& group) {
   const auto size = static_cast<size_t>(group.size());
   Bytes own(((size_t{4} << 20) + size) / size), all(own.size() * size);
   const Status status =
@@ -166,7 +166,7 @@ void runCase(const Case& test) {
   Ranks ranks(test.numRanks, options, test.loopback);
   std::vector<std::string> problems(static_cast<size_t>(test.numRanks));
   ranks.run([&](int rank, Communicator& group) {
-    if (test.algorithm->name == "hierarchical") learnHosts(group);
+    if (test.algorithm->name == "hierarchical") applyHostStats(group);
     const Expectation expected = expectationOf(test, rank);
     for (int repetition = 0; repetition < 2; ++repetition) {
       Buffer input(expected.input), output(expected.output);
