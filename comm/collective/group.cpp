@@ -133,16 +133,16 @@ void Group::learn() {
   const uint64_t sequence = comparisons_.front()->sequence;
   comparisons_.pop_front();
   const bool wereEqual = shares_.empty();
-  const int blockBefore = std::exchange(blockRanks_, hosts_.blockRanks());
-  shares_ = blockRanks_ > 1 ? std::vector<uint32_t>() : hosts_.shares();
+  const int blockBefore = std::exchange(localGroupSize_, hosts_.localGroupSize());
+  shares_ = localGroupSize_ > 1 ? std::vector<uint32_t>() : hosts_.shares();
   network_ = hosts_.network();
   if (rank_ == 0 && !(wereEqual && shares_.empty())) {
     AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
                       ") own chunks of unequal size");
   }
-  if (rank_ == 0 && blockRanks_ != blockBefore) {
+  if (rank_ == 0 && localGroupSize_ != blockBefore) {
     AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first",
-           options_.name, blockRanks_);
+           options_.name, localGroupSize_);
   }
   fitToNetwork();
   for (const CollectiveHandle& operation : waiting_) {
@@ -152,7 +152,7 @@ void Group::learn() {
 
 void Group::fitToNetwork() {
   fitted_.rules.clear();
-  if (!network_ || blockRanks_ > 1 || !shares_.empty()) return;
+  if (!network_ || localGroupSize_ > 1 || !shares_.empty()) return;
   const auto numRanks = static_cast<int>(options_.members.size());
   if (!counted_) counted_ = countAllReduces(numRanks);
   fitted_.rules = comm::fitToNetwork(*counted_, *network_, numRanks);
@@ -163,14 +163,14 @@ void Group::fitToHosts(CollectiveOperation& operation) const {
   const Choice& choice = operation.choice;
   const auto numRanks = static_cast<int>(options_.members.size());
   const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
-  const bool isOnHosts = choice.onHosts && gainsFromBlocks(collective, isWidened, blockRanks_);
-  operation.algorithm = isOnHosts ? choice.onHosts : choice.algorithm;
+  const bool isOnHosts = choice.hierarchical && gainsFromBlocks(collective, isWidened, localGroupSize_);
+  operation.algorithm = isOnHosts ? choice.hierarchical : choice.algorithm;
   if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
     const size_t bytes = agreedBytes(operation.call);
     const Choice fitted = fitted_.choose(collective, bytes, numRanks, false);
     if (fitted.isByRule) operation.algorithm = fitted.algorithm;
   }
-  operation.blockRanks = operation.algorithm->name == "hierarchical" ? blockRanks_ : 1;
+  operation.localGroupSize = operation.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
   const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);
   operation.shares = isOurs ? shares_ : choice.shares;
   operation.segmentBytes = choice.segmentBytes;
@@ -268,7 +268,7 @@ Group::CollectiveHandle Group::takeNext() {
       return std::tuple(!mayPass(*a), a->priority, a->sequence) < std::tuple(!mayPass(*b), b->priority, b->sequence);
     });
     if (!mayPass(**at)) return nullptr;
-    if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.creditBytes) return nullptr;
+    if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.maxInFlightBytes) return nullptr;
   }
   if (!comparisons_.empty() && (*at)->sequence > comparisons_.front()->sequence) return nullptr;
   CollectiveHandle next = std::move(*at);
@@ -308,15 +308,15 @@ void Group::start(const CollectiveHandle& operation) {
 
 Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
   const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
-  const std::tuple key(operation.algorithm, root, operation.blockRanks);
+  const std::tuple key(operation.algorithm, root, operation.localGroupSize);
   if (auto at = pools_.find(key); at != pools_.end()) return at->second;
   const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()), root,
-                                operation.blockRanks};
+                                operation.localGroupSize};
   return pools_.try_emplace(key, operation.algorithm->make(request)).first->second;
 }
 
 size_t Group::bytesInFlight(const CollectiveOperation& operation) const {
-  const size_t most = std::min<size_t>(operation.segmentBytes, options_.creditBytes) * operation.choice.window *
+  const size_t most = std::min<size_t>(operation.segmentBytes, options_.maxInFlightBytes) * operation.choice.window *
                       options_.members.size();
   return std::min(bytesOf(operation.call), most);
 }

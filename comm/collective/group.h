@@ -56,7 +56,7 @@ struct CollectiveOperation final : Operation {
   Choice choice;  ///< equal at all ranks when it is made
   // What is made of it for the hosts as they are known (Group::fitToHosts).
   const Algorithm* algorithm = nullptr;
-  int blockRanks = 1;  ///< as in ScheduleRequest; 1 where the algorithm does not ask for it
+  int localGroupSize = 1;  ///< as in ScheduleRequest; 1 where the algorithm does not ask for it
   std::vector<uint32_t> shares;
   size_t segmentBytes = 0;
   Execution* execution = nullptr;  ///< while running
@@ -90,7 +90,7 @@ struct GroupOptions {
   std::vector<int> members = {};                       ///< the messenger's rank of each rank; empty: all of them
   Plan plan = {};                                      ///< equal at all ranks
   Clock::duration timeout = std::chrono::minutes(30);  ///< of operations that state none
-  size_t creditBytes = size_t{64} << 20;               ///< bytes in flight from which on operations wait for older ones
+  size_t maxInFlightBytes = size_t{64} << 20;          ///< bytes in flight from which on operations wait for older ones
 };
 
 class Group final : private EngineClient, private ExecutionListener, private ControlListener, private Worker {
@@ -191,11 +191,11 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   GroupOptions options_;
   const int rank_;
   ControlMailbox mailbox_;
-  std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and blockRanks
+  std::map<std::tuple<const Algorithm*, int, int>, Pool> pools_;  ///< by algorithm, root and localGroupSize
   std::deque<CollectiveHandle> waiting_;                          ///< submitted, in order
   std::vector<CollectiveHandle> running_;                         ///< in order of their start
   HostStatsExchange hosts_;
-  int blockRanks_ = 1;            ///< as in ScheduleRequest
+  int localGroupSize_ = 1;        ///< as in ScheduleRequest
   std::vector<uint32_t> shares_;  ///< of unequal hosts; empty where there are blocks
   std::optional<NetworkMeasurement> network_;
   Plan fitted_;  ///< its rules fit the network as it was measured; none where there are blocks or shares

@@ -62,10 +62,10 @@ std::vector<uint32_t> HostStatsExchange::shares() {
   return sharesFor(rates);
 }
 
-int HostStatsExchange::blockRanks() const {
+int HostStatsExchange::localGroupSize() const {
   std::vector<uint32_t> hosts;
   for (const HostStats& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
-  return blockRanksOf(hosts);
+  return localGroupSizeOf(hosts);
 }
 
 std::optional<NetworkMeasurement> HostStatsExchange::network() const {

@@ -45,8 +45,8 @@ class HostStatsExchange {
   }
   /// The comparison has ended: takes it in. Returns: the ranks' shares; empty: equal chunks.
   std::vector<uint32_t> shares();
-  /// The same for ScheduleRequest::blockRanks.
-  int blockRanks() const;
+  /// The same for ScheduleRequest::localGroupSize.
+  int localGroupSize() const;
   /// What the slowest rank and the farthest two make of the network, or nothing before as many comparisons.
   std::optional<NetworkMeasurement> network() const;
   /// For the log: the rates that were gathered last, "25.0, 12.5, 24.8 MB/s".

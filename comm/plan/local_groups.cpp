@@ -6,7 +6,7 @@
 
 namespace agspeed::comm {
 
-int blockRanksOf(std::span<const uint32_t> hosts) {
+int localGroupSizeOf(std::span<const uint32_t> hosts) {
   if (std::count(hosts.begin(), hosts.end(), 0u) > 0) return 1;
   size_t boundaries = 0;  // bits of all numbers of ranks after which a host ends
   for (size_t rank = 1; rank < hosts.size(); ++rank) boundaries |= hosts[rank] != hosts[rank - 1] ? rank : 0;
@@ -15,8 +15,8 @@ int blockRanksOf(std::span<const uint32_t> hosts) {
   return static_cast<int>(boundaries & (~boundaries + 1));
 }
 
-bool gainsFromBlocks(Collective collective, bool isWidened, int blockRanks) {
-  return blockRanks > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
+bool gainsFromBlocks(Collective collective, bool isWidened, int localGroupSize) {
+  return localGroupSize > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
 }
 
 }  // namespace agspeed::comm

@@ -11,10 +11,10 @@ namespace agspeed::comm {
 
 /// The largest power of two B such that ranks i B to (i + 1) B - 1 share a host, for every i; 1 where all ranks share
 /// one host or not all hosts are known. `hosts`: a number per rank, equal where ranks share a host; 0: not known.
-int blockRanksOf(std::span<const uint32_t> hosts);
+int localGroupSizeOf(std::span<const uint32_t> hosts);
 
 /// Whether less leaves a host by the hierarchical algorithm than by the direct one. Where partial results are twice as
 /// wide, blocks of two send as much as their ranks would have.
-bool gainsFromBlocks(Collective collective, bool isWidened, int blockRanks);
+bool gainsFromBlocks(Collective collective, bool isWidened, int localGroupSize);
 
 }  // namespace agspeed::comm

@@ -33,7 +33,7 @@ std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks
   }
 }
 
-const Algorithm* onHosts(Collective collective, size_t bytes, const Algorithm& choice) {
+const Algorithm* hierarchical(Collective collective, size_t bytes, const Algorithm& choice) {
   return bytes > kShortOnHosts && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
 }
 
@@ -60,7 +60,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   }
   if (!choice.isByRule) {
     choice.algorithm = findAlgorithm(collective, nameByDefault(collective, bytes, numRanks, isContiguous));
-    if (shares.empty()) choice.onHosts = onHosts(collective, bytes, *choice.algorithm);
+    if (shares.empty()) choice.hierarchical = hierarchical(collective, bytes, *choice.algorithm);
   }
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
   choice.window = std::max(window, 1u);

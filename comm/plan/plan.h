@@ -17,11 +17,11 @@ namespace agspeed::comm {
 /// How one operation runs.
 struct Choice {
   const Algorithm* algorithm = nullptr;
-  size_t segmentBytes = 0;             ///< of a chunk; a multiple of 256
-  uint32_t window = 1;                 ///< segments of each chunk in flight
-  std::vector<uint32_t> shares;        ///< relative sizes of the ranks' chunks; empty: not stated
-  const Algorithm* onHosts = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
-  bool isByRule = false;               ///< else others may do better on the network at hand
+  size_t segmentBytes = 0;                  ///< of a chunk; a multiple of 256
+  uint32_t window = 1;                      ///< segments of each chunk in flight
+  std::vector<uint32_t> shares;             ///< relative sizes of the ranks' chunks; empty: not stated
+  const Algorithm* hierarchical = nullptr;  ///< instead, where several ranks share each host; nullptr: the same
+  bool isByRule = false;                    ///< else others may do better on the network at hand
 };
 
 /// A row that overrides what the plan would choose.
@@ -35,7 +35,7 @@ struct PlanRule {
 /// Whether each rank owns a chunk of the buffer, whose size may be its own.
 bool hasPiecePerRank(Collective collective, const Algorithm& algorithm);
 
-/// Longer buffers take Choice::onHosts; shorter ones are better off with fewer rounds.
+/// Longer buffers take Choice::hierarchical; shorter ones are better off with fewer rounds.
 constexpr size_t kShortOnHosts = 64 * 1024;
 
 struct Plan {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two levels of network: ranks of a host reach each other through memory, those of different hosts over its interfaces.
 //
-// The ranks are taken in blocks of L, a power of two, that share a host (ScheduleRequest::blockRanks); H blocks, and
-// rank h L + l is member l of block h. What leaves a block leaves it once, and not once for each of its ranks:
+// The ranks are taken in blocks of L, a power of two, that share a host (ScheduleRequest::localGroupSize); H blocks,
+// and rank h L + l is member l of block h. What leaves a block leaves it once, and not once for each of its ranks:
 //
 //   all-reduce      members of a block reduce: member l gets part l of the buffer; members l of all blocks reduce that
 //                   part among them, each a chunk of it, and gather it; members of a block gather all parts
@@ -23,7 +23,7 @@ using B = ScheduleBuilder;
 class Place2D {
  public:
   explicit Place2D(const ScheduleRequest& request)
-      : numMembers(request.blockRanks),
+      : numMembers(request.localGroupSize),
         numBlocks(request.numRanks / numMembers),
         block(request.rank / numMembers),
         member(request.rank % numMembers) {}

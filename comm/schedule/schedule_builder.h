@@ -18,8 +18,9 @@ struct ScheduleRequest {
   int rank = 0;
   int numRanks = 1;
   int root = 0;  ///< of collectives that have one
-  /// Ranks i * blockRanks to (i + 1) * blockRanks - 1 share a host, for every i: a power of two that divides numRanks.
-  int blockRanks = 1;
+  /// Ranks i * localGroupSize to (i + 1) * localGroupSize - 1 share a host, for every i: a power of two that divides
+  /// numRanks.
+  int localGroupSize = 1;
 };
 
 class ScheduleBuilder {

@@ -355,10 +355,10 @@ StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, co
   return Verification(collective, order, root, schedules).run();
 }
 
-StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root, int blockRanks) {
+StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root, int localGroupSize) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < numRanks; ++rank) {
-    schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, blockRanks}));
+    schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, localGroupSize}));
   }
   auto counts = verify(algorithm.collective, algorithm.order, root, schedules);
   if (!counts) return counts.status().withContext("algorithm " + std::string(algorithm.name));

@@ -23,8 +23,8 @@ struct ScheduleCounts {
 };
 
 /// The counts of a correct algorithm, or a sentence on the first thing that is wrong. Requires: 0 <= root < numRanks;
-/// blockRanks as in ScheduleRequest.
-StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0, int blockRanks = 1);
+/// localGroupSize as in ScheduleRequest.
+StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0, int localGroupSize = 1);
 /// The same for schedules at hand, one per rank.
 StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules);
 

@@ -44,7 +44,7 @@ TEST(Barrier, EndsAfterWhatWasCalledBeforeIt) {
 
 TEST(Barrier, EndsAfterOperationsThatWaitForCreditOrHaveALaterPriority) {
   GroupOptions options;
-  options.creditBytes = 20000;  // of about one operation
+  options.maxInFlightBytes = 20000;  // of about one operation
   options.plan.segmentBytes = 1024;
   Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 5});
   std::atomic<int> numWrong = 0;
@@ -112,7 +112,7 @@ TEST(Barrier, WithOperationsOfManyGroupsInRandomOrderEnds) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   GroupOptions options;
-  options.creditBytes = 20000;
+  options.maxInFlightBytes = 20000;
   Ranks ranks(3, options, {.eagerBytes = 256, .shuffleSeed = 5});
   std::atomic<int> numWrong = 0;
   options.id = 1;

@@ -28,7 +28,7 @@ CollectiveCall sumOf(std::vector<float>& values) {
 
 TEST(Communicator, ManyOperationsInFlightEndWithTheirOwnResults) {
   GroupOptions options;
-  options.creditBytes = 100000;  // some start only when others have ended
+  options.maxInFlightBytes = 100000;  // some start only when others have ended
   options.plan.segmentBytes = 1024;
   Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 3});
   std::atomic<int> numWrong = 0;

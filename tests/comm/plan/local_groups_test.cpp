@@ -8,22 +8,22 @@
 namespace agspeed::comm {
 namespace {
 
-int blockRanks(const std::vector<uint32_t>& hosts) { return blockRanksOf(hosts); }
+int localGroupSize(const std::vector<uint32_t>& hosts) { return localGroupSizeOf(hosts); }
 
 TEST(Hosts, BlocksAreTheLargestPowerOfTwoThatFitsAllHosts) {
-  EXPECT_EQ(blockRanks({1, 1, 2, 2}), 2);
-  EXPECT_EQ(blockRanks({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}), 4);
-  EXPECT_EQ(blockRanks({1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}), 2) << "six on each";
-  EXPECT_EQ(blockRanks({1, 1, 1, 1, 2, 2}), 2) << "four and two";
-  EXPECT_EQ(blockRanks({1, 1, 1, 2, 2, 2}), 1) << "three on each";
-  EXPECT_EQ(blockRanks({1, 1, 2, 2, 1, 1}), 2) << "the first host's ranks in two places";
+  EXPECT_EQ(localGroupSize({1, 1, 2, 2}), 2);
+  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}), 4);
+  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}), 2) << "six on each";
+  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 2, 2}), 2) << "four and two";
+  EXPECT_EQ(localGroupSize({1, 1, 1, 2, 2, 2}), 1) << "three on each";
+  EXPECT_EQ(localGroupSize({1, 1, 2, 2, 1, 1}), 2) << "the first host's ranks in two places";
 }
 
 TEST(Hosts, RanksNumberedAcrossHostsOrAllOnOneOrUnknownMakeNoBlocks) {
-  EXPECT_EQ(blockRanks({1, 2, 1, 2}), 1);
-  EXPECT_EQ(blockRanks({1, 1, 1, 1}), 1);
-  EXPECT_EQ(blockRanks({1, 1, 0, 0}), 1);
-  EXPECT_EQ(blockRanks({}), 1);
+  EXPECT_EQ(localGroupSize({1, 2, 1, 2}), 1);
+  EXPECT_EQ(localGroupSize({1, 1, 1, 1}), 1);
+  EXPECT_EQ(localGroupSize({1, 1, 0, 0}), 1);
+  EXPECT_EQ(localGroupSize({}), 1);
 }
 
 TEST(Hosts, BlocksOfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {

@@ -26,10 +26,11 @@ TEST(Catalog, EveryAlgorithmIsProvedForOneToSeventeenRanksAndEveryRoot) {
 
 TEST(Catalog, EveryAlgorithmIsProvedForSeveralRanksPerHost) {
   for (const Algorithm& algorithm : algorithms()) {
-    for (const int blockRanks : {2, 4, 8}) {
-      for (int numRanks = blockRanks; numRanks <= 7 * blockRanks && numRanks <= 40; numRanks += blockRanks) {
-        const auto counts = verify(algorithm, numRanks, numRanks / 2, blockRanks);
-        ASSERT_TRUE(counts.isOk()) << blockRanks << " ranks per host: " << counts.status().toString();
+    for (const int localGroupSize : {2, 4, 8}) {
+      for (int numRanks = localGroupSize; numRanks <= 7 * localGroupSize && numRanks <= 40;
+           numRanks += localGroupSize) {
+        const auto counts = verify(algorithm, numRanks, numRanks / 2, localGroupSize);
+        ASSERT_TRUE(counts.isOk()) << localGroupSize << " ranks per host: " << counts.status().toString();
       }
     }
   }
