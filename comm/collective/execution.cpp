@@ -216,7 +216,7 @@ std::vector<int> Execution::awaitedRanks() const {
 }
 
 std::string Execution::describe() const {
-  return formatText("{}, operation {} of group '{}'", toString(describe(*request_.call)), request_.number,
+  return formatText("{}, operation {} of group '{}'", toString(comm::describe(*request_.call)), request_.number,
                     request_.group);
 }
 
