@@ -47,12 +47,5 @@ TEST(Interfaces, OfCloudsThatLimitConnectionsTakeSeveral) {
   EXPECT_THAT(forPeers("veth0"), Each(1)) << "says nothing of its vendor";
 }
 
-TEST(LinkMonitor, ReportsNothingWhileNothingChanges) {
-  LinkMonitor watcher;
-  int numReports = 0;
-  watcher.read([&](std::string_view, bool) { ++numReports; });
-  EXPECT_EQ(numReports, 0);
-}
-
 }  // namespace
 }  // namespace agspeed::comm
