@@ -86,7 +86,7 @@ void Group::close() {
   const Status reason = unavailable("the group was destroyed");
   running_.empty() ? endAll(reason) : fail(reason);
   mailbox_.close();
-  engine_.messenger().forget(messageCommunicator());
+  engine_.messenger().dropCommunicator(messageCommunicator());
   engine_.removeWork(*this);
   engine_.removeClient(*this);
 }
@@ -413,7 +413,7 @@ void Group::endAll(const Status& reason) {
     end(*message, explain(describe(*message), message->started, reason, ""));
   }
   bytesInFlight_ = 0;
-  if (isFirst) engine_.messenger().forget(collectiveCommunicator());
+  if (isFirst) engine_.messenger().dropCommunicator(collectiveCommunicator());
 }
 
 std::string Group::describe(const CollectiveOperation& operation) const {

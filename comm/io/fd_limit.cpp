@@ -19,8 +19,8 @@ constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
 /// The limit is to be so many times what connections take: others of the process need descriptors, too.
 constexpr size_t kReserve = 2;
 
-std::mutex roomMutex;
-size_t numWantedByAll = 0;  ///< under roomMutex
+std::mutex reservationMutex;
+size_t numWantedByAll = 0;  ///< under reservationMutex
 
 rlimit descriptorLimit() {
   rlimit limit = {};
@@ -39,7 +39,7 @@ size_t mostDescriptors() { return descriptorLimit().rlim_max; }
 
 FdReservation::FdReservation(size_t numRails, size_t numPeers)
     : numWanted_(kReserve * numPeers * (kPerRail * numRails + kPerLocalPeer)) {
-  std::lock_guard lock(roomMutex);
+  std::lock_guard lock(reservationMutex);
   numWantedByAll += numWanted_;
   rlimit limit = descriptorLimit();
   if (numWantedByAll <= limit.rlim_cur) return;
@@ -49,7 +49,7 @@ FdReservation::FdReservation(size_t numRails, size_t numPeers)
 }
 
 FdReservation::~FdReservation() {
-  std::lock_guard lock(roomMutex);
+  std::lock_guard lock(reservationMutex);
   numWantedByAll -= numWanted_;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors, of which a process may open only so many: making do with those that it may, and waiting for more.
-//
-// Both belong to the process.
+// File descriptors, of which a process may open only so many: how many connections they suffice for, and reservations
+// that raise the limit. The limit belongs to the process.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,9 @@ int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers
 /// How many descriptors the process may open once it has raised its limit as far as it may.
 size_t mostDescriptors();
 
-/// Room for connections over `numRails` rails to `numPeers` peers. While it lives the process may open at least twice
-/// as many descriptors as all living rooms may take, so far as its limit can be raised. Thread-safe.
+/// Reserves descriptors for connections over `numRails` rails to `numPeers` peers. While it lives the process may open
+/// at least twice as many descriptors as all living reservations may take, so far as its limit can be raised.
+/// Thread-safe.
 class FdReservation {
  public:
   FdReservation(size_t numRails, size_t numPeers);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PausableListener: a listener in the poller. What it has no descriptor for stays in the kernel and would make it ready
-// again and again: it is left alone meanwhile. One thread, the poller's.
+// PausableListener: a listening descriptor in the poller. What it has no descriptor for stays in the kernel and would
+// make it ready again and again: it is left alone meanwhile. One thread, the poller's.
 #pragma once
 
 #include "comm/io/poller.h"

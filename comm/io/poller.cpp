@@ -22,17 +22,17 @@ namespace {
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
 /// While nothing waits for memory to change, descriptors get their turn this often.
-constexpr uint32_t kLooksPerTurn = 16;
-/// Where memory lately changed within kQuick of falling asleep, others are let run for kPatience first: a sleep costs
+constexpr uint32_t kPollsPerTurn = 16;
+/// Where memory lately changed within kQuick of being armed, others are let run for kYieldFor first: a sleep costs
 /// the one who sleeps and the one who wakes it more.
-constexpr std::chrono::microseconds kPatience{60}, kQuick{1000};
+constexpr std::chrono::microseconds kYieldFor{60}, kQuick{1000};
 /// Where they kept the processor for so long they compute, and a sleeper would get it sooner: it sleeps for a while,
 /// longer each time and shorter again with each short turn, so that one in forty being long is too much.
 constexpr std::chrono::microseconds kLongTurn{500};
 constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
 constexpr int kShortTurnsPerLong = 64;
 /// Less is not worth a system call.
-constexpr std::chrono::microseconds kLeastRest{100};
+constexpr std::chrono::microseconds kMinCoalesce{100};
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
 
@@ -89,18 +89,18 @@ void Poller::remove(Id id, int descriptor) {
 }
 
 bool Poller::wait(Clock::time_point until, Clock::time_point coalesceUntil) {
-  const bool hasRested = until != Clock::time_point() && !isMoreReady_ && rest(coalesceUntil);
+  const bool hasCoalesced = until != Clock::time_point() && !isMoreReady_ && coalesce(coalesceUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
-  if (memory_->look()) return (hasRested || ++numLooks_ % kLooksPerTurn == 0) && waitForDescriptors({});
+  if (memory_->poll()) return (hasCoalesced || ++numPolls_ % kPollsPerTurn == 0) && waitForDescriptors({});
   if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});
   const Clock::time_point since = Clock::now();
   memory_->arm();
-  const bool hasChangedAtOnce = memory_->look();
+  const bool hasChangedAtOnce = memory_->poll();
   const bool isWoken = waitForDescriptors(hasChangedAtOnce ? Clock::time_point() : until);
   if (memory_ != nullptr) {
     const Clock::time_point now = Clock::now();
-    memory_->awake();
-    const bool hasChanged = memory_->look();
+    memory_->disarm();
+    const bool hasChanged = memory_->poll();
     isAnswerQuick_ = (hasChangedAtOnce || (hasChanged && now - since < kQuick)) && now >= crowdedUntil_;
   }
   return isWoken;
@@ -110,10 +110,10 @@ bool Poller::letOthersRun(Clock::time_point until) {
   const Clock::time_point since = Clock::now();
   Clock::time_point now = since;
   bool hasChanged = false;
-  for (until = std::min(until, since + kPatience); !hasChanged && !isWakeDue_ && now < until;) {
+  for (until = std::min(until, since + kYieldFor); !hasChanged && !isWakeDue_ && now < until;) {
     sched_yield();
     now = Clock::now();
-    hasChanged = memory_->look();
+    hasChanged = memory_->poll();
   }
   if (now - since > kLongTurn) {
     isAnswerQuick_ = false;
@@ -125,9 +125,9 @@ bool Poller::letOthersRun(Clock::time_point until) {
   return hasChanged;
 }
 
-bool Poller::rest(Clock::time_point until) const {
+bool Poller::coalesce(Clock::time_point until) const {
   const Clock::duration left = until - Clock::now();
-  if (left < kLeastRest) return false;
+  if (left < kMinCoalesce) return false;
   const timespec limit = toTimespec(left);
   pollfd woken = {wakeUp_, POLLIN, 0};
   ppoll(&woken, 1, &limit, nullptr);

@@ -2,7 +2,8 @@
 // Poller: one epoll for everything a messenger waits for, and the eventfd that ends a wait. wake() may be called from
 // any thread; everything else from the messenger's. A handler may add and remove handlers, itself included.
 //
-// Memory that other processes change is looked at as well, without a system call while there is something in it.
+// Memory that other processes change is polled as well, without a system call while there is something in it. Before it
+// sleeps the poller arms the memory, as a UCX worker is armed: whoever changes it then makes a descriptor ready.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,20 @@
 
 namespace agspeed::comm {
 
+/// What other processes change without the kernel's knowledge.
+class PolledMemory {
+ public:
+  /// Handles what has changed. Returns: whether anything had.
+  virtual bool poll() = 0;
+  /// From now on whoever changes something makes a descriptor of the poller ready; poll() follows once more.
+  virtual void arm() = 0;
+  /// Nobody needs to make a descriptor ready any more.
+  virtual void disarm() = 0;
+
+ protected:
+  ~PolledMemory() = default;
+};
+
 class Poller {
  public:
   class Handler {
@@ -22,18 +37,6 @@ class Poller {
 
    protected:
     ~Handler() = default;
-  };
-  /// What other processes change without the kernel's knowledge.
-  class Memory {
-   public:
-    /// Handles what has changed. Returns: whether anything had.
-    virtual bool look() = 0;
-    /// From now on whoever changes something makes a descriptor of the poller ready; look() follows once more.
-    virtual void arm() = 0;
-    virtual void awake() = 0;
-
-   protected:
-    ~Memory() = default;
   };
   using Id = uint32_t;
 
@@ -46,8 +49,8 @@ class Poller {
   Id add(int descriptor, uint32_t events, Handler& handler);
   void remove(Id id, int descriptor);
 
-  /// What to look at besides; nullptr: nothing any more. Stays the caller's.
-  void setMemory(Memory* memory) { memory_ = memory; }
+  /// What to poll besides; nullptr: nothing any more. Stays the caller's.
+  void setMemory(PolledMemory* memory) { memory_ = memory; }
 
   /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. What becomes ready
   /// before `coalesceUntil`, memory included, is left until then or until wake(); not where `until` is no time at all,
@@ -60,7 +63,7 @@ class Poller {
   /// Those who change the memory may need this processor. Returns: whether it has changed, before `until`.
   bool letOthersRun(Clock::time_point until);
   /// Waits for nothing but wake(). Returns: whether it did.
-  bool rest(Clock::time_point until) const;
+  bool coalesce(Clock::time_point until) const;
 
   struct Slot {
     Handler* handler = nullptr;
@@ -70,11 +73,11 @@ class Poller {
   int wakeUp_;
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
-  Memory* memory_ = nullptr;
-  uint32_t numLooks_ = 0;     ///< with something to see
+  PolledMemory* memory_ = nullptr;
+  uint32_t numPolls_ = 0;     ///< that found a change
   bool isMoreReady_ = false;  ///< than the last wait could take in
   std::atomic<bool> isWakeDue_ = false;
-  bool isAnswerQuick_ = false;  ///< the memory changed soon after it fell asleep, or while others ran
+  bool isAnswerQuick_ = false;  ///< the memory changed soon after it was armed, or while others ran
   Clock::duration crowdedFor_{};
   Clock::time_point crowdedUntil_{};  ///< others need the processor
 };

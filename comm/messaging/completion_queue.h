@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CompletionQueue: transfers that have ended and whose owners have yet to hear of it. They hear one after another,
-// never within a finished() that ended them: what that starts is told by whoever is telling. Not thread-safe.
+// CompletionQueue: transfers that have ended and whose owners have yet to be notified. They are notified one after
+// another, never within a finished() that ended them: what ends within one, the outermost notifyAll() tells. Not
+// thread-safe.
 #pragma once
 
 #include <deque>
@@ -8,31 +9,31 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 
 class CompletionQueue {
  public:
   void add(Transfer& transfer, Status status) { ended_.emplace_back(&transfer, std::move(status)); }
-  /// Its owner hears of its end otherwise.
+  /// Its owner is notified otherwise.
   void drop(const Transfer& transfer) {
     std::erase_if(ended_, [&](const auto& entry) { return entry.first == &transfer; });
   }
-  /// Tells all. Returns: whether there were any and nobody was telling already.
-  bool tell() {
-    if (isTelling_ || ended_.empty()) return false;
-    isTelling_ = true;
+  /// Returns: whether there were any and no notifyAll() was under way.
+  bool notifyAll() {
+    if (isNotifying_ || ended_.empty()) return false;
+    isNotifying_ = true;
     while (!ended_.empty()) {
       const auto [transfer, status] = std::move(ended_.front());
       ended_.pop_front();
       transfer->finished(status);
     }
-    isTelling_ = false;
+    isNotifying_ = false;
     return true;
   }
 
  private:
   std::deque<std::pair<Transfer*, Status>> ended_;
-  bool isTelling_ = false;
+  bool isNotifying_ = false;
 };
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

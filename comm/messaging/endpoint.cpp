@@ -6,7 +6,7 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 namespace {
 
 /// So many names of messages that have not begun a job may have, and more would take too much memory.
@@ -35,9 +35,9 @@ void Endpoint::cancel(Transfer& transfer) {
   if (!receives_.cancel(transfer)) (void)sends_.cancel(transfer);
 }
 
-void Endpoint::forget(uint32_t communicator) {
-  receives_.forget(communicator);
-  sends_.forget(communicator);
+void Endpoint::dropCommunicator(uint32_t communicator) {
+  receives_.dropCommunicator(communicator);
+  sends_.dropCommunicator(communicator);
   pump();
 }
 
@@ -46,17 +46,17 @@ void Endpoint::pump() {
 }
 
 std::span<std::byte> Endpoint::place(const FrameHeader& header) {
-  pulse_.heard();
+  liveness_.heard();
   return failure_ ? receives_.place(header) : std::span<std::byte>();
 }
 
 void Endpoint::acknowledged(uint64_t token) {
-  pulse_.heard();
+  liveness_.heard();
   if (failure_) sends_.acknowledged(token);
 }
 
 void Endpoint::arrived(const FrameHeader& header) {
-  pulse_.heard();
+  liveness_.heard();
   if (!failure_) {
     // It may have been stopped for long and not know.
     if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
@@ -66,13 +66,13 @@ void Endpoint::arrived(const FrameHeader& header) {
     }
     return;
   }
-  credits_.returned(header.consumed);
+  credits_.advertised(header.consumed);
   switch (header.kind) {
     case FrameKind::kData:
     case FrameKind::kEager: receives_.arrived(header); break;
-    case FrameKind::kRts: receives_.announced(header); break;
-    case FrameKind::kCts: sends_.asked(header.id, header.total); break;
-    case FrameKind::kPing: sends_.say(FrameKind::kPong); break;
+    case FrameKind::kRts: receives_.receivedRts(header); break;
+    case FrameKind::kCts: sends_.receivedCts(header.id, header.total); break;
+    case FrameKind::kPing: sends_.queueControl(FrameKind::kPong); break;
     case FrameKind::kReset: return lose("it has given this rank up, which was silent for too long");
     case FrameKind::kCredit:
     case FrameKind::kPong:
@@ -81,7 +81,7 @@ void Endpoint::arrived(const FrameHeader& header) {
     case FrameKind::kLinkState: break;
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
-  if (receives_.numKept() + sends_.numKept() > kMaxUnexpectedNames) {
+  if (receives_.numUnexpectedNames() + sends_.numUnexpectedNames() > kMaxUnexpectedNames) {
     return lose(formatText("the two have named more than {} messages that nobody has started, as no intact job does",
                            kMaxUnexpectedNames));
   }
@@ -98,22 +98,22 @@ void Endpoint::lose(const std::string& why) {
   lost(unavailable("rank {} is lost to rank {}: {}", context_.peer, context_.self, why));
 }
 
-bool Endpoint::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
+bool Endpoint::checkLiveness(Clock::time_point now, Clock::duration timeout) {
   if (!failure_) return false;
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
   const std::string route = awaited != nullptr ? context_.transport.route(context_.peer) : "";
   const std::string self = formatText("rank {}", context_.self), peer = formatText("rank {}", context_.peer);
-  const Clock::duration silence = pulse_.silence();
-  switch (pulse_.look(now, !route.empty(), timeout)) {
+  const Clock::duration silence = liveness_.silence();
+  switch (liveness_.check(now, !route.empty(), timeout)) {
     case LivenessMonitor::Verdict::kFine: break;
     case LivenessMonitor::Verdict::kProbe:
-      sends_.say(FrameKind::kPing);
+      sends_.queueControl(FrameKind::kPing);
       pump();
       break;
     case LivenessMonitor::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
-                        inMilliseconds(pulse_.silence()) + ", and " + awaited->describe() +
+                        inMilliseconds(liveness_.silence()) + ", and " + awaited->describe() +
                         " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
                         "given up after " +
                         inMilliseconds(timeout));
@@ -122,16 +122,16 @@ bool Endpoint::lookAtPulse(Clock::time_point now, Clock::duration timeout) {
       AG_LOG(kWarn, self + ": " + peer + " answers again after " + inMilliseconds(silence));
       break;
     case LivenessMonitor::Verdict::kLost:
-      lose("its process has not answered over " + route + " for " + inMilliseconds(pulse_.silence()) +
+      lose("its process has not answered over " + route + " for " + inMilliseconds(liveness_.silence()) +
            ", it is stopped or hangs");
       break;
   }
   return awaited != nullptr;
 }
 
-void Endpoint::forgetCallers() {
-  receives_.forgetCallers();
-  sends_.forgetCallers();
+void Endpoint::detachCallers() {
+  receives_.detachCallers();
+  sends_.detachCallers();
 }
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoint: all that is between this rank and one peer: what goes (sends.h), what comes (receives.h), and whether
-// the peer's process is alive (pulse.h). When the peer is lost, transfers with it fail, now and later, but receives of
-// what has arrived whole; it is told so, should it come back.
+// Endpoint: this rank's end of all that passes between it and one peer: what goes (SendQueue), what comes
+// (ReceiveQueue), and whether the peer's process is alive (LivenessMonitor). When the peer is lost, transfers with it
+// fail, now and later, but receives of what has arrived whole; should it come back, its probe is answered with kReset.
 //
-// Not thread-safe. What the pair refers to outlives it. Transfers are told by whoever owns the completions.
+// Not thread-safe. What the context refers to outlives it. Transfers are notified by whoever owns the completion queue.
 #pragma once
 
 #include <span>
@@ -15,24 +15,24 @@
 #include "comm/messaging/receive_queue.h"
 #include "comm/messaging/send_queue.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 
 class Endpoint {
  public:
-  explicit Endpoint(const EndpointContext& pair) : context_(pair) {}
+  explicit Endpoint(const EndpointContext& context) : context_(context) {}
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
   // As of Messenger.
   void send(Transfer& transfer);
   void receive(Transfer& transfer);
-  /// The transfer's bytes are not touched any more; nobody is told.
+  /// The transfer's bytes are not touched any more; nobody is notified.
   void cancel(Transfer& transfer);
-  void forget(uint32_t communicator);
+  void dropCommunicator(uint32_t communicator);
   bool probe(const MessageId& id) const { return receives_.probe(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
   /// Whether anything waits to be handed to the transport.
-  bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasLarge()); }
+  bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasZeroCopies()); }
   /// Whether that and what follows it is much, and nothing of it short.
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
@@ -43,14 +43,14 @@ class Endpoint {
   void writable() { pump(); }
   void lost(const Status& status);
 
-  /// Asks the peer for a sign of life when it owes one, and gives it up when it has been silent for `timeout`. Returns:
+  /// Probes the peer when it owes a sign of life, and gives it up when it has been silent for `timeout`. Returns:
   /// whether a transfer waits for it.
-  bool lookAtPulse(Clock::time_point now, Clock::duration timeout);
+  bool checkLiveness(Clock::time_point now, Clock::duration timeout);
 
   /// The messenger ends: callers' bytes are not touched any more.
-  void forgetCallers();
-  /// Whether copies of small messages have yet to be handed to the transport.
-  bool hasSmallUnsent() const { return failure_.isOk() && sends_.hasSmall(); }
+  void detachCallers();
+  /// Whether eager copies have yet to be handed to the transport.
+  bool hasUnsentCopies() const { return failure_.isOk() && sends_.hasEagerCopies(); }
 
  private:
   void pump();
@@ -59,10 +59,10 @@ class Endpoint {
 
   const EndpointContext context_;
   Status failure_;
-  LivenessMonitor pulse_;
+  LivenessMonitor liveness_;
   Credits credits_;
   SendQueue sends_{context_, credits_};
   ReceiveQueue receives_{context_, sends_, credits_};
 };
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

@@ -10,7 +10,7 @@
 #include "comm/transport/transport.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 
 using Communicators = std::unordered_set<uint32_t>;
 
@@ -19,7 +19,7 @@ struct EndpointContext {
   int peer;
   Transport& transport;
   CompletionQueue& completions;
-  const Communicators& forgotten;  ///< of them nothing is received or sent any more
+  const Communicators& dropped;  ///< of them nothing is received or sent any more
 };
 
 inline std::string nameOf(const MessageId& id) {
@@ -32,4 +32,4 @@ inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t 
                          nameOf(id));
 }
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

@@ -3,8 +3,8 @@
 // that: it goes on answering for a process that is stopped or hangs. A process that computes answers, because its
 // engine drives in the background.
 //
-// Looked at now and then while somebody waits for the peer; nothing is to be sent or looked at while nobody does. Time
-// in which this process did not look (it was stopped itself) does not count. Not thread-safe.
+// Checked now and then while somebody waits for the peer; nothing is to be sent or checked while nobody does. Time in
+// which this process did not check (it was stopped itself) does not count. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ namespace agspeed::comm {
 
 class LivenessMonitor {
  public:
-  /// How often to look.
+  /// How often to check.
   static constexpr std::chrono::milliseconds kInterval{100};
 
   enum class Verdict {
     kFine,
-    kProbe,     ///< silent for a while: ask for an answer
+    kProbe,     ///< silent for a while: send a probe
     kWarn,      ///< it has not answered
     kAnswered,  ///< it has, after a warning
     kLost,      ///< silent for longer than the timeout
@@ -33,20 +33,20 @@ class LivenessMonitor {
   Clock::duration silence() const { return silence_; }
 
   /// `isAwaited`: somebody waits for the peer, and it is connected.
-  Verdict look(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
-    const Clock::duration elapsed = std::min<Clock::duration>(now - lookedAt_, 2 * kInterval);
+  Verdict check(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
+    const Clock::duration elapsed = std::min<Clock::duration>(now - checkedAt_, 2 * kInterval);
     const bool wasAwaited = std::exchange(isAwaited_, isAwaited);
-    lookedAt_ = now;
+    checkedAt_ = now;
     const bool hasHeard = std::exchange(hasHeard_, false);
     if (hasHeard || !isAwaited) {
-      isAsked_ = false;
+      isProbed_ = false;
       silence_ = {};
       return std::exchange(isWarned_, false) && hasHeard ? Verdict::kAnswered : Verdict::kFine;
     }
     if (wasAwaited) silence_ += elapsed;
     if (isWarned_ && silence_ >= timeout) return Verdict::kLost;
-    if (!isAsked_ && silence_ >= kAskAfter) {
-      isAsked_ = true;
+    if (!isProbed_ && silence_ >= kProbeAfter) {
+      isProbed_ = true;
       return Verdict::kProbe;
     }
     if (!isWarned_ && silence_ >= kWarnAfter) {
@@ -57,14 +57,14 @@ class LivenessMonitor {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kAskAfter{200};
+  static constexpr std::chrono::milliseconds kProbeAfter{200};
   static constexpr std::chrono::milliseconds kWarnAfter{500};
 
-  Clock::time_point lookedAt_{};
+  Clock::time_point checkedAt_{};
   Clock::duration silence_{};
   bool hasHeard_ = false;
   bool isAwaited_ = false;
-  bool isAsked_ = false;
+  bool isProbed_ = false;
   bool isWarned_ = false;
 };
 

@@ -87,9 +87,9 @@ class LoopbackMessenger final : public Messenger {
     transfer.finished(reason);
   }
 
-  void forget(uint32_t communicator) override {
+  void dropCommunicator(uint32_t communicator) override {
     std::lock_guard lock(group_.mutex_);
-    forgotten_.insert(communicator);
+    dropped_.insert(communicator);
     std::erase_if(arrived_, [&](const Message& message) {
       if (message.id.communicator != communicator) return false;
       if (message.send) acknowledge(message);
@@ -149,7 +149,7 @@ class LoopbackMessenger final : public Messenger {
 
   /// Requires: the lock.
   void arrive(Message message) {
-    if (forgotten_.contains(message.id.communicator)) {
+    if (dropped_.contains(message.id.communicator)) {
       if (message.send) acknowledge(message);
       return;
     }
@@ -240,7 +240,7 @@ class LoopbackMessenger final : public Messenger {
   std::vector<Transfer*> posted_;
   std::vector<Message> arrived_;
   std::vector<std::pair<int, MessageId>> discarded_;  ///< names of cancelled receives whose message is still to come
-  std::unordered_set<uint32_t> forgotten_;
+  std::unordered_set<uint32_t> dropped_;
   std::vector<Ending> endings_;
   bool isAwake_ = false;
   std::condition_variable wakeUp_;

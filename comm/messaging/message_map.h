@@ -8,9 +8,9 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 
-struct IdHash {
+struct MessageIdHash {
   size_t operator()(const MessageId& id) const {
     const uint64_t hash = id.sequence * 0x9e3779b97f4a7c15u + (uint64_t{id.communicator} << 32 | id.step);
     return (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u >> 16;
@@ -18,6 +18,6 @@ struct IdHash {
 };
 
 template <typename T>
-using MessageMap = std::unordered_map<MessageId, T, IdHash>;
+using MessageMap = std::unordered_map<MessageId, T, MessageIdHash>;
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

@@ -58,11 +58,11 @@ class Messenger {
   /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
-  /// What has come for that communicator and nobody waits for, or still comes, is thrown away; its senders are done
-  /// with it. Requires: no transfer of it is under way or started here from now on.
-  virtual void forget(uint32_t communicator) = 0;
+  /// What has come for that communicator and is unexpected, or still comes, is thrown away; its senders are done with
+  /// it. Requires: no transfer of it is under way or started here from now on.
+  virtual void dropCommunicator(uint32_t communicator) = 0;
 
-  /// Whether `peer` has sent, or announced, a message of that name which no transfer waits for.
+  /// As MPI_Iprobe: whether `peer` has begun to send, or sent the RTS of, an unexpected message of that name.
   virtual bool probe(int, const MessageId&) const { return false; }
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what

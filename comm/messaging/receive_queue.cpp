@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/messaging/receive_queue.h"
-#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-namespace agspeed::comm::framed {
+#include "runtime/base/format.h"
+
+namespace agspeed::comm {
 
 void ReceiveQueue::start(Transfer& transfer) {
   const auto [entry, isNew] = incoming_.try_emplace(transfer.id);
-  const bool isOpen = isNew ? expect(transfer, entry->second) : join(transfer, entry->second);
+  const bool isOpen = isNew ? expect(transfer, entry->second) : matchUnexpected(transfer, entry->second);
   if (!isOpen) incoming_.erase(entry);
 }
 
 bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.transfer = &transfer;
   message.total = transfer.bytes.size();
-  const auto announced = announced_.find(transfer.id);
-  if (announced == announced_.end()) {
-    if (!mayBeEager(message.total)) ask(transfer.id, message);
+  const auto rts = rtsReceived_.find(transfer.id);
+  if (rts == rtsReceived_.end()) {
+    if (!mayBeEager(message.total)) sendCts(transfer.id, message);
     return true;
   }
-  const uint64_t length = announced->second;
-  announced_.erase(announced);
-  ask(transfer.id, message);
+  const uint64_t length = rts->second;
+  rtsReceived_.erase(rts);
+  sendCts(transfer.id, message);
   if (length != message.total) failLength(transfer, length);
   return length == message.total;
 }
 
-bool ReceiveQueue::join(Transfer& transfer, Incoming& message) {
+bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
   if (message.total == transfer.bytes.size()) {
     message.transfer = &transfer;
     if (message.isWhole()) finish(message, FrameKind::kEager);
@@ -45,8 +46,8 @@ bool ReceiveQueue::join(Transfer& transfer, Incoming& message) {
   return false;
 }
 
-void ReceiveQueue::ask(const MessageId& id, Incoming& message) {
-  if (!std::exchange(message.isAsked, true)) sends_.say(FrameKind::kCts, id, message.total);
+void ReceiveQueue::sendCts(const MessageId& id, Incoming& message) {
+  if (!std::exchange(message.isCtsSent, true)) sends_.queueControl(FrameKind::kCts, id, message.total);
 }
 
 void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
@@ -67,7 +68,7 @@ void ReceiveQueue::cancelReceive(const Incoming& message) {
 }
 
 void ReceiveQueue::consume(uint64_t total) {
-  if (credits_.consume(total)) sends_.say(FrameKind::kCredit);
+  if (credits_.consume(total)) sends_.queueControl(FrameKind::kCredit);
 }
 
 void ReceiveQueue::finish(const Incoming& message, FrameKind kind) {
@@ -81,7 +82,7 @@ void ReceiveQueue::finish(const Incoming& message, FrameKind kind) {
 std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
-    if (!keep(header)) return {};
+    if (!holdUnexpected(header)) return {};
     found = incoming_.try_emplace(header.id).first;
     found->second.total = header.total;
     auto buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
@@ -93,13 +94,13 @@ std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
   return std::span(whole, message.total).subspan(header.offset, header.length);
 }
 
-bool ReceiveQueue::keep(const FrameHeader& header) {
+bool ReceiveQueue::holdUnexpected(const FrameHeader& header) {
   if (header.kind != FrameKind::kEager || !mayBeEager(header.total)) return false;
-  if (context_.forgotten.contains(header.id.communicator)) discarded_.try_emplace(header.id);
+  if (context_.dropped.contains(header.id.communicator)) discarded_.try_emplace(header.id);
   if (discarded_.contains(header.id)) return false;
-  const bool isWithinWindow = credits_.keep(header.total);
+  const bool isWithinWindow = credits_.holdUnexpected(header.total);
   if (!isWithinWindow) {
-    violation_ = formatText("it sent more than {} MiB that nobody has asked for, as no intact rank does",
+    violation_ = formatText("it sent more than {} MiB of unexpected messages, as no intact rank does",
                             Credits::kMaxUnexpectedBytes >> 20);
   }
   return isWithinWindow;
@@ -142,20 +143,20 @@ void ReceiveQueue::discard(const FrameHeader& header) {
   if (message.left == 0) discarded_.erase(found);
 }
 
-void ReceiveQueue::announced(const FrameHeader& header) {
+void ReceiveQueue::receivedRts(const FrameHeader& header) {
   const auto found = incoming_.find(header.id);
   if (found != incoming_.end()) {
-    ask(header.id, found->second);
+    sendCts(header.id, found->second);
     if (found->second.total == header.total || found->second.transfer == nullptr) return;
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
-    // Asked for all the same, so that its sender is done with it.
-    sends_.say(FrameKind::kCts, header.id, header.total);
+    // Cleared to send all the same, so that its sender is done with it.
+    sends_.queueControl(FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
-  } else if (context_.forgotten.contains(header.id.communicator)) {
-    sends_.say(FrameKind::kCts, header.id, header.total);
+  } else if (context_.dropped.contains(header.id.communicator)) {
+    sends_.queueControl(FrameKind::kCts, header.id, header.total);
   } else {
-    announced_[header.id] = header.total;
+    rtsReceived_[header.id] = header.total;
   }
 }
 
@@ -169,10 +170,10 @@ bool ReceiveQueue::cancel(Transfer& transfer) {
   return true;
 }
 
-void ReceiveQueue::forget(uint32_t communicator) {
-  std::erase_if(announced_, [&](const auto& entry) {
+void ReceiveQueue::dropCommunicator(uint32_t communicator) {
+  std::erase_if(rtsReceived_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
-    sends_.say(FrameKind::kCts, entry.first, entry.second);  // as when it is discarded
+    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // as when it is discarded
     return true;
   });
   // What has not begun to come is known by its communicator from now on.
@@ -195,7 +196,7 @@ void ReceiveQueue::forget(uint32_t communicator) {
 bool ReceiveQueue::probe(const MessageId& id) const {
   const auto message = incoming_.find(id);
   const bool isArriving = message != incoming_.end() && message->second.transfer == nullptr;
-  return isArriving || announced_.contains(id);
+  return isArriving || rtsReceived_.contains(id);
 }
 
 const Transfer* ReceiveQueue::awaited() const {
@@ -216,11 +217,11 @@ void ReceiveQueue::fail(const Status& status) {
     context_.completions.add(*message.transfer, status.withContext(context + part));
     return true;
   });
-  announced_.clear();
+  rtsReceived_.clear();
   discarded_.clear();
 }
 
-void ReceiveQueue::forgetCallers() {
+void ReceiveQueue::detachCallers() {
   std::erase_if(incoming_, [&](const auto& entry) {
     if (entry.second.transfer == nullptr) return false;
     cancelReceive(entry.second);
@@ -228,4 +229,4 @@ void ReceiveQueue::forgetCallers() {
   });
 }
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

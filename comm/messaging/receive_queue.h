@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReceiveQueue: matches what comes from one peer with who waits for it, by name.
 //
-//   small and medium messages   placed where their receive wants them; those that nobody waits for yet are kept
-//   large messages              asked for when their receive is started, or when they are announced after that
+//   eager        placed where their receive wants them; the unexpected, for which no receive has been started, are held
+//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that
 //
-// What is cancelled, forgotten or has another length than its receive is thrown away when it comes. Not thread-safe;
-// the pair, the sends (for answers) and the credits outlive it.
+// What is cancelled, dropped or has another length than its receive is thrown away when it comes. Not thread-safe;
+// the context, the send queue (for answers) and the credits outlive it.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@
 #include "comm/messaging/message_map.h"
 #include "comm/messaging/send_queue.h"
 
-namespace agspeed::comm::framed {
+namespace agspeed::comm {
 
-/// Ends the buffer of a message that came before its receive; it counted as kept.
-struct LetGo {
+/// Ends the buffer of an unexpected message, which held credit.
+struct ReleaseUnexpected {
   void operator()(std::byte* buffer) const {
     std::default_delete<std::byte[]>()(buffer);
-    credits->letGo(numBytes);
+    credits->releaseUnexpected(numBytes);
   }
   Credits* credits = nullptr;
   uint64_t numBytes = 0;
@@ -33,8 +33,8 @@ struct LetGo {
 
 class ReceiveQueue {
  public:
-  ReceiveQueue(const EndpointContext& pair, SendQueue& sends, Credits& credits)
-      : context_(pair), sends_(sends), credits_(credits) {}
+  ReceiveQueue(const EndpointContext& context, SendQueue& sends, Credits& credits)
+      : context_(context), sends_(sends), credits_(credits) {}
 
   void start(Transfer& transfer);
   /// Whether the transfer was one of these. Its bytes are not written any more.
@@ -44,18 +44,18 @@ class ReceiveQueue {
   std::span<std::byte> place(const FrameHeader& header);
   /// A frame of a message has arrived where place() said.
   void arrived(const FrameHeader& header);
-  /// A message waits at the peer to be asked for.
-  void announced(const FrameHeader& header);
+  /// A message waits at the peer for its CTS.
+  void receivedRts(const FrameHeader& header);
 
-  /// Names of messages that nobody has asked for, or wants any more.
-  size_t numKept() const { return announced_.size() + discarded_.size(); }
+  /// Names of messages that no receive expects, or wants any more.
+  size_t numUnexpectedNames() const { return rtsReceived_.size() + discarded_.size(); }
   /// What the peer has done that no intact one does: "it sent ..."; empty: nothing.
   const std::string& violation() const { return violation_; }
 
   /// As of Messenger.
-  void forget(uint32_t communicator);
+  void dropCommunicator(uint32_t communicator);
 
-  /// Whether a message that no transfer waits for has begun to arrive, or is announced.
+  /// Whether an unexpected message has begun to arrive, or its RTS has.
   bool probe(const MessageId& id) const;
   /// Whether a message of that name is arriving, has arrived or is waited for.
   bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
@@ -64,17 +64,17 @@ class ReceiveQueue {
 
   /// The peer is lost: everything ends but what has arrived whole.
   void fail(const Status& status);
-  /// Callers' bytes are not written any more; nobody is told.
-  void forgetCallers();
+  /// Callers' bytes are not written any more; nobody is notified.
+  void detachCallers();
 
  private:
   /// A message on its way in, or waited for: it has a buffer or a transfer.
   struct Incoming {
-    Transfer* transfer = nullptr;                ///< null while nobody waits for it
-    std::unique_ptr<std::byte[], LetGo> buffer;  ///< of a message that came first
+    Transfer* transfer = nullptr;                            ///< null while it is unexpected
+    std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< of an unexpected message
     uint64_t total = 0;
     uint64_t numReceived = 0;
-    bool isAsked = false;
+    bool isCtsSent = false;
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether a frame brings no more than what is missing.
@@ -87,16 +87,16 @@ class ReceiveQueue {
     bool isConsumed = false;    ///< its sender has its credit back, if it needed any
   };
 
-  // A receive is started before its message comes, or after. Returns: whether the message is still to come.
+  // A receive is started before its message comes, or after it. Returns: whether the message is still to come.
   bool expect(Transfer& transfer, Incoming& message);
-  bool join(Transfer& transfer, Incoming& message);
+  bool matchUnexpected(Transfer& transfer, Incoming& message);
   /// The message is whole, and its transfer there.
   void finish(const Incoming& message, FrameKind kind);
-  void ask(const MessageId& id, Incoming& message);
-  /// Returns: whether a message of which nothing is known counts as kept for its receive from now on.
-  bool keep(const FrameHeader& header);
+  void sendCts(const MessageId& id, Incoming& message);
+  /// Returns: whether a message of which nothing is known is held for its receive from now on.
+  bool holdUnexpected(const FrameHeader& header);
   void failLength(Transfer& transfer, uint64_t sent);
-  /// A message that is waited for has another length.
+  /// An expected message has another length.
   void refuse(MessageMap<Incoming>::iterator found, uint64_t sent);
   /// Nobody writes any more to where the message goes.
   void cancelReceive(const Incoming& message);
@@ -107,9 +107,9 @@ class ReceiveQueue {
   SendQueue& sends_;
   Credits& credits_;
   MessageMap<Incoming> incoming_;
-  MessageMap<uint64_t> announced_;  ///< lengths that the peer announced before the receive was started
+  MessageMap<uint64_t> rtsReceived_;  ///< lengths of which the RTS came before the receive was started
   MessageMap<Discarded> discarded_;
   std::string violation_;
 };
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

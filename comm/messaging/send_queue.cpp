@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/messaging/send_queue.h"
-#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
 
-namespace agspeed::comm::framed {
+#include "runtime/base/format.h"
+
+namespace agspeed::comm {
 namespace {
 
 /// What waits and follows is cut into about this many frames, within the transport's bounds: long ones cost less, and
@@ -14,7 +15,7 @@ constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
-uint64_t SendQueue::segmentBytes(const std::deque<Outgoing*>& queue) const {
+uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
   const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
@@ -38,7 +39,7 @@ uint64_t SendQueue::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enou
 
 bool SendQueue::hasMuch() const {
   const uint64_t much = kFramesAhead * context_.transport.capabilitiesFor(context_.peer).maxPayloadBytes;
-  return numWaiting(large_, much) >= much;
+  return numWaiting(zeroCopies_, much) >= much;
 }
 
 OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
@@ -46,7 +47,7 @@ OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t t
   frame.header.kind = kind;
   frame.header.id = id;
   frame.header.total = total;
-  frame.header.consumed = credits_.tell();
+  frame.header.consumed = credits_.advertise();
   return frame;
 }
 
@@ -60,35 +61,35 @@ SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
 
 void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  if (total < kZeroCopyBytes && credits_.take(total)) {
-    startSmall(transfer);
+  if (total < kZeroCopyBytes && credits_.acquire(total)) {
+    startEagerCopy(transfer);
     return context_.completions.add(transfer, {});
   }
-  const auto asked = asked_.find(transfer.id);
-  const bool isMedium = total >= kZeroCopyBytes && mayBeEager(total);
-  if (asked == asked_.end() && isMedium && credits_.take(total)) {
-    large_.push_back(&add(transfer.id, transfer.bytes));
-    large_.back()->kind = FrameKind::kEager;
-    large_.back()->transfer = &transfer;
+  const auto cts = ctsReceived_.find(transfer.id);
+  const bool isEagerZeroCopy = total >= kZeroCopyBytes && mayBeEager(total);
+  if (cts == ctsReceived_.end() && isEagerZeroCopy && credits_.acquire(total)) {
+    zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
+    zeroCopies_.back()->kind = FrameKind::kEager;
+    zeroCopies_.back()->transfer = &transfer;
     return;
   }
-  if (asked == asked_.end()) {
+  if (cts == ctsReceived_.end()) {
     Outgoing& message = add(transfer.id, transfer.bytes);
     message.transfer = &transfer;
     rtsSent_.emplace(transfer.id, &message);
-    return say(FrameKind::kRts, transfer.id, total);
+    return queueControl(FrameKind::kRts, transfer.id, total);
   }
-  const uint64_t expected = asked->second;
-  asked_.erase(asked);
+  const uint64_t expected = cts->second;
+  ctsReceived_.erase(cts);
   if (expected != total) {
-    say(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
+    queueControl(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
     return context_.completions.add(transfer, wrongLength(context_.peer, expected, context_.self, total, transfer.id));
   }
-  large_.push_back(&add(transfer.id, transfer.bytes));
-  large_.back()->transfer = &transfer;
+  zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
+  zeroCopies_.back()->transfer = &transfer;
 }
 
-void SendQueue::startSmall(const Transfer& transfer) {
+void SendQueue::startEagerCopy(const Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
   const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
   if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && context_.transport.canSend(context_.peer)) {
@@ -101,13 +102,13 @@ void SendQueue::startSmall(const Transfer& transfer) {
   message.kind = FrameKind::kEager;
   message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
   message.bytes = message.copy;
-  small_.push_back(&message);
+  eagerCopies_.push_back(&message);
 }
 
 void SendQueue::pump() {
-  while ((isWaiting() || !large_.empty()) && context_.transport.canSend(context_.peer)) {
+  while ((isWaiting() || !zeroCopies_.empty()) && context_.transport.canSend(context_.peer)) {
     if (control_.empty()) {
-      sendSegment(small_.empty() ? large_ : small_);
+      sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_);
       continue;
     }
     const Control control = control_.front();
@@ -116,12 +117,12 @@ void SendQueue::pump() {
   }
 }
 
-void SendQueue::sendSegment(std::deque<Outgoing*>& queue) {
+void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
   Outgoing& message = *queue.front();
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);
   frame.header.offset = message.numSent;
-  frame.header.length = static_cast<uint32_t>(segmentBytes(queue));
+  frame.header.length = static_cast<uint32_t>(nextFrameBytes(queue));
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
   frame.token = tokenOf(message);
   message.numSent += frame.header.length;
@@ -143,16 +144,16 @@ void SendQueue::acknowledged(uint64_t token) {
   messages_.erase(message->self);
 }
 
-void SendQueue::asked(const MessageId& id, uint64_t total) {
+void SendQueue::receivedCts(const MessageId& id, uint64_t total) {
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    if (!context_.forgotten.contains(id.communicator)) asked_[id] = total;
+    if (!context_.dropped.contains(id.communicator)) ctsReceived_[id] = total;
     return;
   }
   Outgoing& message = *found->second;
   rtsSent_.erase(found);
-  if (total == message.bytes.size()) return large_.push_back(&message);
-  // The receiver learns the same from the announcement.
+  if (total == message.bytes.size()) return zeroCopies_.push_back(&message);
+  // The receiver learns the same from the RTS.
   context_.completions.add(*message.transfer,
                            wrongLength(context_.peer, total, context_.self, message.bytes.size(), id));
   messages_.erase(message.self);
@@ -167,12 +168,12 @@ bool SendQueue::cancel(Transfer& transfer) {
                                   [&](const Outgoing& message) { return message.transfer == &transfer; });
   if (found == messages_.end()) return false;
   cancelSend(*found);
-  if (const auto unasked = rtsSent_.find(found->id); unasked != rtsSent_.end() && unasked->second == &*found) {
-    rtsSent_.erase(unasked);
+  if (const auto rts = rtsSent_.find(found->id); rts != rtsSent_.end() && rts->second == &*found) {
+    rtsSent_.erase(rts);
   }
-  std::erase(large_, &*found);
+  std::erase(zeroCopies_, &*found);
   if (found->kind == FrameKind::kEager) {
-    found->numSent == 0 ? credits_.giveBack(found->bytes.size()) : credits_.giveBackStray(found->bytes.size());
+    found->numSent == 0 ? credits_.release(found->bytes.size()) : credits_.releasePartial(found->bytes.size());
   }
   found->transfer = nullptr;
   found->isWhollySent = true;
@@ -180,8 +181,8 @@ bool SendQueue::cancel(Transfer& transfer) {
   return true;
 }
 
-void SendQueue::forget(uint32_t communicator) {
-  std::erase_if(asked_, [&](const auto& entry) { return entry.first.communicator == communicator; });
+void SendQueue::dropCommunicator(uint32_t communicator) {
+  std::erase_if(ctsReceived_, [&](const auto& entry) { return entry.first.communicator == communicator; });
 }
 
 const Transfer* SendQueue::awaited() const {
@@ -201,14 +202,14 @@ void SendQueue::fail(const Status& status) {
   }
   messages_.clear();
   control_.clear();
-  small_.clear();
-  large_.clear();
+  eagerCopies_.clear();
+  zeroCopies_.clear();
   rtsSent_.clear();
-  asked_.clear();
+  ctsReceived_.clear();
 }
 
-void SendQueue::forgetCallers() {
-  large_.clear();
+void SendQueue::detachCallers() {
+  zeroCopies_.clear();
   rtsSent_.clear();
   for (Outgoing& message : messages_) {
     if (message.transfer == nullptr) continue;
@@ -218,4 +219,4 @@ void SendQueue::forgetCallers() {
   }
 }
 
-}  // namespace agspeed::comm::framed
+}  // namespace agspeed::comm

@@ -9,19 +9,18 @@
 namespace agspeed::comm {
 namespace {
 
-using framed::Endpoint;
 using std::chrono::milliseconds;
 
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
-/// While something happens timers are looked at this often.
+/// While something happens timers are checked this often.
 constexpr Clock::duration kBusyTick = milliseconds(10);
-/// While much waits for ways that stay busy, so much passes between two wake-ups; less would save nothing.
-constexpr double kLeastRest = 1e-3, kLongestRest = 2e-3;
+/// While much waits for ways that stay busy, so many seconds pass between two wake-ups; less would save nothing.
+constexpr double kMinCoalesce = 1e-3, kMaxCoalesce = 2e-3;
 
 }  // namespace
 
-FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
-                                 Clock::duration peerTimeout)
+TransportMessenger::TransportMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
+                                       Clock::duration peerTimeout)
     : rank_(rank),
       transport_(std::move(transport)),
       poller_(poller),
@@ -32,13 +31,13 @@ FramedMessenger::FramedMessenger(int rank, int size, std::unique_ptr<Transport> 
   transport_->attach(*this);
 }
 
-FramedMessenger::~FramedMessenger() {
+TransportMessenger::~TransportMessenger() {
   // What belongs to callers is not touched any more; what was copied still leaves.
   for (const auto& endpoint : endpoints_) {
-    if (endpoint != nullptr) endpoint->forgetCallers();
+    if (endpoint != nullptr) endpoint->detachCallers();
   }
   const auto isDone = [&] {
-    return transport_->isFlushed() && !isAny([](const Endpoint& each) { return each.hasSmallUnsent(); });
+    return transport_->isFlushed() && !isAny([](const Endpoint& each) { return each.hasUnsentCopies(); });
   };
   const Clock::time_point limit = Clock::now() + kFlushTimeout;
   transport_->tick(Clock::now());
@@ -49,21 +48,21 @@ FramedMessenger::~FramedMessenger() {
 }
 
 template <typename Predicate>
-bool FramedMessenger::isAny(const Predicate& predicate) const {
+bool TransportMessenger::isAny(const Predicate& predicate) const {
   return std::any_of(endpoints_.begin(), endpoints_.end(),
                      [&](const auto& each) { return each != nullptr && predicate(*each); });
 }
 
-framed::Endpoint& FramedMessenger::conversationWith(int peer) {
+Endpoint& TransportMessenger::endpointWith(int peer) {
   std::unique_ptr<Endpoint>& endpoint = endpoints_[static_cast<size_t>(peer)];
   if (endpoint == nullptr) {
-    endpoint = std::make_unique<Endpoint>(framed::EndpointContext{rank_, peer, *transport_, completions_, forgotten_});
+    endpoint = std::make_unique<Endpoint>(EndpointContext{rank_, peer, *transport_, completions_, dropped_});
   }
   return *endpoint;
 }
 
-framed::Endpoint& FramedMessenger::with(int peer) {
-  Endpoint& endpoint = conversationWith(peer);
+Endpoint& TransportMessenger::connectedTo(int peer) {
+  Endpoint& endpoint = endpointWith(peer);
   if (!isWanted_[static_cast<size_t>(peer)]) {
     isWanted_[static_cast<size_t>(peer)] = true;
     transport_->connect(peer);
@@ -72,95 +71,95 @@ framed::Endpoint& FramedMessenger::with(int peer) {
   return endpoint;
 }
 
-void FramedMessenger::check(const Transfer& transfer) const {
+void TransportMessenger::check(const Transfer& transfer) const {
   AG_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank_, "{}", transfer.peer);
 }
 
-void FramedMessenger::send(Transfer& transfer) {
+void TransportMessenger::send(Transfer& transfer) {
   check(transfer);
-  with(transfer.peer).send(transfer);
-  watch();
-  completions_.tell();
+  connectedTo(transfer.peer).send(transfer);
+  startTimers();
+  completions_.notifyAll();
 }
 
-void FramedMessenger::receive(Transfer& transfer) {
+void TransportMessenger::receive(Transfer& transfer) {
   check(transfer);
   // What nobody is in a hurry for is no reason to connect: a group would else be a mesh from its start.
-  Endpoint& endpoint = transfer.isBackground ? conversationWith(transfer.peer) : with(transfer.peer);
+  Endpoint& endpoint = transfer.isBackground ? endpointWith(transfer.peer) : connectedTo(transfer.peer);
   endpoint.receive(transfer);
-  watch();
-  completions_.tell();
+  startTimers();
+  completions_.notifyAll();
 }
 
-void FramedMessenger::cancel(Transfer& transfer, const Status& reason) {
+void TransportMessenger::cancel(Transfer& transfer, const Status& reason) {
   completions_.drop(transfer);
-  conversationWith(transfer.peer).cancel(transfer);
+  endpointWith(transfer.peer).cancel(transfer);
   transfer.finished(reason);
 }
 
-void FramedMessenger::forget(uint32_t communicator) {
-  forgotten_.insert(communicator);
+void TransportMessenger::dropCommunicator(uint32_t communicator) {
+  dropped_.insert(communicator);
   for (const auto& endpoint : endpoints_) {
-    if (endpoint != nullptr) endpoint->forget(communicator);
+    if (endpoint != nullptr) endpoint->dropCommunicator(communicator);
   }
 }
 
-void FramedMessenger::lost(int peer, LossCause, const Status& status) { with(peer).lost(status); }
+void TransportMessenger::lost(int peer, LossCause, const Status& status) { connectedTo(peer).lost(status); }
 
-bool FramedMessenger::probe(int peer, const MessageId& id) const {
+bool TransportMessenger::probe(int peer, const MessageId& id) const {
   const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
   return endpoint != nullptr && endpoint->probe(id);
 }
 
-bool FramedMessenger::hasUnsent() const {
+bool TransportMessenger::hasUnsent() const {
   return !transport_->isFlushed() || isAny([](const Endpoint& each) { return each.hasUnsent(); });
 }
 
 // --- Timers ---------------------------------------------------------------------------------------------------------
 
-bool FramedMessenger::progress(Clock::time_point until) {
+bool TransportMessenger::progress(Clock::time_point until) {
   while (true) {
     const Clock::time_point now = Clock::now();
     if (now >= nextTick_) tick(now);
-    if (completions_.tell()) return true;
+    if (completions_.notifyAll()) return true;
     const Clock::time_point limit = std::min(until, nextTick_);
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     wokenAt_ = Clock::now();
     // Whatever happened may have set a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
-    if (completions_.tell()) return true;
+    if (completions_.notifyAll()) return true;
     if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;
   }
 }
 
-Clock::time_point FramedMessenger::coalesceUntil() const {
+Clock::time_point TransportMessenger::coalesceUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
     if (endpoint == nullptr || !endpoint->isSending()) continue;
     if (!endpoint->hasMuchToSend()) return {};
-    const double most = seconds == 0 ? kLongestRest : seconds;
+    const double most = seconds == 0 ? kMaxCoalesce : seconds;
     seconds = std::min(most, transport_->coalesceSeconds(peer));
-    if (seconds < kLeastRest) return {};
+    if (seconds < kMinCoalesce) return {};
   }
   return wokenAt_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-void FramedMessenger::watch() {
+void TransportMessenger::startTimers() {
   nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
-  nextLook_ = std::min(nextLook_, tickedAt_ + LivenessMonitor::kInterval);
+  nextCheck_ = std::min(nextCheck_, tickedAt_ + LivenessMonitor::kInterval);
 }
 
-void FramedMessenger::tick(Clock::time_point now) {
+void TransportMessenger::tick(Clock::time_point now) {
   tickedAt_ = now;
-  if (now >= nextLook_) nextLook_ = lookAtPulses(now);
-  nextTick_ = std::min(transport_->tick(now), nextLook_);
+  if (now >= nextCheck_) nextCheck_ = checkPeers(now);
+  nextTick_ = std::min(transport_->tick(now), nextCheck_);
 }
 
-Clock::time_point FramedMessenger::lookAtPulses(Clock::time_point now) {
+Clock::time_point TransportMessenger::checkPeers(Clock::time_point now) {
   bool isAnyAwaited = false;
   for (const auto& endpoint : endpoints_) {
-    if (endpoint != nullptr && endpoint->lookAtPulse(now, peerTimeout_)) isAnyAwaited = true;
+    if (endpoint != nullptr && endpoint->checkLiveness(now, peerTimeout_)) isAnyAwaited = true;
   }
   return isAnyAwaited ? now + LivenessMonitor::kInterval : Clock::time_point::max();
 }

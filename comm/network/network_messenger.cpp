@@ -35,7 +35,7 @@ StatusOr<std::string> resolveMode(const NetworkOptions& options) {
 }
 
 StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
-  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(text));
+  AG_ASSIGN_OR_RETURN(const InterfaceSelector selector, InterfaceSelector::parse(text));
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
   return selector.select(all);
 }
@@ -125,7 +125,7 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
   striping.peerTimeout = options.peerTimeout;
   auto striped = std::make_unique<MultirailTransport>(std::move(rails), striping);
   multirail_ = striped.get();
-  messenger_ = std::make_unique<FramedMessenger>(
+  messenger_ = std::make_unique<TransportMessenger>(
       options.rank, options.size, besideSharedMemory(std::move(striped), options), poller_, options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
   return directory_.publish(std::move(addresses));

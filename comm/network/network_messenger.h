@@ -57,7 +57,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void send(Transfer& transfer) override { messenger_->send(transfer); }
   void receive(Transfer& transfer) override { messenger_->receive(transfer); }
   void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
-  void forget(uint32_t communicator) override { messenger_->forget(communicator); }
+  void dropCommunicator(uint32_t communicator) override { messenger_->dropCommunicator(communicator); }
   bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
@@ -90,7 +90,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   std::vector<tcp::TcpRail*> rails_;         ///< owned by multirail_, perhaps through decorators
   MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
   shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr where memory is not shared
-  std::unique_ptr<FramedMessenger> messenger_;
+  std::unique_ptr<TransportMessenger> messenger_;
   Poller::Id linksId_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace agspeed::comm {
 struct Admission {
   enum class Verdict {
     kAnswer,  ///< send the responder's reply
-    kWait,    ///< the directory does not know the peer yet: ask again
+    kWait,    ///< the directory does not know the peer yet: try again
     kRefuse,
   };
   Verdict verdict = Verdict::kRefuse;

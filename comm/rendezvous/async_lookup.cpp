@@ -16,22 +16,22 @@ constexpr std::chrono::milliseconds kLastWait{100};
 
 }  // namespace
 
-struct Lookups::Shared {
+struct AsyncLookup::Shared {
   explicit Shared(Store::Reader from) : reader(std::move(from)) {}
 
   const Store::Reader reader;
   std::mutex mutex;  ///< guards what follows
   std::condition_variable changed;
-  std::vector<std::string> questions;  ///< to be asked
-  bool isAsking = false;
-  std::map<std::string, std::optional<Answer>> answers;
+  std::vector<std::string> wanted;  ///< keys of the next request
+  bool isReading = false;
+  std::map<std::string, std::optional<Result>> results;
   bool isStopping = false;
   bool hasStopped = false;
 };
 
-Lookups::Lookups(Store::Reader reader) : shared_(std::make_shared<Shared>(std::move(reader))) {}
+AsyncLookup::AsyncLookup(Store::Reader reader) : shared_(std::make_shared<Shared>(std::move(reader))) {}
 
-Lookups::~Lookups() {
+AsyncLookup::~AsyncLookup() {
   if (!thread_.joinable()) return;
   std::unique_lock lock(shared_->mutex);
   shared_->isStopping = true;
@@ -41,37 +41,37 @@ Lookups::~Lookups() {
   hasStopped ? thread_.join() : thread_.detach();
 }
 
-std::optional<Lookups::Answer> Lookups::ask(const std::string& key) {
+std::optional<AsyncLookup::Result> AsyncLookup::find(const std::string& key) {
   std::unique_lock lock(shared_->mutex);
-  const auto [entry, isNew] = shared_->answers.try_emplace(key);
+  const auto [entry, isNew] = shared_->results.try_emplace(key);
   if (isNew) {
-    const bool isPrompt = shared_->questions.empty() && !shared_->isAsking;
-    shared_->questions.push_back(key);
+    const bool isPrompt = shared_->wanted.empty() && !shared_->isReading;
+    shared_->wanted.push_back(key);
     shared_->changed.notify_all();
     if (!thread_.joinable()) thread_ = std::thread([shared = shared_] { run(shared); });
     if (isPrompt) shared_->changed.wait_for(lock, kShortWait, [&] { return entry->second.has_value(); });
   }
   if (!entry->second) return std::nullopt;
-  std::optional<Answer> answer = std::move(entry->second);
-  shared_->answers.erase(entry);
-  return answer;
+  std::optional<Result> result = std::move(entry->second);
+  shared_->results.erase(entry);
+  return result;
 }
 
-void Lookups::run(const std::shared_ptr<Shared>& shared) {
+void AsyncLookup::run(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   while (!shared->isStopping) {
-    if (shared->questions.empty()) {
+    if (shared->wanted.empty()) {
       shared->changed.wait(lock);
       continue;
     }
-    const std::vector<std::string> keys = std::exchange(shared->questions, {});
-    shared->isAsking = true;
+    const std::vector<std::string> keys = std::exchange(shared->wanted, {});
+    shared->isReading = true;
     lock.unlock();
     StatusOr<Store::Values> values = shared->reader(keys);
     lock.lock();
-    shared->isAsking = false;
+    shared->isReading = false;
     for (size_t i = 0; i < keys.size(); ++i) {
-      shared->answers[keys[i]] = values ? Answer(std::move((*values)[i])) : Answer(values.status());
+      shared->results[keys[i]] = values ? Result(std::move((*values)[i])) : Result(values.status());
     }
     shared->changed.notify_all();
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lookups: asks a store on a thread of its own, because a store may block: its server may be stopped, and whoever
-// drives rails must not stand still with it. The thread starts with the first question; what is asked while it waits
-// for the store goes into one request.
+// AsyncLookup: reads a store on a thread of its own, because a store may block: its server may be stopped, and whoever
+// drives rails must not stand still with it. The thread starts with the first lookup; keys that are wanted while it
+// waits for the store go into one request.
 //
-// Threading: one thread at a time asks. Ownership: a thread that is blocked when this is destroyed is left to itself,
-// with all that it uses.
+// Threading: one thread at a time looks up. Ownership: a thread that is blocked when this is destroyed is left to
+// itself, with all that it uses.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,17 @@
 
 namespace agspeed::comm {
 
-class Lookups {
+class AsyncLookup {
  public:
-  using Answer = StatusOr<std::optional<std::string>>;
+  using Result = StatusOr<std::optional<std::string>>;
 
-  explicit Lookups(Store::Reader reader);
-  ~Lookups();
-  Lookups(const Lookups&) = delete;
+  explicit AsyncLookup(Store::Reader reader);
+  ~AsyncLookup();
+  AsyncLookup(const AsyncLookup&) = delete;
 
-  /// What the store has under `key`, or nullopt while it has not answered: ask again. A store that answers at once is
+  /// What the store has under `key`, or nullopt while it has not answered: call again. A store that answers at once is
   /// waited for, but not behind one that is late already.
-  std::optional<Answer> ask(const std::string& key);
+  std::optional<Result> find(const std::string& key);
 
  private:
   struct Shared;

@@ -25,7 +25,7 @@ Status Directory::publish(std::vector<RailAddress> rails) {
   record.worldSize = static_cast<uint32_t>(options_.size);
   record.publicKey = keys_.publicKey();
   record.rails = rails_;
-  return store_.set(recordKey(options_.rank), encodeRecord(record, options_.key));
+  return store_.set(recordKey(options_.rank), encodePeerRecord(record, options_.key));
 }
 
 StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
@@ -33,20 +33,20 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   if (entry.peer) return &*entry.peer;
   if (!entry.failure) return entry.failure;
   if (!entry.wantedSince) entry.wantedSince = now;
-  if (!entry.askedAt) {
+  if (!entry.requestedAt) {
     if (now < entry.nextTry) return nullptr;
-    entry.askedAt = now;
+    entry.requestedAt = now;
   }
-  const std::optional<Lookups::Answer> answer = lookups_.ask(recordKey(rank));
-  if (!answer) {
-    entry.nextTry = nextLook(*entry.askedAt, now);
-    AG_RETURN_IF_ERROR(judgeStore(rank, entry, now));
+  const std::optional<AsyncLookup::Result> result = lookup_.find(recordKey(rank));
+  if (!result) {
+    entry.nextTry = nextRetry(*entry.requestedAt, now);
+    AG_RETURN_IF_ERROR(checkStore(rank, entry, now));
     return nullptr;
   }
-  entry.askedAt.reset();
+  entry.requestedAt.reset();
   entry.isWarned = false;
-  entry.nextTry = nextLook(*entry.wantedSince, now);
-  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *answer);
+  entry.nextTry = nextRetry(*entry.wantedSince, now);
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *result);
   if (!text) {
     warnOfMissing(rank, entry, now);
     return nullptr;
@@ -69,7 +69,7 @@ void Directory::warnOfMissing(int rank, const Entry& entry, TimePoint now) {
          options_.rank, rank, late.count());
 }
 
-Directory::TimePoint Directory::nextLook(TimePoint since, TimePoint now) {
+Directory::TimePoint Directory::nextRetry(TimePoint since, TimePoint now) {
   return now + std::clamp<TimePoint::duration>((now - since) / kPausesPerWait, kShortestPause, kLongestPause);
 }
 
@@ -78,8 +78,8 @@ Directory::TimePoint Directory::askAgainAt(int rank) const {
   return entry == entries_.end() ? TimePoint() : entry->second.nextTry;
 }
 
-Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
-  const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.askedAt);
+Status Directory::checkStore(int rank, Entry& entry, TimePoint now) const {
+  const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.requestedAt);
   if (late < kWarnAfter) return {};
   const std::string text = formatText(
       "rank {} asked the store for rank {} {} ms ago and has no answer: is the process that serves the store (torchrun "
@@ -92,7 +92,7 @@ Status Directory::judgeStore(int rank, Entry& entry, TimePoint now) const {
 
 StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
   Peer peer;
-  AG_ASSIGN_OR_RETURN(peer.record, decodeRecord(text, options_.key));
+  AG_ASSIGN_OR_RETURN(peer.record, decodePeerRecord(text, options_.key));
   const PeerRecord& record = peer.record;
   if (record.rank != static_cast<uint32_t>(rank) || record.epoch != options_.epoch) {
     return invalidArgument("its record is that of rank {} in epoch {}", record.rank, record.epoch);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory: what a rank knows about the others, read from the store when first asked for, so that starting costs one
+// Directory: what a rank knows about the others, read from the store when first wanted, so that starting costs one
 // write however many ranks there are. A store that does not answer blocks nobody but a thread of this. Owned by the
 // messenger; one thread at a time; the store outlives it.
 #pragma once
@@ -36,7 +36,7 @@ class Directory {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Directory(Store& store, DirectoryOptions options)
-      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()), lookups_(store.reader()) {}
+      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()), lookup_(store.reader()) {}
 
   const DirectoryOptions& options() const { return options_; }
   const std::vector<RailAddress>& rails() const { return rails_; }
@@ -64,14 +64,14 @@ class Directory {
     Status failure;
     std::optional<TimePoint> wantedSince;
     TimePoint nextTry{};
-    std::optional<TimePoint> askedAt;  ///< while the store has not answered
+    std::optional<TimePoint> requestedAt;  ///< while the store has not answered
     bool isWarned = false;
   };
   /// Ever longer from `since` on.
-  static TimePoint nextLook(TimePoint since, TimePoint now);
+  static TimePoint nextRetry(TimePoint since, TimePoint now);
   /// Says once that somebody is not there yet: the first who is late.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
-  Status judgeStore(int rank, Entry& entry, TimePoint now) const;
+  Status checkStore(int rank, Entry& entry, TimePoint now) const;
   std::string recordKey(int rank) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
@@ -81,7 +81,7 @@ class Directory {
   std::vector<RailAddress> rails_;
   std::map<int, Entry> entries_;
   bool isLateWarned_ = false;
-  Lookups lookups_;
+  AsyncLookup lookup_;
 };
 
 }  // namespace agspeed::comm

@@ -52,7 +52,7 @@ std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const st
 
 }  // namespace
 
-std::string encodeRecord(const PeerRecord& record, const JobKey& key) {
+std::string encodePeerRecord(const PeerRecord& record, const JobKey& key) {
   AG_CHECK(record.rails.size() <= PeerRecord::kMaxRails, "{} rails", record.rails.size());
   std::array<std::byte, kMaxRecordBytes> buffer;
   ByteWriter writer(buffer);
@@ -65,7 +65,7 @@ std::string encodeRecord(const PeerRecord& record, const JobKey& key) {
   return {reinterpret_cast<const char*>(buffer.data()), writer.size()};
 }
 
-StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key) {
+StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key) {
   const ByteView bytes = bytesOf(text);
   if (bytes.size() > kMaxRecordBytes || bytes.size() < kDigestBytes) return invalidArgument("its record is malformed");
   const ByteView signedPart = bytes.first(bytes.size() - kDigestBytes);

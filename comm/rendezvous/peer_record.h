@@ -41,9 +41,9 @@ struct PeerRecord {
 };
 
 /// Requires: at most kMaxRails rails.
-std::string encodeRecord(const PeerRecord& record, const JobKey& key);
+std::string encodePeerRecord(const PeerRecord& record, const JobKey& key);
 /// A record that is malformed, of another version, or not made with `key` is an invalid argument that says which.
-StatusOr<PeerRecord> decodeRecord(const std::string& text, const JobKey& key);
+StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key);
 
 /// For each of `mine` the rail of `theirs` that it talks to, by its index: one of the same network where there is one,
 /// else of the same kind of address, that with the same index preferred. Rails of two networks that both ranks are in

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/store.h"
-#include "runtime/base/format.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,6 +10,8 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {

@@ -42,7 +42,7 @@ void keepOnePerName(std::vector<InterfaceChoice>& choices) {
 
 }  // namespace
 
-StatusOr<Selector::Entry> Selector::parseEntry(std::string_view text) {
+StatusOr<InterfaceSelector::Entry> InterfaceSelector::parseEntry(std::string_view text) {
   const std::string quoted = "'" + std::string(text) + "'";
   if (text.empty()) return invalidArgument("an empty entry selects no interface: remove the extra comma");
   const size_t slash = text.find('/');
@@ -60,8 +60,8 @@ StatusOr<Selector::Entry> Selector::parseEntry(std::string_view text) {
   return Entry{"", address, bits};
 }
 
-StatusOr<Selector> Selector::parse(std::string_view text) {
-  Selector selector;
+StatusOr<InterfaceSelector> InterfaceSelector::parse(std::string_view text) {
+  InterfaceSelector selector;
   selector.text_ = text;
   if (text.empty()) return selector;
   selector.isExcluding_ = text.front() == '^';
@@ -77,14 +77,14 @@ StatusOr<Selector> Selector::parse(std::string_view text) {
   return selector;
 }
 
-bool Selector::matches(const Interface& interface) const {
+bool InterfaceSelector::matches(const Interface& interface) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     if (entry.network) return isSameNetwork(interface.address, *entry.network, entry.prefixBits);
     return isExact_ ? interface.name == entry.name : interface.name.starts_with(entry.name);
   });
 }
 
-InterfaceChoice Selector::judge(const Interface& interface) const {
+InterfaceChoice InterfaceSelector::explain(const Interface& interface) const {
   const auto leftOut = [&](std::string reason) { return InterfaceChoice{interface, false, std::move(reason)}; };
   if (!interface.isUp) return leftOut("it is down");
   if (entries_.empty()) {
@@ -98,9 +98,9 @@ InterfaceChoice Selector::judge(const Interface& interface) const {
   return {interface, true, (isExcluding_ ? "not excluded by '" : "selected by '") + text_ + "'"};
 }
 
-std::vector<InterfaceChoice> Selector::explain(const std::vector<Interface>& all) const {
+std::vector<InterfaceChoice> InterfaceSelector::explain(const std::vector<Interface>& all) const {
   std::vector<InterfaceChoice> choices;
-  for (const Interface& interface : all) choices.push_back(judge(interface));
+  for (const Interface& interface : all) choices.push_back(explain(interface));
   const auto isSelected = [](const InterfaceChoice& choice) { return choice.isSelected; };
   if (entries_.empty() && std::none_of(choices.begin(), choices.end(), isSelected)) {
     for (InterfaceChoice& choice : choices) {
@@ -112,7 +112,7 @@ std::vector<InterfaceChoice> Selector::explain(const std::vector<Interface>& all
   return choices;
 }
 
-StatusOr<std::vector<Interface>> Selector::select(const std::vector<Interface>& all) const {
+StatusOr<std::vector<Interface>> InterfaceSelector::select(const std::vector<Interface>& all) const {
   std::vector<Interface> chosen;
   for (InterfaceChoice& choice : explain(all)) {
     if (choice.isSelected) chosen.push_back(std::move(choice.interface));

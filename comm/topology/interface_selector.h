@@ -35,11 +35,11 @@ struct InterfaceChoice {
 };
 
 /// A parsed list.
-class Selector {
+class InterfaceSelector {
  public:
   /// Empty text selects everything that is neither loopback, link-local nor a container's bridge (docker*, virbr*),
   /// or loopback where there is nothing else. An empty or malformed entry is an invalid argument that names it.
-  static StatusOr<Selector> parse(std::string_view text);
+  static StatusOr<InterfaceSelector> parse(std::string_view text);
 
   /// The interfaces of `all` that are up and selected, in their order, one address each: IPv4 before IPv6. Nothing
   /// selected is an invalid argument that lists what there is.
@@ -55,7 +55,7 @@ class Selector {
   };
   static StatusOr<Entry> parseEntry(std::string_view text);
   bool matches(const Interface& interface) const;
-  InterfaceChoice judge(const Interface& interface) const;
+  InterfaceChoice explain(const Interface& interface) const;
 
   std::string text_;
   bool isExcluding_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transport: frames to peers. A rail (tcp) implements it, a decorator (striped, faulty) wraps others of it, and
-// FramedMessenger makes messages of it. What a transport can do it declares:
+// TransportMessenger makes messages of it. What a transport can do it declares:
 //
 //   rail        frames may get lost with their connection; order holds within a connection
 //   striped     every counted frame arrives exactly once, in any order, whatever rails are left

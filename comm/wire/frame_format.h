@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame: what travels on a rail. On a connection a frame is
-//
-//   header (kHeaderBytes) | tag of the header | payload (header.length) | tag of the payload, where there is one
-//
-// The tags are those of comm/security/sealing.h. The header has one of its own because it says where the payload goes:
-// nothing is placed on the word of a header that was not checked. All integers are little-endian:
-//
-//   offset  0  magic u16, version u8, kind u8     24  operation u64     48  number u64
-//           4  length u32                         32  total u64         56  acknowledged u64
-//           8  epoch u32                          40  offset u64        64  consumed u64
-//          12  communicator u32, step u32, attempt u32
-//
-// Pure functions; thread-safe.
+// The frame: what travels on a rail, and its header in bytes. Grammar and a worked example: frame_format.md. Pure
+// functions; thread-safe.
 #pragma once
 
 #include <array>
@@ -25,14 +14,14 @@
 namespace agspeed::comm {
 
 enum class FrameKind : uint8_t {
-  kData = 1,        ///< bytes of a message that was asked for
-  kRts = 2,         ///< a message waits to be asked for
-  kCts = 3,         ///< its receiver waits: send it
-  kCredit = 4,      ///< the receiver's messages of kind kEager have found their receives
+  kData = 1,        ///< bytes of a rendezvous message, which its receiver has cleared
+  kRts = 2,         ///< request to send: a rendezvous message waits for its receiver
+  kCts = 3,         ///< clear to send: its receiver waits
+  kCredit = 4,      ///< only what every header advertises: what found its receives
   kVoid = 5,        ///< takes the place of a frame whose message was cancelled
   kAck = 6,         ///< only what every header says: what was received
-  kEager = 7,       ///< bytes of a message that is sent without being asked for
-  kPing = 8,        ///< asks for an answer: is the receiver's process alive?
+  kEager = 7,       ///< bytes of an eager message
+  kPing = 8,        ///< probes whether the receiver's process is alive
   kPong = 9,        ///< the answer
   kReset = 10,      ///< the other answer: its sender has given the receiver up
   kLinkState = 11,  ///< its sender's rail number `offset` has lost its carrier, or has it again where `total` is 1
@@ -40,8 +29,8 @@ enum class FrameKind : uint8_t {
 
 constexpr size_t kHeaderBytes = 72;
 constexpr uint32_t kMaxPayloadBytes = 256 * 1024;
-/// Messages of this size and larger ones are sent from the caller's memory; it is the caller's again, and the message
-/// finished, when all of it is acknowledged.
+/// Messages of this size and larger ones are sent from the caller's memory, eager zero-copy or by rendezvous; it is the
+/// caller's again, and the message finished, when all of it is acknowledged.
 constexpr uint64_t kZeroCopyBytes = 64 * 1024;
 
 struct FrameHeader {

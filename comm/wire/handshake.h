@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handshake of a connection: who wants to send to whom, proven with the secret of the pair. Three messages of fixed
-// size, so that a stranger costs a few bytes of memory and one comparison:
+// size, so that an unauthenticated peer costs a few bytes of memory and one comparison:
 //
 //   request  initiator -> responder   magic, version, protection, epoch, both ranks, nonce, proof
 //   reply    responder -> initiator   nonce, proof over both messages
 //   confirm  initiator -> responder   proof over both messages; frames follow at once
+//
+// Field by field: frame_format.md.
 //
 // A recorded request can be replayed, but no confirm follows it, so it displaces nothing. Frame keys come from the
 // secret, both nonces and the request: they hold for this connection and this direction only.

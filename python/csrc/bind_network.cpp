@@ -9,7 +9,7 @@ namespace {
 
 pybind11::dict explainInterfaces() {
   const auto [variable, text] = comm::interfaceSelection();
-  const comm::Selector selector = unwrap(comm::Selector::parse(text));
+  const comm::InterfaceSelector selector = unwrap(comm::InterfaceSelector::parse(text));
   pybind11::list interfaces;
   for (const comm::InterfaceChoice& choice : selector.explain(unwrap(comm::listInterfaces()))) {
     pybind11::dict found;

@@ -357,7 +357,7 @@ void talkNonsense(Random& random) {
   FakeTransport& transport = *owned;
   std::vector<std::unique_ptr<Scrap>> scraps;
   {
-    FramedMessenger messenger(0, 2, std::move(owned), poller);
+    TransportMessenger messenger(0, 2, std::move(owned), poller);
     const auto someId = [&] { return MessageId{1, static_cast<uint32_t>(random.below(40)), 1}; };
     const auto someSize = [&] { return random.below(5) == 0 ? 65000 + random.below(2000) : random.below(600); };
     uint64_t used = 0;

@@ -207,7 +207,7 @@ bool ShmTransport::isFlushed() const {
   });
 }
 
-bool ShmTransport::look() {
+bool ShmTransport::poll() {
   bool hasChanged = false;
   for (size_t i = 0; i < used_.size(); ++i) {  // sinks may use further lanes
     PeerConnections& lane = *used_[i];

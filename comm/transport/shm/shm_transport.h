@@ -29,7 +29,7 @@
 
 namespace agspeed::comm::shm {
 
-class ShmTransport final : public Transport, private Poller::Memory, private Greeter::Owner {
+class ShmTransport final : public Transport, private PolledMemory, private Greeter::Owner {
  public:
   /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
   /// has no memory to share.
@@ -84,9 +84,9 @@ class ShmTransport final : public Transport, private Poller::Memory, private Gre
   ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
                FileDescriptor listener);
 
-  bool look() override;
+  bool poll() override;
   void arm() override;
-  void awake() override { bell_.setSleeping(false); }
+  void disarm() override { bell_.setSleeping(false); }
   void accepted(int peer, AcceptedConnection arrival) override;
 
   PeerConnections& laneOf(int peer);

@@ -25,7 +25,7 @@ class Unflushed final : public Messenger {
   int size() const override { return 1; }
   void send(Transfer&) override {}
   void receive(Transfer&) override {}
-  void forget(uint32_t) override {}
+  void dropCommunicator(uint32_t) override {}
   void cancel(Transfer&, const Status&) override {}
   bool progress(Clock::time_point) override {
     if (std::this_thread::get_id() != user_ && mayFlush) isFlushed_ = true;

@@ -36,7 +36,7 @@ class InstantMessenger final : public Messenger {
   int size() const override { return size_; }
   void send(Transfer& transfer) override { end(transfer); }
   void receive(Transfer& transfer) override { end(transfer); }
-  void forget(uint32_t) override {}
+  void dropCommunicator(uint32_t) override {}
   void cancel(Transfer&, const Status&) override {}
   bool progress(Clock::time_point until) override {
     std::unique_lock lock(mutex_);
@@ -110,7 +110,7 @@ TEST(Execution, EveryInstanceUsesNamesOfItsOwn) {
     }
     void receive(Transfer& transfer) override { transfer.finished({}); }
     void cancel(Transfer&, const Status&) override {}
-    void forget(uint32_t) override {}
+    void dropCommunicator(uint32_t) override {}
     bool progress(Clock::time_point) override {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       return false;

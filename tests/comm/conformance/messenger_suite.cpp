@@ -174,7 +174,7 @@ TEST_P(MessengerConformance, NothingIsKeptOfAForgottenCommunicator) {
     fill(other, 0, 1);
     group->messenger(0).send(before);
     ASSERT_TRUE(drive(*group, 2, [&] { return receiver.probe(0, before.id); }));
-    receiver.forget(1);
+    receiver.dropCommunicator(1);
     EXPECT_FALSE(receiver.probe(0, before.id));
     group->messenger(0).send(after);
     group->messenger(0).send(other);

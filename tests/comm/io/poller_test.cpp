@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a poller wakes up: at once, after a rest, or when somebody wakes it.
+// When a poller wakes up: at once, when it has coalesced what came, or when somebody wakes it.
 #include "comm/io/poller.h"
 
 #include <thread>
@@ -14,40 +14,40 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Memory that changes at a look to come.
-struct ChangingMemory final : Poller::Memory {
-  bool look() override {
-    const bool hasChanged = numLooks > 0 && --numLooks == 0;
+/// Memory that changes at a poll to come.
+struct ChangingMemory final : PolledMemory {
+  bool poll() override {
+    const bool hasChanged = numPolls > 0 && --numPolls == 0;
     if (hasChanged) std::this_thread::sleep_for(duration);
     return hasChanged;
   }
-  void arm() override { ++numAsleep; }
-  void awake() override {}
+  void arm() override { ++numArmed; }
+  void disarm() override {}
 
-  int numLooks = 0;          ///< until it changes; 0: never
+  int numPolls = 0;          ///< until it changes; 0: never
   milliseconds duration{0};  ///< of taking in a change
-  int numAsleep = 0;
+  int numArmed = 0;
 };
 
-/// Waits until the memory changes at a look that follows `numVain` others.
+/// Waits until the memory changes at a poll that follows `numVain` others.
 void waitForChange(Poller& poller, ChangingMemory& memory, int numVain) {
-  memory.numLooks = numVain + 1;
+  memory.numPolls = numVain + 1;
   poller.wait(Clock::now() + seconds(60));
-  EXPECT_EQ(memory.numLooks, 0);
+  EXPECT_EQ(memory.numPolls, 0);
 }
 
-/// Waits for changes that come soon until ten in a row found it awake. Others who need the processor put that off.
+/// Waits for changes that come soon until ten in a row found it not armed. Others who need the processor put that off.
 void expectToStayAwake(Poller& poller, ChangingMemory& memory) {
   constexpr int kWanted = 10;
   poller.setMemory(&memory);
   int numAwake = 0;
   for (const Clock::time_point end = Clock::now() + seconds(20); numAwake < kWanted && Clock::now() < end;) {
-    const int before = memory.numAsleep;
+    const int before = memory.numArmed;
     waitForChange(poller, memory, 1);
-    numAwake = memory.numAsleep == before ? numAwake + 1 : 0;
+    numAwake = memory.numArmed == before ? numAwake + 1 : 0;
   }
   EXPECT_EQ(numAwake, kWanted);
-  EXPECT_GE(memory.numAsleep, 1) << "nothing is known at first";
+  EXPECT_GE(memory.numArmed, 1) << "nothing is known at first";
 }
 
 TEST(Poller, StaysAwakeWhileMemoryChangesSoon) {
@@ -90,13 +90,13 @@ TEST(Poller, FallsAsleepWhereMemoryDoesNotChangeSoon) {
   poller.setMemory(&memory);
   waitForChange(poller, memory, 1);
   const Clock::time_point until = Clock::now() + milliseconds(20);
-  const int before = memory.numAsleep;
+  const int before = memory.numArmed;
   EXPECT_FALSE(poller.wait(until));
   EXPECT_GE(Clock::now(), until);
-  EXPECT_EQ(memory.numAsleep, before + 1);
+  EXPECT_EQ(memory.numArmed, before + 1);
 }
 
-TEST(Poller, LeavesWhatIsReadyUntilItsRestIsOver) {
+TEST(Poller, LeavesWhatIsReadyUntilItHasCoalesced) {
   Poller poller;
   ReadyDescriptor descriptor(poller);
   const Clock::time_point coalesceUntil = Clock::now() + milliseconds(20);
@@ -104,7 +104,7 @@ TEST(Poller, LeavesWhatIsReadyUntilItsRestIsOver) {
   EXPECT_GE(descriptor.seenAt, coalesceUntil);
 }
 
-TEST(Poller, IsWokenFromItsRest) {
+TEST(Poller, IsWokenWhileItCoalesces) {
   Poller poller;
   const Clock::time_point end = Clock::now() + seconds(60);
   std::thread waker([&] {
@@ -116,7 +116,7 @@ TEST(Poller, IsWokenFromItsRest) {
   EXPECT_LT(Clock::now(), end);
 }
 
-TEST(Poller, DoesNotRestWhenNobodyWantsToWait) {
+TEST(Poller, CoalescesNothingWhenNobodyWantsToWait) {
   Poller poller;
   ReadyDescriptor descriptor(poller);
   const Clock::time_point coalesceUntil = Clock::now() + seconds(60);

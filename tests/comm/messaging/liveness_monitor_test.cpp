@@ -11,61 +11,61 @@ namespace {
 using std::chrono::milliseconds;
 using Verdict = LivenessMonitor::Verdict;
 
-/// A pulse that is looked at every `interval` with a timeout of 2 s.
+/// A monitor that checks every `interval` with a timeout of 2 s.
 struct Watched {
   /// What is found in `duration`, fine ones left out.
-  std::vector<Verdict> look(milliseconds duration, bool isAwaited = true) {
+  std::vector<Verdict> check(milliseconds duration, bool isAwaited = true) {
     std::vector<Verdict> found;
     for (const Clock::time_point end = now + duration; now < end;) {
       now += interval;
-      const Verdict verdict = pulse.look(now, isAwaited, milliseconds(2000));
+      const Verdict verdict = monitor.check(now, isAwaited, milliseconds(2000));
       if (verdict != Verdict::kFine) found.push_back(verdict);
     }
     return found;
   }
 
-  LivenessMonitor pulse;
+  LivenessMonitor monitor;
   milliseconds interval = LivenessMonitor::kInterval;
   Clock::time_point now{std::chrono::hours(1)};
 };
 
-TEST(LivenessMonitor, ASilentPeerIsAskedThenWarnedOfThenLost) {
+TEST(LivenessMonitor, ASilentPeerIsProbedThenWarnedOfThenLost) {
   Watched watched;
-  EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kProbe});
-  EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kWarn});
-  EXPECT_EQ(watched.look(milliseconds(1400)), std::vector<Verdict>{});
-  EXPECT_EQ(watched.look(milliseconds(100)), std::vector{Verdict::kLost});
+  EXPECT_EQ(watched.check(milliseconds(300)), std::vector{Verdict::kProbe});
+  EXPECT_EQ(watched.check(milliseconds(300)), std::vector{Verdict::kWarn});
+  EXPECT_EQ(watched.check(milliseconds(1400)), std::vector<Verdict>{});
+  EXPECT_EQ(watched.check(milliseconds(100)), std::vector{Verdict::kLost});
 }
 
-TEST(LivenessMonitor, APeerThatAnswersIsAskedAgainAndNeverLost) {
+TEST(LivenessMonitor, APeerThatAnswersIsProbedAgainAndNeverLost) {
   Watched watched;
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(watched.look(milliseconds(300)), std::vector{Verdict::kProbe}) << "round " << i;
-    watched.pulse.heard();
-    watched.look(milliseconds(100));
+    EXPECT_EQ(watched.check(milliseconds(300)), std::vector{Verdict::kProbe}) << "round " << i;
+    watched.monitor.heard();
+    watched.check(milliseconds(100));
   }
 }
 
 TEST(LivenessMonitor, AnAnswerAfterAWarningIsReported) {
   Watched watched;
-  watched.look(milliseconds(1000));
-  watched.pulse.heard();
-  EXPECT_EQ(watched.look(milliseconds(100)), std::vector{Verdict::kAnswered});
-  EXPECT_EQ(watched.look(milliseconds(200)), std::vector{Verdict::kProbe});
+  watched.check(milliseconds(1000));
+  watched.monitor.heard();
+  EXPECT_EQ(watched.check(milliseconds(100)), std::vector{Verdict::kAnswered});
+  EXPECT_EQ(watched.check(milliseconds(200)), std::vector{Verdict::kProbe});
 }
 
-TEST(LivenessMonitor, NobodyIsAskedWhoIsNotWaitedFor) {
+TEST(LivenessMonitor, NobodyIsProbedWhoIsNotWaitedFor) {
   Watched watched;
-  EXPECT_EQ(watched.look(milliseconds(5000), false), std::vector<Verdict>{});
-  EXPECT_EQ(watched.look(milliseconds(200)), std::vector<Verdict>{}) << "the silence before does not count";
+  EXPECT_EQ(watched.check(milliseconds(5000), false), std::vector<Verdict>{});
+  EXPECT_EQ(watched.check(milliseconds(200)), std::vector<Verdict>{}) << "the silence before does not count";
 }
 
-TEST(LivenessMonitor, TimeInWhichNobodyLookedDoesNotCount) {
+TEST(LivenessMonitor, TimeInWhichNobodyCheckedDoesNotCount) {
   Watched watched;
-  watched.look(milliseconds(600));
+  watched.check(milliseconds(600));
   watched.now += std::chrono::hours(1);  // this process was stopped
-  EXPECT_EQ(watched.look(milliseconds(1200)), std::vector<Verdict>{});
-  EXPECT_EQ(watched.look(milliseconds(200)), std::vector{Verdict::kLost});
+  EXPECT_EQ(watched.check(milliseconds(1200)), std::vector<Verdict>{});
+  EXPECT_EQ(watched.check(milliseconds(200)), std::vector{Verdict::kLost});
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 
 constexpr int kPeer = 1;
-constexpr size_t kLarge = kZeroCopyBytes;
+constexpr size_t kRendezvousBytes = kZeroCopyBytes;
 
 /// Acknowledges, and does at each tick what the test wants.
 struct ScriptedTransport final : FakeTransport {
@@ -36,12 +36,12 @@ struct ScriptedTransport final : FakeTransport {
   std::deque<std::function<void()>> tickActions;
 };
 
-class FramedMessengerTest : public testing::Test {
+class TransportMessengerTest : public testing::Test {
  protected:
-  FramedMessengerTest() {
+  TransportMessengerTest() {
     auto owned = std::make_unique<ScriptedTransport>();
     transport = owned.get();
-    messenger = std::make_unique<FramedMessenger>(0, 2, std::move(owned), poller);
+    messenger = std::make_unique<TransportMessenger>(0, 2, std::move(owned), poller);
   }
 
   std::vector<FrameKind> sentKinds() const {
@@ -49,12 +49,12 @@ class FramedMessengerTest : public testing::Test {
     for (const OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
     return kinds;
   }
-  std::vector<const std::byte*> abandoned() const {
+  std::vector<const std::byte*> cancelledReceives() const {
     std::vector<const std::byte*> starts;
     for (const ByteView bytes : transport->abandoned) starts.push_back(bytes.data());
     return starts;
   }
-  /// The header of a frame of a small message.
+  /// The header of a frame of an eager message.
   static FrameHeader part(const MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
     FrameHeader header;
     header.kind = FrameKind::kEager;
@@ -71,20 +71,20 @@ class FramedMessengerTest : public testing::Test {
     std::fill(target.begin(), target.end(), value);
     transport->sink->arrived(kPeer, header);
   }
-  /// What the next frame tells the peer: the credit it has back.
-  uint64_t toldCredit() {
-    Parcel parcel(kPeer, {9, 9, ++numAsked}, 1);
+  /// What the next frame advertises to the peer: the credit it has back.
+  uint64_t advertisedCredit() {
+    Parcel parcel(kPeer, {9, 9, ++numAdvertised}, 1);
     messenger->send(parcel);
     return transport->sent.back().header.consumed;
   }
 
   Poller poller;
   ScriptedTransport* transport = nullptr;
-  std::unique_ptr<FramedMessenger> messenger;
-  uint64_t numAsked = 0;
+  std::unique_ptr<TransportMessenger> messenger;
+  uint64_t numAdvertised = 0;
 };
 
-TEST_F(FramedMessengerTest, ATransportThatCopiesGetsASmallMessageAsItLiesAndOwesNoAcknowledgement) {
+TEST_F(TransportMessengerTest, ATransportThatCopiesGetsAnEagerCopyAsItLiesAndOwesNoAcknowledgement) {
   transport->can.copiesSmall = true;
   Parcel parcel(kPeer, {1, 2, 3}, 1000);
   messenger->send(parcel);
@@ -94,7 +94,7 @@ TEST_F(FramedMessengerTest, ATransportThatCopiesGetsASmallMessageAsItLiesAndOwes
   EXPECT_EQ(parcel.numFinished, 1);
 }
 
-TEST_F(FramedMessengerTest, ASmallMessageThatWaitsIsACopyAndKeepsItsTurn) {
+TEST_F(TransportMessengerTest, AnEagerCopyThatWaitsKeepsItsTurn) {
   transport->can.copiesSmall = true;
   transport->room = 0;
   Parcel first(kPeer, {1, 2, 1}, 10), second(kPeer, {1, 2, 2}, 10);
@@ -110,7 +110,7 @@ TEST_F(FramedMessengerTest, ASmallMessageThatWaitsIsACopyAndKeepsItsTurn) {
   for (const OutgoingFrame& frame : transport->sent) transport->sink->acknowledged(kPeer, frame.token);
 }
 
-TEST_F(FramedMessengerTest, ATransportThatReadsLaterGetsACopyOfASmallMessage) {
+TEST_F(TransportMessengerTest, ATransportThatReadsLaterGetsACopyOfAnEagerMessage) {
   Parcel parcel(kPeer, {1, 2, 3}, 1000);
   messenger->send(parcel);
   EXPECT_EQ(parcel.numFinished, 1);
@@ -120,14 +120,15 @@ TEST_F(FramedMessengerTest, ATransportThatReadsLaterGetsACopyOfASmallMessage) {
   transport->sink->acknowledged(kPeer, transport->sent[0].token);
 }
 
-TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLargeOnes) {
+TEST_F(TransportMessengerTest, ControlFramesGoBeforeEagerCopiesAndThoseBeforeRendezvous) {
   transport->room = 0;
-  Parcel large(kPeer, {1, 2, 1}, kLarge), small(kPeer, {1, 2, 2}, 10), receive(kPeer, {1, 2, 3}, kLarge);
-  FrameHeader ready;
-  ready.kind = FrameKind::kCts;
-  ready.id = large.id;
-  ready.total = kLarge;
-  transport->sink->arrived(kPeer, ready);
+  Parcel large(kPeer, {1, 2, 1}, kRendezvousBytes), small(kPeer, {1, 2, 2}, 10),
+      receive(kPeer, {1, 2, 3}, kRendezvousBytes);
+  FrameHeader cts;
+  cts.kind = FrameKind::kCts;
+  cts.id = large.id;
+  cts.total = kRendezvousBytes;
+  transport->sink->arrived(kPeer, cts);
   messenger->send(large);
   messenger->send(small);
   messenger->receive(receive);
@@ -141,8 +142,8 @@ TEST_F(FramedMessengerTest, ControlFramesGoBeforeSmallMessagesAndThoseBeforeLarg
   messenger->cancel(receive, unavailable("the test ends"));
 }
 
-TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEndsWhenAcknowledged) {
-  Parcel parcel(kPeer, {1, 2, 1}, framed::kMinEagerZeroCopyBytes);
+TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageIsSentFromTheCallersMemoryAndEndsWhenAcknowledged) {
+  Parcel parcel(kPeer, {1, 2, 1}, kMinEagerZeroCopyBytes);
   messenger->send(parcel);
   ASSERT_EQ(transport->sent.size(), 2u) << "frames of at most 64 KiB";
   EXPECT_EQ(transport->sent[0].header.kind, FrameKind::kEager);
@@ -155,11 +156,10 @@ TEST_F(FramedMessengerTest, AMediumMessageIsSentUnaskedFromTheCallersMemoryAndEn
   EXPECT_EQ(parcel.numFinished, 1);
 }
 
-TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
+TEST_F(TransportMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
   transport->can.segmentBytes = 16 * 1024;
-  Parcel amidst(kPeer, {1, 2, 1}, framed::kMaxEagerZeroCopyBytes),
-      last(kPeer, {1, 2, 2}, framed::kMaxEagerZeroCopyBytes);
-  Parcel alike(kPeer, {1, 2, 3}, framed::kMaxEagerZeroCopyBytes);
+  Parcel amidst(kPeer, {1, 2, 1}, kMaxEagerZeroCopyBytes), last(kPeer, {1, 2, 2}, kMaxEagerZeroCopyBytes);
+  Parcel alike(kPeer, {1, 2, 3}, kMaxEagerZeroCopyBytes);
   const auto lengths = [&](Parcel& parcel) {
     transport->sent.clear();
     messenger->send(parcel);
@@ -174,22 +174,21 @@ TEST_F(FramedMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
   EXPECT_THAT(lengths(amidst), ElementsAre(64, 64));
   EXPECT_THAT(lengths(last), ElementsAre(32, 24, 18, 13, 13, 13, 13));
   transport->can.maxPayloadBytes = 52 * 1024;
-  EXPECT_THAT(lengths(alike), ElementsAre(42, 42, 42)) << "no short rest";
+  EXPECT_THAT(lengths(alike), ElementsAre(42, 42, 42)) << "no short remainder";
   messenger->progress({});
 }
 
-TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
+TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageBeyondTheCreditBecomesARendezvous) {
   std::vector<std::unique_ptr<Parcel>> parcels;
   const auto sendNext = [&] {
-    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, framed::kMaxEagerZeroCopyBytes));
+    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, kMaxEagerZeroCopyBytes));
     transport->sent.clear();
     messenger->send(*parcels.back());
   };
   do sendNext();
   while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
   EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kRts));
-  EXPECT_EQ(parcels.size(), framed::Credits::kWindowOfMedium / framed::kMaxEagerZeroCopyBytes)
-      << "each costs a little more";
+  EXPECT_EQ(parcels.size(), Credits::kZeroCopyWindowBytes / kMaxEagerZeroCopyBytes) << "each costs a little more";
   messenger->cancel(*parcels.front(), unavailable("enough"));
   sendNext();
   EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
@@ -198,12 +197,12 @@ TEST_F(FramedMessengerTest, AMediumMessageBeyondTheCreditIsAnnounced) {
   }
 }
 
-TEST_F(FramedMessengerTest, AMediumMessageThatComesFirstIsKeptForItsReceive) {
-  const size_t total = framed::kMinEagerZeroCopyBytes;
+TEST_F(TransportMessengerTest, AnUnexpectedMessageIsHeldForItsReceive) {
+  const size_t total = kMinEagerZeroCopyBytes;
   arrive(part({1, 2, 1}, total, 0, 60'000), std::byte{1});
   Parcel parcel(kPeer, {1, 2, 1}, total);
   messenger->receive(parcel);
-  EXPECT_THAT(sentKinds(), ElementsAre()) << "nobody asks for what comes unasked";
+  EXPECT_THAT(sentKinds(), ElementsAre()) << "eager messages need no CTS";
   arrive(part(parcel.id, total, 60'000, total - 60'000), std::byte{2});
   messenger->progress({});
   EXPECT_EQ(parcel.numFinished, 1);
@@ -211,15 +210,15 @@ TEST_F(FramedMessengerTest, AMediumMessageThatComesFirstIsKeptForItsReceive) {
   EXPECT_EQ(parcel.storage.back(), std::byte{2});
 }
 
-TEST_F(FramedMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
-  Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), unasked(kPeer, {1, 2, 3}, kLarge);
+TEST_F(TransportMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
+  Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), waiting(kPeer, {1, 2, 3}, kRendezvousBytes);
   arrive(part(arrived.id, 10, 0, 10), std::byte{7});
   messenger->receive(missing);
-  messenger->send(unasked);
+  messenger->send(waiting);
   transport->sink->lost(kPeer, LossCause::kClosed, unavailable("it went away"));
   messenger->progress({});
   EXPECT_EQ(missing.status.message(), "receiving from rank 1 failed after 0 of 10 bytes: it went away");
-  EXPECT_EQ(unasked.status.message(), "sending to rank 1 failed after 0 of 65536 bytes: it went away");
+  EXPECT_EQ(waiting.status.message(), "sending to rank 1 failed after 0 of 65536 bytes: it went away");
   messenger->receive(arrived);
   EXPECT_TRUE(arrived.numFinished == 1 && arrived.status.isOk());
   EXPECT_EQ(arrived.storage[9], std::byte{7});
@@ -229,28 +228,28 @@ TEST_F(FramedMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
   EXPECT_FALSE(messenger->hasUnsent());
 }
 
-TEST_F(FramedMessengerTest, WhatIsStillArrivingIsAbandonedBeforeItsMemoryGoes) {
+TEST_F(TransportMessengerTest, ReceivesOfWhatIsStillArrivingAreCancelledBeforeTheirMemoryGoes) {
   Parcel cancelled(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 11);
   const std::byte* const first = beginToArrive(part(cancelled.id, 10, 0, 10));
   const std::byte* const second = beginToArrive(part(other.id, 10, 0, 10));
   const std::byte* const third = beginToArrive(part({1, 2, 3}, 10, 0, 10));
   messenger->receive(cancelled);
   messenger->cancel(cancelled, unavailable("enough"));
-  EXPECT_THAT(abandoned(), ElementsAre(first));
+  EXPECT_THAT(cancelledReceives(), ElementsAre(first));
   messenger->receive(other);
   EXPECT_EQ(other.status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(abandoned(), ElementsAre(first, second));
+  EXPECT_THAT(cancelledReceives(), ElementsAre(first, second));
   transport->sink->lost(kPeer, LossCause::kSilent, unavailable("it went away"));
-  EXPECT_THAT(abandoned(), ElementsAre(first, second, third));
+  EXPECT_THAT(cancelledReceives(), ElementsAre(first, second, third));
 }
 
-TEST_F(FramedMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOthers) {
+TEST_F(TransportMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOthers) {
   Parcel awaited(kPeer, {1, 2, 1}, 10), later(kPeer, {1, 2, 2}, 10);
   messenger->receive(awaited);
   for (const Parcel* parcel : {&awaited, &later}) {
     const std::byte* const target = beginToArrive(part(parcel->id, 10, 0, 5));
     for (int i = 0; i < 2; ++i) arrive(part(parcel->id, 10, 5, 5));
-    EXPECT_THAT(abandoned(), ElementsAre(target));
+    EXPECT_THAT(cancelledReceives(), ElementsAre(target));
     transport->abandoned.clear();
   }
   messenger->receive(later);
@@ -258,7 +257,7 @@ TEST_F(FramedMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOt
   EXPECT_TRUE(awaited.numFinished == 1 && later.numFinished == 1);
 }
 
-TEST_F(FramedMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
+TEST_F(TransportMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
   Parcel awaited(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 10);
   messenger->receive(awaited);
   messenger->receive(other);
@@ -273,20 +272,20 @@ TEST_F(FramedMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
   EXPECT_EQ(awaited.status.code(), StatusCode::kUnavailable);
 }
 
-TEST_F(FramedMessengerTest, APeerThatSendsFarMoreThanAnybodyAskedForIsLost) {
+TEST_F(TransportMessengerTest, APeerThatSendsFarMoreThanItsCreditIsLost) {
   Parcel awaited(kPeer, {1, 2, 0}, 10);
   messenger->receive(awaited);
-  uint64_t numKept = 0;
-  while (awaited.numFinished == 0 && numKept < 1000) {
-    arrive(part({1, 2, ++numKept}, framed::kMaxEagerZeroCopyBytes, 0, framed::kMaxEagerZeroCopyBytes));
+  uint64_t numHeld = 0;
+  while (awaited.numFinished == 0 && numHeld < 1000) {
+    arrive(part({1, 2, ++numHeld}, kMaxEagerZeroCopyBytes, 0, kMaxEagerZeroCopyBytes));
     messenger->progress({});
   }
   EXPECT_EQ(awaited.status.message(),
-            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than 16 MiB that "
-            "nobody has asked for, as no intact rank does");
+            "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: it sent more than 16 MiB of "
+            "unexpected messages, as no intact rank does");
 }
 
-TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
+TEST_F(TransportMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
   Parcel awaited(kPeer, {1, 2, 0}, 10);
   messenger->receive(awaited);
   uint32_t numNamed = 0;
@@ -302,15 +301,15 @@ TEST_F(FramedMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
             "1048576 messages that nobody has started, as no intact job does");
 }
 
-TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
-  framed::Credits peer;
+TEST_F(TransportMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
+  Credits peer;
   uint64_t numSent = 0;
   const auto sendAll = [&](uint32_t numBytes) {
-    while (peer.take(numBytes)) arrive(part({1, 2, ++numSent}, numBytes, 0, numBytes), std::byte(numBytes));
+    while (peer.acquire(numBytes)) arrive(part({1, 2, ++numSent}, numBytes, 0, numBytes), std::byte(numBytes));
   };
   for (int i = 0; i < 200; ++i) {
-    sendAll(framed::kMaxEagerZeroCopyBytes);
-    peer.giveBackStray(framed::kMaxEagerZeroCopyBytes);
+    sendAll(kMaxEagerZeroCopyBytes);
+    peer.releasePartial(kMaxEagerZeroCopyBytes);
   }
   sendAll(60'001);
   Parcel last(kPeer, {1, 2, numSent}, 60'001);
@@ -320,62 +319,62 @@ TEST_F(FramedMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes
   EXPECT_EQ(last.storage[60'000], std::byte(60'001 & 0xff));
 }
 
-TEST_F(FramedMessengerTest, WhatHasFoundItsReceiveOrIsForgottenDoesNotCountAsKept) {
-  constexpr uint32_t kBytes = framed::kMaxEagerZeroCopyBytes;
-  for (uint64_t i = 1; i <= 2 * framed::Credits::kMaxUnexpectedBytes / kBytes; ++i) {
+TEST_F(TransportMessengerTest, WhatHasFoundItsReceiveOrIsDroppedDoesNotCountAsUnexpected) {
+  constexpr uint32_t kBytes = kMaxEagerZeroCopyBytes;
+  for (uint64_t i = 1; i <= 2 * Credits::kMaxUnexpectedBytes / kBytes; ++i) {
     arrive(part({1, 2, i}, kBytes, 0, kBytes));
     beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
     Parcel parcel(kPeer, {1, 2, i}, kBytes);
     messenger->receive(parcel);
-    messenger->forget(static_cast<uint32_t>(1 + i));
+    messenger->dropCommunicator(static_cast<uint32_t>(1 + i));
     ASSERT_TRUE(parcel.numFinished == 1 && parcel.status.isOk()) << parcel.status.toString();
   }
 }
 
-TEST_F(FramedMessengerTest, CreditComesBackOnceForAMessageThatIsGivenUpMidway) {
-  framed::Credits credits;
+TEST_F(TransportMessengerTest, CreditComesBackOnceForAMessageThatIsCancelledMidway) {
+  Credits credits;
   credits.consume(10);
-  const uint64_t cost = credits.tell();
-  Parcel waited(kPeer, {1, 2, 1}, 10), kept(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
+  const uint64_t cost = credits.advertise();
+  Parcel waited(kPeer, {1, 2, 1}, 10), held(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
   messenger->receive(waited);
   arrive(part(waited.id, 10, 0, 4));
   messenger->cancel(waited, unavailable("enough"));
   arrive(part(waited.id, 10, 4, 6));
-  EXPECT_EQ(toldCredit(), cost);
-  beginToArrive(part(kept.id, 10, 0, 10));
-  messenger->receive(kept);
-  messenger->cancel(kept, unavailable("enough"));
-  arrive(part(kept.id, 10, 0, 10));
-  EXPECT_EQ(toldCredit(), 2 * cost);
+  EXPECT_EQ(advertisedCredit(), cost);
+  beginToArrive(part(held.id, 10, 0, 10));
+  messenger->receive(held);
+  messenger->cancel(held, unavailable("enough"));
+  arrive(part(held.id, 10, 0, 10));
+  EXPECT_EQ(advertisedCredit(), 2 * cost);
   messenger->receive(wrong);
   arrive(part(wrong.id, 10, 0, 4));
   arrive(part(wrong.id, 10, 4, 6));
-  EXPECT_EQ(toldCredit(), 3 * cost);
+  EXPECT_EQ(advertisedCredit(), 3 * cost);
 }
 
-TEST_F(FramedMessengerTest, CreditComesBackForWhatIsForgotten) {
-  framed::Credits credits;
+TEST_F(TransportMessengerTest, CreditComesBackForWhatIsDropped) {
+  Credits credits;
   credits.consume(10);
-  const uint64_t cost = credits.tell();
+  const uint64_t cost = credits.advertise();
   const MessageId whole{5, 2, 1}, half{5, 2, 2}, later{5, 2, 3}, other{6, 2, 1};
   arrive(part(whole, 10, 0, 10));
   const std::byte* const target = beginToArrive(part(half, 10, 0, 4));
   arrive(part(half, 10, 0, 4));
   arrive(part(other, 10, 0, 10));
-  EXPECT_EQ(toldCredit(), 0u);
+  EXPECT_EQ(advertisedCredit(), 0u);
   transport->abandoned.clear();
-  messenger->forget(5);
-  EXPECT_THAT(abandoned(), ElementsAre(target));
-  EXPECT_EQ(toldCredit(), cost);
+  messenger->dropCommunicator(5);
+  EXPECT_THAT(cancelledReceives(), ElementsAre(target));
+  EXPECT_EQ(advertisedCredit(), cost);
   arrive(part(half, 10, 4, 6));
-  EXPECT_EQ(toldCredit(), 2 * cost);
+  EXPECT_EQ(advertisedCredit(), 2 * cost);
   arrive(part(later, 10, 5, 5));
   arrive(part(later, 10, 0, 5));
-  EXPECT_EQ(toldCredit(), 3 * cost);
+  EXPECT_EQ(advertisedCredit(), 3 * cost);
   EXPECT_TRUE(messenger->probe(kPeer, other));
 }
 
-TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
+TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
   Parcel receive(kPeer, {1, 2, 3}, 10);
   messenger->receive(receive);
   transport->tickActions.push_back([&] { arrive(part(receive.id, 10, 0, 10), std::byte{1}); });
@@ -384,36 +383,36 @@ TEST_F(FramedMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
   EXPECT_EQ(receive.storage[0], std::byte{0});
 }
 
-TEST(Credits, AreTakenUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
-  framed::Credits sender, receiver;
+TEST(Credits, AreAcquiredUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
+  Credits sender, receiver;
   int numSent = 0;
-  while (sender.take(60000)) ++numSent;
+  while (sender.acquire(60000)) ++numSent;
   EXPECT_GT(numSent, 60);
-  EXPECT_LE(static_cast<uint64_t>(numSent) * 60000, framed::Credits::kWindowBytes);
+  EXPECT_LE(static_cast<uint64_t>(numSent) * 60000, Credits::kWindowBytes);
   int numConsumed = 1;
   while (!receiver.consume(60000)) ++numConsumed;
-  EXPECT_LT(numConsumed, numSent) << "the peer is told before the sender must wait";
-  sender.returned(receiver.tell());
-  sender.returned(0);
-  for (int i = 0; i < numConsumed; ++i) EXPECT_TRUE(sender.take(60000));
-  EXPECT_FALSE(sender.take(60000));
+  EXPECT_LT(numConsumed, numSent) << "it is advertised before the sender must wait";
+  sender.advertised(receiver.advertise());
+  sender.advertised(0);
+  for (int i = 0; i < numConsumed; ++i) EXPECT_TRUE(sender.acquire(60000));
+  EXPECT_FALSE(sender.acquire(60000));
 }
 
-TEST_F(FramedMessengerTest, APatientReceiveDoesNotConnectUntilThePeerSpeaks) {
-  Parcel notice(kPeer, {1, 0, 1}, 100);
-  notice.isBackground = true;
-  messenger->receive(notice);
+TEST_F(TransportMessengerTest, ABackgroundReceiveDoesNotConnectUntilThePeerSpeaks) {
+  Parcel background(kPeer, {1, 0, 1}, 100);
+  background.isBackground = true;
+  messenger->receive(background);
   messenger->progress({});
   EXPECT_THAT(transport->wanted, ElementsAre());
-  const FrameHeader header = part(notice.id, 100, 0, 100);
+  const FrameHeader header = part(background.id, 100, 0, 100);
   transport->sink->place(kPeer, header);
   transport->sink->arrived(kPeer, header);
   EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
   EXPECT_TRUE(messenger->progress({}));
-  EXPECT_EQ(notice.numFinished, 1);
+  EXPECT_EQ(background.numFinished, 1);
 }
 
-TEST_F(FramedMessengerTest, AnotherReceiveConnectsOnce) {
+TEST_F(TransportMessengerTest, AnotherReceiveConnectsOnce) {
   Parcel first(kPeer, {1, 0, 1}, 100), second(kPeer, {1, 0, 2}, 100);
   messenger->receive(first);
   messenger->receive(second);
@@ -422,7 +421,7 @@ TEST_F(FramedMessengerTest, AnotherReceiveConnectsOnce) {
   messenger->cancel(second, unavailable("the test ends"));
 }
 
-TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy) {
+TEST_F(TransportMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy) {
   ReadyDescriptor descriptor(poller);
   const auto numWakeUps = [&](int numMilliseconds) {
     const int before = descriptor.numSeen;
@@ -432,11 +431,12 @@ TEST_F(FramedMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy)
   transport->coalesceFor = 10;
   EXPECT_GT(numWakeUps(100), 300) << "nothing is to be sent";
   transport->room = 0;
-  Parcel parcel(kPeer, {1, 2, 3}, kLarge + 20'000);
+  Parcel parcel(kPeer, {1, 2, 3}, kRendezvousBytes + 20'000);
   messenger->send(parcel);
   EXPECT_GT(numWakeUps(100), 300) << "little is to be sent";
   std::deque<Parcel> more;
-  for (uint64_t i = 0; i < 4; ++i) messenger->send(more.emplace_back(kPeer, MessageId{1, 2, 4 + i}, kLarge + 20'000));
+  for (uint64_t i = 0; i < 4; ++i)
+    messenger->send(more.emplace_back(kPeer, MessageId{1, 2, 4 + i}, kRendezvousBytes + 20'000));
   EXPECT_LT(numWakeUps(100), 300);
   Parcel small(kPeer, {1, 2, 99}, 10);
   messenger->send(small);

@@ -79,7 +79,7 @@ TEST(NetworkMessenger, SmallMessagesBeyondTheCreditWaitForTheirReceivers) {
   }
   group.drive([] { return false; }, milliseconds(50));
   const auto numFinished = std::count_if(sends.begin(), sends.end(), [](auto& send) { return send->numFinished > 0; });
-  EXPECT_LE(numFinished * kBytes, framed::Credits::kWindowBytes);
+  EXPECT_LE(numFinished * kBytes, Credits::kWindowBytes);
   for (uint32_t i = kMessages; i-- > 0;) {
     receives.push_back(std::make_unique<Parcel>(0, MessageId{0, i, 0}, kBytes));
     group[1].receive(*receives.back());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that do not answer.
+// Stores that do not result.
 #include "comm/rendezvous/async_lookup.h"
 
 #include <condition_variable>
@@ -101,42 +101,42 @@ TEST_F(StoppedServer, IsGivenUpAfterAWhileAndNamed) {
 TEST_F(StoppedServer, HoldsUpNoDestructor) {
   server_->setStopped(true);
   {
-    Lookups lookups(store_.reader());
-    EXPECT_EQ(lookups.ask("key"), std::nullopt);
+    AsyncLookup lookup(store_.reader());
+    EXPECT_EQ(lookup.find("key"), std::nullopt);
   }
   server_->setStopped(false);  // the thread left behind ends
 }
 
 TEST_F(StoppedServer, GetsInOneRequestWhatWasAskedWhileItDidNotAnswer) {
   server_->setStopped(true);
-  Lookups lookups(store_.reader());
+  AsyncLookup lookup(store_.reader());
   const std::vector<std::string> keys = {"a", "b", "c", "d"};
   const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
   const auto numRequests = [&] {
     const std::lock_guard lock(server_->mutex);
     return server_->requests.size();
   };
-  EXPECT_EQ(lookups.ask(keys[0]), std::nullopt);
+  EXPECT_EQ(lookup.find(keys[0]), std::nullopt);
   while (numRequests() == 0 && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
-  for (const std::string& key : keys) EXPECT_EQ(lookups.ask(key), std::nullopt);
+  for (const std::string& key : keys) EXPECT_EQ(lookup.find(key), std::nullopt);
   server_->setStopped(false);
   for (const std::string& key : keys) {
-    while (!lookups.ask(key) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    while (!lookup.find(key) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   }
   ASSERT_EQ(numRequests(), 2u);
   EXPECT_EQ(server_->requests[1], std::vector<std::string>(keys.begin() + 1, keys.end()));
 }
 
-TEST(Lookups, EveryQuestionIsAnswered) {
+TEST(AsyncLookup, EveryKeyIsFoundOrNot) {
   MemoryStore store;
   ASSERT_TRUE(store.set("there", "value").isOk());
-  Lookups lookups(store.reader());
+  AsyncLookup lookup(store.reader());
   for (const std::string key : {"there", "not there", "there"}) {
-    std::optional<Lookups::Answer> answer;
+    std::optional<AsyncLookup::Result> result;
     const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
-    while (!(answer = lookups.ask(key)) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
-    ASSERT_TRUE(answer && answer->isOk()) << key;
-    EXPECT_EQ(**answer, key == "there" ? std::optional<std::string>("value") : std::nullopt);
+    while (!(result = lookup.find(key)) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(result && result->isOk()) << key;
+    EXPECT_EQ(**result, key == "there" ? std::optional<std::string>("value") : std::nullopt);
   }
 }
 

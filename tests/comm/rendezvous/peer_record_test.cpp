@@ -28,31 +28,32 @@ PeerRecord record() {
 
 TEST(PeerRecord, ComesBackAsItWas) {
   for (const JobKey& key : {JobKey(), kKey}) {
-    const StatusOr<PeerRecord> decoded = decodeRecord(encodeRecord(record(), key), key);
+    const StatusOr<PeerRecord> decoded = decodePeerRecord(encodePeerRecord(record(), key), key);
     ASSERT_TRUE(decoded.isOk()) << decoded.status().toString();
     EXPECT_EQ(*decoded, record());
   }
 }
 
 TEST(PeerRecord, OfAnotherKeyIsRefused) {
-  EXPECT_THAT(decodeRecord(encodeRecord(record(), JobKey(20, std::byte{8})), kKey).status().message(),
+  EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), JobKey(20, std::byte{8})), kKey).status().message(),
               HasSubstr("another job key"));
-  EXPECT_THAT(decodeRecord(encodeRecord(record(), {}), kKey).status().message(), HasSubstr("without one"));
-  EXPECT_THAT(decodeRecord(encodeRecord(record(), kKey), {}).status().message(), HasSubstr("this rank has none"));
+  EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), {}), kKey).status().message(), HasSubstr("without one"));
+  EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), kKey), {}).status().message(),
+              HasSubstr("this rank has none"));
 }
 
 TEST(PeerRecord, OfAnotherVersionIsNamed) {
-  std::string text = encodeRecord(record(), kKey);
+  std::string text = encodePeerRecord(record(), kKey);
   text[5] = 9;
-  EXPECT_THAT(decodeRecord(text, kKey).status().message(), HasSubstr("version 9"));
+  EXPECT_THAT(decodePeerRecord(text, kKey).status().message(), HasSubstr("version 9"));
 }
 
 TEST(PeerRecord, AnyFlippedBitIsFoundWithAKey) {
-  const std::string text = encodeRecord(record(), kKey);
+  const std::string text = encodePeerRecord(record(), kKey);
   for (size_t bit = 0; bit < text.size() * 8; bit += 3) {
     std::string changed = text;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ 1 << bit % 8);
-    EXPECT_FALSE(decodeRecord(changed, kKey).isOk()) << "bit " << bit;
+    EXPECT_FALSE(decodePeerRecord(changed, kKey).isOk()) << "bit " << bit;
   }
 }
 
@@ -60,19 +61,19 @@ TEST(PeerRecord, HostileTextsAreParsedSafely) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const std::string text = encodeRecord(record(), {});
+  const std::string text = encodePeerRecord(record(), {});
   for (int trial = 0; trial < 20000; ++trial) {
     std::string changed = text.substr(0, random() % (text.size() + 1));
     for (size_t flips = random() % 8; flips > 0 && !changed.empty(); --flips) {
       changed[random() % changed.size()] = static_cast<char>(random());
     }
     if (changed.size() > 32) changed.replace(changed.size() - 32, 32, 32, '\0');
-    const StatusOr<PeerRecord> decoded = decodeRecord(changed, {});
+    const StatusOr<PeerRecord> decoded = decodePeerRecord(changed, {});
     if (decoded.isOk()) {
       EXPECT_LE(decoded->rails.size(), PeerRecord::kMaxRails);
     }
   }
-  EXPECT_FALSE(decodeRecord(std::string(1 << 20, 'A'), {}).isOk());
+  EXPECT_FALSE(decodePeerRecord(std::string(1 << 20, 'A'), {}).isOk());
 }
 
 using Pairs = std::vector<int>;

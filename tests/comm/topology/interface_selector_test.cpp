@@ -21,7 +21,7 @@ const std::vector<Interface> kHost = {interface("lo", "127.0.0.1", 8),        in
 
 /// The names selected, or the failure's sentence.
 std::vector<std::string> selected(std::string_view text, const std::vector<Interface>& all = kHost) {
-  const StatusOr<Selector> selector = Selector::parse(text);
+  const StatusOr<InterfaceSelector> selector = InterfaceSelector::parse(text);
   if (!selector) return {selector.status().message()};
   const auto chosen = selector->select(all);
   if (!chosen) return {chosen.status().message()};
@@ -30,28 +30,32 @@ std::vector<std::string> selected(std::string_view text, const std::vector<Inter
   return names;
 }
 
-TEST(Selector, TakesRealNetworksByDefault) { EXPECT_THAT(selected(""), ElementsAre("eth0", "eth1", "eth10", "ib0")); }
+TEST(InterfaceSelector, TakesRealNetworksByDefault) {
+  EXPECT_THAT(selected(""), ElementsAre("eth0", "eth1", "eth10", "ib0"));
+}
 
-TEST(Selector, TakesLoopbackWhereThereIsNothingElse) {
+TEST(InterfaceSelector, TakesLoopbackWhereThereIsNothingElse) {
   EXPECT_THAT(selected("", {kHost[0], kHost[6]}), ElementsAre("lo"));
 }
 
-TEST(Selector, TakesBeginningsOfNames) { EXPECT_THAT(selected("eth1,ib"), ElementsAre("eth1", "eth10", "ib0")); }
+TEST(InterfaceSelector, TakesBeginningsOfNames) {
+  EXPECT_THAT(selected("eth1,ib"), ElementsAre("eth1", "eth10", "ib0"));
+}
 
-TEST(Selector, TakesExactNames) { EXPECT_THAT(selected("=eth1,eth0"), ElementsAre("eth0", "eth1")); }
+TEST(InterfaceSelector, TakesExactNames) { EXPECT_THAT(selected("=eth1,eth0"), ElementsAre("eth0", "eth1")); }
 
-TEST(Selector, TakesNetworks) { EXPECT_THAT(selected("10.1.0.0/16,fd00::/8"), ElementsAre("eth1", "ib0")); }
+TEST(InterfaceSelector, TakesNetworks) { EXPECT_THAT(selected("10.1.0.0/16,fd00::/8"), ElementsAre("eth1", "ib0")); }
 
-TEST(Selector, LeavesOutWhatFollowsTheCaret) {
+TEST(InterfaceSelector, LeavesOutWhatFollowsTheCaret) {
   EXPECT_THAT(selected("^docker,lo,eth1"), ElementsAre("eth0", "ib0"));
   EXPECT_THAT(selected("^=eth1,lo,docker0"), ElementsAre("eth0", "eth10", "ib0"));
 }
 
-TEST(Selector, NamesWhatThereIsWhenNothingMatches) {
+TEST(InterfaceSelector, NamesWhatThereIsWhenNothingMatches) {
   EXPECT_THAT(selected("wlan"), ElementsAre(AllOf(HasSubstr("'wlan'"), HasSubstr("eth2 10.3.0.5 (down)"))));
 }
 
-TEST(Selector, NamesMalformedEntries) {
+TEST(InterfaceSelector, NamesMalformedEntries) {
   EXPECT_THAT(selected("eth0,,eth1"), ElementsAre(HasSubstr("extra comma")));
   EXPECT_THAT(selected("10.0.0.0/33"), ElementsAre(HasSubstr("'10.0.0.0/33'")));
   EXPECT_THAT(selected("net/8"), ElementsAre(HasSubstr("'net/8'")));
@@ -60,13 +64,13 @@ TEST(Selector, NamesMalformedEntries) {
 /// "name address reason" of each interface, with + where it is selected.
 std::vector<std::string> explained(std::string_view text, const std::vector<Interface>& all = kHost) {
   std::vector<std::string> lines;
-  for (const InterfaceChoice& choice : Selector::parse(text)->explain(all)) {
+  for (const InterfaceChoice& choice : InterfaceSelector::parse(text)->explain(all)) {
     lines.push_back((choice.isSelected ? "+ " : "- ") + choice.interface.name + ": " + choice.reason);
   }
   return lines;
 }
 
-TEST(Selector, SaysWhyEachInterfaceIsTakenOrNot) {
+TEST(InterfaceSelector, SaysWhyEachInterfaceIsTakenOrNot) {
   EXPECT_THAT(explained(""), ElementsAre("- lo: loopback carries a job only where there is nothing else",
                                          "+ eth0: a real interface that is up", "- eth0: its address is link-local",
                                          "+ eth1: a real interface that is up", "+ eth10: a real interface that is up",

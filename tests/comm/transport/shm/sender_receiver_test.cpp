@@ -185,7 +185,7 @@ TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
 }
 
 TEST_P(Boxes, ALargeMessageThatNobodyAskedForIsReadWhereItLiesAndItsSenderWoken) {
-  const std::vector<std::byte> payload(framed::kMaxEagerZeroCopyBytes, std::byte{3});
+  const std::vector<std::byte> payload(kMaxEagerZeroCopyBytes, std::byte{3});
   outbox->send(frameOf(payload, 1, FrameKind::kEager));
   if (canRead()) {
     EXPECT_EQ(counters.numCopiedBytes, 0u);
