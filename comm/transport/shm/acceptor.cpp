@@ -4,125 +4,85 @@
 #include <sys/epoll.h>
 
 #include <array>
-#include <bit>
 #include <cerrno>
-#include <iterator>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/transport/shm/ring.h"
-#include "runtime/base/log.h"
 
 namespace agspeed::comm::shm {
 namespace {
 
-/// Beside one for each rank.
-constexpr size_t kMaxStrangers = 64;
-constexpr int kMaxAcceptsAtOnce = 16;
-/// A rank of an overloaded host may take long from one message to the next.
-constexpr std::chrono::seconds kGreetingTimeout{10};
 constexpr size_t kHandedOver = 3;  ///< ring, page, bell
 
 }  // namespace
 
-Greeter::Greeter(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner)
+/// A connection of the handshake server.
+struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
+  Pending(Acceptor& owner, FileDescriptor connection, Process from)
+      : acceptor(owner),
+        socket(std::move(connection)),
+        process(from),
+        pollId(owner.poller_.add(socket.get(), EPOLLIN, *this)) {}
+  ~Pending() override {
+    if (socket.isOpen()) stopPolling();
+  }
+
+  void ready(uint32_t) override { acceptor.server_.read(*this); }
+  std::optional<size_t> read(std::span<std::byte> target) override;
+  bool reply(const ReplyBytes& reply) override {
+    return sendMessage(socket, reply, std::array{acceptor.bell_.page(), acceptor.bell_.bell()});
+  }
+  Status accept(int peer, const Responder& responder) override;
+  void stopPolling() { acceptor.poller_.remove(pollId, socket.get()); }
+
+  Acceptor& acceptor;
+  FileDescriptor socket;
+  const Process process;
+  const Poller::Id pollId;
+  std::vector<FileDescriptor> handedOver;  ///< with the request
+};
+
+std::optional<size_t> Acceptor::Pending::read(std::span<std::byte> target) {
+  Received received = receiveMessage(socket, target);
+  if (received.outcome == Received::Outcome::kNothingYet) return 0;
+  if (received.outcome == Received::Outcome::kClosed || target.empty()) return std::nullopt;
+  if (handedOver.empty()) {
+    if (received.descriptors.size() != kHandedOver) return std::nullopt;
+    handedOver = std::move(received.descriptors);
+  }
+  return target.size();
+}
+
+Status Acceptor::Pending::accept(int peer, const Responder&) {
+  AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::open(handedOver[0], sizeof(Ring)));
+  AG_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::open(handedOver[1], std::move(handedOver[2])));
+  stopPolling();
+  acceptor.owner_.accepted(peer, {std::move(socket), process, std::move(ring), std::move(bell)});
+  return {};
+}
+
+Acceptor::Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner)
     : poller_(poller),
-      listener_(std::move(listener)),
-      directory_(directory),
       bell_(bell),
       owner_(owner),
-      listening_(poller, listener_.get(), *this) {}
+      listener_(std::move(listener)),
+      pausable_(poller, listener_.get(), *this),
+      server_(HandshakeServer::localLimits(static_cast<size_t>(directory.options().size)), directory,
+              "a connection through shared memory") {}
 
-Greeter::Pending::Pending(Greeter& owner, FileDescriptor connection, Process from)
-    : greeter(owner),
-      socket(std::move(connection)),
-      process(from),
-      pollId(owner.poller_.add(socket.get(), EPOLLIN, *this)) {}
-
-Greeter::Pending::~Pending() {
-  if (socket.isOpen()) greeter.poller_.remove(pollId, socket.get());
-}
-
-void Greeter::ready(uint32_t) {
-  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+void Acceptor::ready(uint32_t) {
+  for (int i = 0; i < HandshakeServer::kMaxAcceptsAtOnce; ++i) {
     FileDescriptor socket = acceptAt(listener_);
-    if (!socket.isOpen()) return listening_.failed(errno);
+    if (!socket.isOpen()) return pausable_.failed(errno);
     const std::optional<Process> process = trustedProcessAt(socket);
-    if (!process) continue;
-    if (pending_.size() >= kMaxStrangers + static_cast<size_t>(directory_.options().size)) pending_.pop_front();
-    pending_.emplace_back(*this, std::move(socket), *process);
-    pending_.back().self = std::prev(pending_.end());
+    if (process) server_.add(std::make_unique<Pending>(*this, std::move(socket), *process));
   }
 }
 
-void Greeter::readAll() {
-  for (auto next = pending_.begin(); next != pending_.end();) {
-    Pending& pending = *next++;
-    finish(pending, read(pending));
-  }
-}
-
-void Greeter::expire(Clock::duration looked) {
-  listening_.resume();
-  for (Pending& pending : pending_) pending.waited += looked;
-  while (!pending_.empty() && pending_.front().waited > kGreetingTimeout) pending_.pop_front();
-  for (auto next = pending_.begin(); next != pending_.end();) {
-    Pending& pending = *next++;
-    if (!pending.responder && pending.request) finish(pending, answer(pending));
-  }
-}
-
-void Greeter::Pending::ready(uint32_t) { greeter.finish(*this, greeter.read(*this)); }
-
-Greeter::Verdict Greeter::read(Pending& pending) {
-  if (pending.responder) {
-    ConfirmBytes confirm;
-    const Received received = receiveMessage(pending.socket, confirm);
-    if (received.outcome == Received::Outcome::kNothingYet) return Verdict::kWait;
-    const bool isProven = received.outcome == Received::Outcome::kMessage && pending.responder->isConfirmedBy(confirm);
-    return isProven ? Verdict::kAccept : Verdict::kRefuse;
-  }
-  RequestBytes request;
-  Received received = receiveMessage(pending.socket, request);
-  if (received.outcome == Received::Outcome::kNothingYet) return Verdict::kWait;
-  const bool isFirst = received.outcome == Received::Outcome::kMessage && !pending.request;
-  if (!isFirst || received.descriptors.size() != kHandedOver) return Verdict::kRefuse;
-  pending.request = request;
-  pending.handedOver = std::move(received.descriptors);
-  return answer(pending);
-}
-
-Greeter::Verdict Greeter::answer(Pending& pending) {
-  Admission admission = admit(*pending.request, directory_);
-  if (admission.verdict != Admission::Verdict::kAnswer) {
-    return admission.verdict == Admission::Verdict::kWait ? Verdict::kWait : Verdict::kRefuse;
-  }
-  pending.peer = admission.peer;
-  pending.responder = std::move(admission.responder);
-  const std::array own = {bell_.page(), bell_.bell()};
-  return sendMessage(pending.socket, pending.responder->reply(), own) ? Verdict::kWait : Verdict::kRefuse;
-}
-
-void Greeter::finish(Pending& pending, Verdict verdict) {
-  if (verdict == Verdict::kWait) return;
-  if (verdict == Verdict::kRefuse) return refuse(pending, "it does not prove to be one of this job");
-  StatusOr<SharedMemory> ring = SharedMemory::open(pending.handedOver[0], sizeof(Ring));
-  if (!ring) return refuse(pending, ring.status().message());
-  StatusOr<Doorbell> bell = Doorbell::open(pending.handedOver[1], std::move(pending.handedOver[2]));
-  if (!bell) return refuse(pending, bell.status().message());
-  poller_.remove(pending.pollId, pending.socket.get());
-  AcceptedConnection arrival = {std::move(pending.socket), pending.process, std::move(*ring), std::move(*bell)};
-  const int peer = pending.peer;
-  pending_.erase(pending.self);
-  owner_.accepted(peer, std::move(arrival));
-}
-
-void Greeter::refuse(Pending& pending, const std::string& why) {
-  pending_.erase(pending.self);
-  // As strangers over the network: the log gets the 1st, 2nd, 4th, 8th, ...
-  if (!std::has_single_bit(++numRefused_)) return;
-  AG_LOG(kInfo, "rank {} refused a connection through shared memory ({} so far): {}", directory_.options().rank,
-         numRefused_, why);
+void Acceptor::expire(Clock::time_point now) {
+  pausable_.resume();
+  (void)server_.expire(now);
 }
 
 }  // namespace agspeed::comm::shm

@@ -6,18 +6,14 @@
 //   reply    receiver -> sender   and the receiver's bell's page, its bell
 //   confirm  sender -> receiver   frames are in the ring from now on; the socket only tells when its end is closed
 //
-// Greeter: the receiver's side. Only processes of the same user are heard; a bounded number at a time, for ten seconds
-// each. Owned by the transport; one thread.
+// Acceptor: the receiver's side. Only processes of the same user are heard; the handshake server bounds and
+// authenticates them. Owned by the transport; one thread.
 #pragma once
-
-#include <list>
-#include <optional>
-#include <vector>
 
 #include "comm/io/pausable_listener.h"
 #include "comm/io/poller.h"
-#include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/directory.h"
+#include "comm/transport/handshake_server.h"
 #include "comm/transport/shm/doorbell.h"
 #include "comm/transport/shm/local_socket.h"
 
@@ -31,59 +27,35 @@ struct AcceptedConnection {
   Doorbell bell;  ///< the peer's
 };
 
-class Greeter final : public Poller::Handler {
+class Acceptor final : public Poller::Handler {
  public:
   class Owner {
    public:
-    virtual void accepted(int peer, AcceptedConnection arrival) = 0;
+    virtual void accepted(int peer, AcceptedConnection connection) = 0;
 
    protected:
     ~Owner() = default;
   };
 
   /// `bell` is this process's own.
-  Greeter(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
+  Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
 
   void ready(uint32_t events) override;
   /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
-  void readAll();
-  /// Closes connections that have not proven themselves in time; asks again for peers that were not known yet.
-  /// The process has looked at them for `looked` since the last call.
-  void expire(Clock::duration looked);
-  size_t numPending() const { return pending_.size(); }
+  void readAll() { server_.readAll(); }
+  /// As of HandshakeServer; accepts again where descriptors were short.
+  void expire(Clock::time_point now);
+  size_t numPending() const { return server_.numPending(); }
 
  private:
-  struct Pending final : Poller::Handler {
-    Pending(Greeter& greeter, FileDescriptor socket, Process process);
-    ~Pending();
-    void ready(uint32_t events) override;
-
-    Greeter& greeter;
-    FileDescriptor socket;
-    Process process;
-    Poller::Id pollId;
-    Clock::duration waited{};
-    std::optional<RequestBytes> request;
-    std::vector<FileDescriptor> handedOver;
-    int peer = -1;
-    std::optional<Responder> responder;  ///< once the request was answered
-    std::list<Pending>::iterator self;
-  };
-  enum class Verdict { kWait, kRefuse, kAccept };
-
-  Verdict read(Pending& pending);
-  Verdict answer(Pending& pending);
-  void finish(Pending& pending, Verdict verdict);
-  void refuse(Pending& pending, const std::string& why);
+  struct Pending;
 
   Poller& poller_;
-  const FileDescriptor listener_;
-  Directory& directory_;
   const Doorbell& bell_;
   Owner& owner_;
-  PausableListener listening_;
-  std::list<Pending> pending_;  ///< oldest first
-  uint64_t numRefused_ = 0;
+  const FileDescriptor listener_;
+  PausableListener pausable_;
+  HandshakeServer server_;
 };
 
 }  // namespace agspeed::comm::shm

@@ -36,7 +36,7 @@ ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration
       bell_(std::move(bell)),
       // Edge-triggered: each ring is one event, and nobody needs to read it.
       rung_(std::make_unique<Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
-      greeter_(poller, std::move(listener), directory, bell_, *this),
+      acceptor_(poller, std::move(listener), directory, bell_, *this),
       lanes_(static_cast<size_t>(directory.options().size)) {
   poller_.setMemory(this);
 }
@@ -142,7 +142,7 @@ void ShmTransport::accepted(int peer, AcceptedConnection arrival) {
 // --- Losing a peer --------------------------------------------------------------------------------------------------
 
 void ShmTransport::takeIn(int peer) {
-  greeter_.readAll();
+  acceptor_.readAll();
   const PeerConnections& lane = laneOf(peer);
   while (lane.inbox != nullptr && lane.inbox->read() == Receiver::Outcome::kSomething) continue;
 }
@@ -234,8 +234,8 @@ void ShmTransport::arm() {
 Clock::time_point ShmTransport::tick(Clock::time_point now) {
   retired_.clear();
   const Clock::duration looked = active_.look(now);
-  greeter_.expire(looked);
-  bool isBusy = greeter_.numPending() > 0;
+  acceptor_.expire(now);
+  bool isBusy = acceptor_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
     PeerConnections& lane = *used_[i];
     if (lane.stage == Stage::kGreeting && (lane.waited += looked) > handshakeTimeout_) {

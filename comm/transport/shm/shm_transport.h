@@ -29,7 +29,7 @@
 
 namespace agspeed::comm::shm {
 
-class ShmTransport final : public Transport, private PolledMemory, private Greeter::Owner {
+class ShmTransport final : public Transport, private PolledMemory, private Acceptor::Owner {
  public:
   /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
   /// has no memory to share.
@@ -105,7 +105,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Greet
   const Clock::duration handshakeTimeout_;
   Doorbell bell_;
   std::unique_ptr<Watch> rung_;
-  Greeter greeter_;
+  Acceptor acceptor_;
   ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;
   std::vector<std::unique_ptr<PeerConnections>> lanes_;  ///< by rank; null until used

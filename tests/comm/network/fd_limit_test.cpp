@@ -73,7 +73,7 @@ void expectPatience(Poller& poller, const Expire& expire) {
 /// Sanitizers need descriptors to check the first call of a kind of handler.
 void checkCalls(Poller::Handler& handler) { handler.ready(0); }
 
-class WithoutDescriptors : public testing::Test, public tcp::Acceptor::Owner, public shm::Greeter::Owner {
+class WithoutDescriptors : public testing::Test, public tcp::Acceptor::Owner, public shm::Acceptor::Owner {
  protected:
   void accepted(int, tcp::Socket, Opener) override {}
   void accepted(int, shm::AcceptedConnection) override {}
@@ -88,19 +88,19 @@ TEST_F(WithoutDescriptors, AnAcceptorWaits) {
   tcp::Acceptor acceptor(poller_, tcp::Socket::listen(address).value(), 1, directory_, *this);
   EXPECT_EQ(acceptor.expire(Clock::now()), Clock::time_point::max());
   checkCalls(acceptor);
-  const tcp::Socket stranger = tcp::Socket::connect(address.address, "", address).value();
+  const tcp::Socket peer = tcp::Socket::connect(address.address, "", address).value();
   expectPatience(poller_, [&] { acceptor.expire(Clock::now()); });
-  EXPECT_LT(acceptor.expire(Clock::now()), Clock::time_point::max()) << "it greets the stranger";
+  EXPECT_LT(acceptor.expire(Clock::now()), Clock::time_point::max()) << "it shakes hands with the peer";
 }
 
 TEST_F(WithoutDescriptors, AnAcceptorOfSharedMemoryWaits) {
   const shm::Doorbell bell = shm::Doorbell::create().value();
   const std::string name = shm::localName(directory_.publicKey());
-  shm::Greeter greeter(poller_, shm::listenAt(name).value(), directory_, bell, *this);
-  checkCalls(greeter);
-  const FileDescriptor stranger = shm::connectTo(name).value();
-  expectPatience(poller_, [&] { greeter.expire({}); });
-  EXPECT_EQ(greeter.numPending(), 1u);
+  shm::Acceptor acceptor(poller_, shm::listenAt(name).value(), directory_, bell, *this);
+  checkCalls(acceptor);
+  const FileDescriptor peer = shm::connectTo(name).value();
+  expectPatience(poller_, [&] { acceptor.expire(Clock::now()); });
+  EXPECT_EQ(acceptor.numPending(), 1u);
 }
 
 TEST(DescriptorLimit, IsRaisedWhereConnectionsMayNeedMore) {

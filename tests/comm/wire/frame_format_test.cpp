@@ -46,7 +46,7 @@ TEST(FrameFormat, ImpossibleHeadersAreRefused) {
     return !decodeHeader(encoded(changed)).has_value();
   };
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind(0); }));
-  EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind(11); }));
+  EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind(12); }));
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind::kCts; }));  // it has no payload
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.length = UINT32_MAX; }));
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.offset = UINT64_MAX - 10; }));

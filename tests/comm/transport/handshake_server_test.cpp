@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// What unauthenticated peers may cost, and who is let in: without sockets, by connections whose bytes the test decides.
+#include "comm/transport/handshake_server.h"
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The peer's end of a connection, which outlives the server's.
+struct FakeWire {
+  std::deque<std::byte> incoming;  ///< bytes that the server has yet to read
+  bool isClosed = false;           ///< by the peer
+  bool takesReply = true;
+  Status acceptStatus;  ///< what comes of handing it on
+  std::optional<ReplyBytes> reply;
+  int acceptedFrom = -1;
+  bool isGone = false;  ///< the server's end was destroyed
+};
+
+class FakeConnection final : public HandshakeServer::Connection {
+ public:
+  explicit FakeConnection(FakeWire& wire) : wire_(wire) {}
+  ~FakeConnection() override { wire_.isGone = true; }
+
+  std::optional<size_t> read(std::span<std::byte> target) override {
+    if (wire_.isClosed || (target.empty() && !wire_.incoming.empty())) return std::nullopt;
+    const size_t size = std::min(target.size(), wire_.incoming.size());
+    std::copy_n(wire_.incoming.begin(), size, target.begin());
+    wire_.incoming.erase(wire_.incoming.begin(), wire_.incoming.begin() + static_cast<ptrdiff_t>(size));
+    return size;
+  }
+  bool reply(const ReplyBytes& reply) override {
+    wire_.reply = reply;
+    return wire_.takesReply;
+  }
+  Status accept(int peer, const Responder&) override {
+    wire_.acceptedFrom = peer;
+    return wire_.acceptStatus;
+  }
+
+ private:
+  FakeWire& wire_;
+};
+
+/// The server of rank 0, and what rank 1 knows.
+class HandshakeServerTest : public testing::Test {
+ protected:
+  HandshakeServerTest() { EXPECT_TRUE(self_.publish({}).isOk()); }
+
+  static DirectoryOptions optionsOf(int rank) {
+    DirectoryOptions options;
+    options.rank = rank;
+    options.size = 2;
+    return options;
+  }
+  static Claim claimOf(uint32_t from) { return {Protection::kAuthenticated, 0, from, 0}; }
+
+  /// Rank 1 joins. Returns: its request.
+  Initiator join() {
+    EXPECT_TRUE(other_.publish({}).isOk());
+    return initiate();
+  }
+  Initiator initiate() {
+    const Peer* peer = nullptr;
+    while (peer == nullptr) peer = *other_.find(0, Clock::now());
+    return Initiator(claimOf(1), peer->secret);
+  }
+  HandshakeServer::Connection& connect(FakeWire& wire) {
+    auto connection = std::make_unique<FakeConnection>(wire);
+    HandshakeServer::Connection& result = *connection;
+    server_.add(std::move(connection));
+    return result;
+  }
+  /// Says the bytes, and lets the server read after every `chunk` of them while the connection is there.
+  void say(FakeWire& wire, HandshakeServer::Connection& connection, std::span<const std::byte> bytes, size_t chunk) {
+    for (size_t at = 0; at < bytes.size() && !wire.isGone; at += chunk) {
+      const auto part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
+      wire.incoming.insert(wire.incoming.end(), part.begin(), part.end());
+      server_.read(connection);
+    }
+  }
+  /// Until the server has answered a request or refused it: the store may take a moment to say who the peer is.
+  void settle(const FakeWire& wire) {
+    const Clock::time_point limit = Clock::now() + std::chrono::seconds(60);
+    while (!wire.reply && !wire.isGone && Clock::now() < limit) server_.expire(start_);
+  }
+  /// Time passes in which the server is called every 40 ms.
+  void spend(Clock::duration duration) {
+    for (const Clock::time_point end = now_ + duration; now_ < end;) server_.expire(now_ += milliseconds(40));
+  }
+
+  MemoryStore store_;
+  Directory self_{store_, optionsOf(0)};
+  Directory other_{store_, optionsOf(1)};
+  HandshakeServer::Limits limits_ = HandshakeServer::networkLimits(1, 2);
+  HandshakeServer server_{limits_, self_, "a connection"};
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point now_ = start_;
+};
+
+TEST_F(HandshakeServerTest, APeerIsAcceptedHoweverItsBytesCome) {
+  const Initiator initiator = join();
+  for (const size_t chunk : {size_t{1}, size_t{7}, kRequestBytes}) {
+    FakeWire wire;
+    HandshakeServer::Connection& connection = connect(wire);
+    say(wire, connection, initiator.request(), chunk);
+    settle(wire);
+    ASSERT_TRUE(wire.reply) << "chunks of " << chunk;
+    const std::optional<ConfirmBytes> confirm = initiator.confirm(*wire.reply);
+    ASSERT_TRUE(confirm);
+    EXPECT_EQ(wire.acceptedFrom, -1) << "it has proven nothing yet";
+    say(wire, connection, *confirm, chunk);
+    EXPECT_EQ(wire.acceptedFrom, 1);
+    EXPECT_TRUE(wire.isGone);
+  }
+  EXPECT_EQ(server_.numPending(), 0u);
+  EXPECT_EQ(server_.numRefused(), 0u);
+}
+
+TEST_F(HandshakeServerTest, AnotherProtocolIsRefusedAtItsFirstBytes) {
+  FakeWire wire;
+  HandshakeServer::Connection& connection = connect(wire);
+  say(wire, connection, bytesOf("GET / HTTP/1.1\r\n"), 1);
+  EXPECT_TRUE(wire.isGone);
+  EXPECT_TRUE(wire.incoming.empty());
+  EXPECT_EQ(server_.numRefused(), 1u);
+}
+
+TEST_F(HandshakeServerTest, WhoDoesNotKnowTheSecretIsRefused) {
+  (void)join();
+  for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
+    FakeWire wire;
+    HandshakeServer::Connection& connection = connect(wire);
+    say(wire, connection, Initiator(claimOf(from), Digest{}).request(), kRequestBytes);
+    settle(wire);
+    EXPECT_TRUE(wire.isGone && !wire.reply) << "claims to be rank " << from;
+  }
+}
+
+TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
+  const Initiator initiator = join();
+  FakeWire wire;
+  HandshakeServer::Connection& connection = connect(wire);
+  say(wire, connection, initiator.request(), kRequestBytes);
+  settle(wire);
+  ASSERT_TRUE(wire.reply);
+  say(wire, connection, ConfirmBytes{}, kConfirmBytes);
+  EXPECT_TRUE(wire.isGone);
+  EXPECT_EQ(wire.acceptedFrom, -1);
+}
+
+TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
+  const Initiator initiator = initiate();  // of a rank that self cannot find in the store
+  FakeWire wire;
+  HandshakeServer::Connection& connection = connect(wire);
+  say(wire, connection, initiator.request(), kRequestBytes);
+  server_.read(connection);
+  EXPECT_FALSE(wire.isGone) << "nothing has come";
+  say(wire, connection, ConfirmBytes{}, 1);
+  EXPECT_TRUE(wire.isGone);
+}
+
+TEST_F(HandshakeServerTest, APeerThatIsNotKnownYetIsAnsweredOnceItIs) {
+  const Initiator initiator = initiate();
+  FakeWire wire;
+  say(wire, connect(wire), initiator.request(), kRequestBytes);
+  EXPECT_FALSE(wire.reply);
+  EXPECT_LE(server_.expire(start_), start_ + milliseconds(250)) << "it wants to try again soon";
+  EXPECT_TRUE(other_.publish({}).isOk());
+  settle(wire);
+  ASSERT_TRUE(wire.reply);
+  EXPECT_TRUE(initiator.confirm(*wire.reply));
+}
+
+TEST_F(HandshakeServerTest, AClosedConnectionAndOneThatTakesNoReplyAreRefused) {
+  const Initiator initiator = join();
+  FakeWire closed, full;
+  HandshakeServer::Connection& first = connect(closed);
+  closed.isClosed = true;
+  server_.read(first);
+  EXPECT_TRUE(closed.isGone);
+  full.takesReply = false;
+  say(full, connect(full), initiator.request(), kRequestBytes);
+  settle(full);
+  EXPECT_TRUE(full.isGone);
+  EXPECT_EQ(server_.numRefused(), 2u);
+}
+
+TEST_F(HandshakeServerTest, WhatCannotBeHandedOnCountsAsRefused) {
+  const Initiator initiator = join();
+  FakeWire wire;
+  wire.acceptStatus = unavailable("its memory is not sealed");
+  HandshakeServer::Connection& connection = connect(wire);
+  say(wire, connection, initiator.request(), kRequestBytes);
+  settle(wire);
+  ASSERT_TRUE(wire.reply);
+  say(wire, connection, *initiator.confirm(*wire.reply), kConfirmBytes);
+  EXPECT_TRUE(wire.isGone);
+  EXPECT_EQ(server_.numRefused(), 1u);
+  EXPECT_EQ(server_.numPending(), 0u);
+}
+
+TEST_F(HandshakeServerTest, AFloodFindsNoMoreThanItsPlaces) {
+  std::deque<FakeWire> wires;
+  for (size_t i = 0; i < 3 * limits_.numPlaces; ++i) {
+    connect(wires.emplace_back());
+    ASSERT_LE(server_.numPending(), limits_.numPlaces);
+  }
+  const auto numGone = std::count_if(wires.begin(), wires.end(), [](const FakeWire& wire) { return wire.isGone; });
+  EXPECT_EQ(static_cast<size_t>(numGone), 2 * limits_.numPlaces);
+  EXPECT_TRUE(wires.front().isGone && !wires.back().isGone) << "the oldest make room";
+  EXPECT_EQ(server_.numRefused(), 2 * limits_.numPlaces);
+}
+
+TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) {
+  const Initiator initiator = join();
+  FakeWire silent, slow;
+  connect(silent);
+  HandshakeServer::Connection& connection = connect(slow);
+  for (size_t i = 0; i < 10; ++i) {
+    say(slow, connection, std::span(initiator.request()).subspan(i, 1), 1);
+    spend(limits_.deadline / 20);
+  }
+  EXPECT_FALSE(silent.isGone || slow.isGone) << "half of their time has passed";
+  spend(limits_.deadline);
+  EXPECT_TRUE(silent.isGone && slow.isGone);
+  EXPECT_EQ(server_.expire(now_), Clock::time_point::max()) << "nobody is pending";
+}
+
+TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
+  FakeWire wire;
+  connect(wire);
+  spend(limits_.deadline / 2);
+  now_ += std::chrono::hours(1);  // it was stopped
+  spend(limits_.deadline / 4);
+  EXPECT_FALSE(wire.isGone);
+  spend(limits_.deadline);
+  EXPECT_TRUE(wire.isGone);
+}
+
+TEST(HandshakeLimits, GiveEachRankAPlaceAndOthersAFew) {
+  EXPECT_EQ(HandshakeServer::networkLimits(1, 2).numPlaces, 64u);
+  EXPECT_EQ(HandshakeServer::networkLimits(16, 2).numPlaces, 4u) << "64 on all rails together";
+  EXPECT_EQ(HandshakeServer::networkLimits(64, 2).numPlaces, 4u);
+  EXPECT_EQ(HandshakeServer::networkLimits(2, 100).numPlaces, 100u);
+  EXPECT_EQ(HandshakeServer::localLimits(8).numPlaces, 72u);
+}
+
+}  // namespace
+}  // namespace agspeed::comm
