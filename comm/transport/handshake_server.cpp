@@ -65,8 +65,8 @@ Clock::time_point HandshakeServer::expire(Clock::time_point now) {
 HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
   // What follows the handshake are frames, and nothing follows a request before it is answered.
   const size_t wanted = connection.responder_ ? kConfirmBytes : kRequestBytes;
-  const std::span<std::byte> rest = std::span(connection.bytes_).first(wanted).subspan(connection.size_);
-  const std::optional<size_t> numRead = connection.read(rest);
+  const std::span<std::byte> missing = std::span(connection.bytes_).first(wanted).subspan(connection.size_);
+  const std::optional<size_t> numRead = connection.read(missing);
   if (!numRead) return Verdict::kRefuse;
   connection.size_ += *numRead;
   if (!connection.responder_ && connection.size_ >= kMagicBytes && !readClaim(connection.bytes_)) {

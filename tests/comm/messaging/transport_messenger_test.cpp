@@ -2,12 +2,15 @@
 // What a messenger hands to its transport, and when: the test plays the transport and the peer.
 #include "comm/messaging/transport_messenger.h"
 
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
 #include <deque>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/comm/io/ready_descriptor.h"
+#include "comm/io/watch.h"
 #include "tests/comm/network/network_group.h"
 #include "tests/comm/transport/fake_rail.h"
 
@@ -122,23 +125,23 @@ TEST_F(TransportMessengerTest, ATransportThatReadsLaterGetsACopyOfAnEagerMessage
 
 TEST_F(TransportMessengerTest, ControlFramesGoBeforeEagerCopiesAndThoseBeforeRendezvous) {
   transport->room = 0;
-  Parcel large(kPeer, {1, 2, 1}, kRendezvousBytes), small(kPeer, {1, 2, 2}, 10),
+  Parcel rendezvous(kPeer, {1, 2, 1}, kRendezvousBytes), copied(kPeer, {1, 2, 2}, 10),
       receive(kPeer, {1, 2, 3}, kRendezvousBytes);
   FrameHeader cts;
   cts.kind = FrameKind::kCts;
-  cts.id = large.id;
+  cts.id = rendezvous.id;
   cts.total = kRendezvousBytes;
   transport->sink->arrived(kPeer, cts);
-  messenger->send(large);
-  messenger->send(small);
+  messenger->send(rendezvous);
+  messenger->send(copied);
   messenger->receive(receive);
   transport->room = 100;
   transport->sink->writable(kPeer);
   EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kCts, FrameKind::kEager, FrameKind::kData));
-  EXPECT_EQ(large.numFinished, 0);
+  EXPECT_EQ(rendezvous.numFinished, 0);
   transport->sink->acknowledged(kPeer, transport->sent[2].token);
   messenger->progress({});
-  EXPECT_EQ(large.numFinished, 1);
+  EXPECT_EQ(rendezvous.numFinished, 1);
   messenger->cancel(receive, unavailable("the test ends"));
 }
 
@@ -421,34 +424,77 @@ TEST_F(TransportMessengerTest, AnotherReceiveConnectsOnce) {
   messenger->cancel(second, unavailable("the test ends"));
 }
 
-TEST_F(TransportMessengerTest, WakesUpSeldomWhileMoreIsToBeSentOnAWayThatStaysBusy) {
-  ReadyDescriptor descriptor(poller);
-  const auto numWakeUps = [&](int numMilliseconds) {
-    const int before = descriptor.numSeen;
-    messenger->progress(Clock::now() + std::chrono::milliseconds(numMilliseconds));
-    return descriptor.numSeen - before;
-  };
-  transport->coalesceFor = 10;
-  EXPECT_GT(numWakeUps(100), 300) << "nothing is to be sent";
-  transport->room = 0;
-  Parcel parcel(kPeer, {1, 2, 3}, kRendezvousBytes + 20'000);
-  messenger->send(parcel);
-  EXPECT_GT(numWakeUps(100), 300) << "little is to be sent";
-  std::deque<Parcel> more;
-  for (uint64_t i = 0; i < 4; ++i)
-    messenger->send(more.emplace_back(kPeer, MessageId{1, 2, 4 + i}, kRendezvousBytes + 20'000));
-  EXPECT_LT(numWakeUps(100), 300);
-  Parcel small(kPeer, {1, 2, 99}, 10);
-  messenger->send(small);
-  EXPECT_GT(numWakeUps(100), 300) << "others wait for what is not much";
-  transport->room = 3;  // for that one and for what asks whether the peer is alive
+/// How a messenger wakes up for what is always ready.
+class WakeUpTest : public TransportMessengerTest {
+ protected:
+  WakeUpTest() {
+    transport->coalesceFor = 10;
+    transport->room = 0;
+  }
+  ~WakeUpTest() override {
+    for (Parcel& parcel : parcels_) messenger->cancel(parcel, {});
+  }
+
+  /// Sends a message that waits for room. No probe joins it: nobody is in a hurry.
+  void send(size_t numBytes) {
+    Parcel& parcel = parcels_.emplace_back(kPeer, MessageId{1, 2, parcels_.size()}, numBytes);
+    parcel.isBackground = true;
+    messenger->send(parcel);
+    if (parcel.numFinished > 0) parcels_.pop_back();
+  }
+  void sendMuch() {
+    for (int i = 0; i < 4; ++i) send(kRendezvousBytes + 20'000);
+  }
+  /// Whether what is ready is mostly left alone for a while after a wake-up. Ticks cut that short now and then.
+  bool coalesces() {
+    int numLeftAlone = 0;
+    for (int i = 0; i < kTrials; ++i) {
+      messenger->progress({});
+      const Clock::time_point wokenAt = lookedAt_.back();
+      lookedAt_.clear();
+      messenger->progress(Clock::now() + std::chrono::hours(1));
+      if (lookedAt_.front() - wokenAt >= std::chrono::milliseconds(1)) ++numLeftAlone;
+    }
+    return numLeftAlone > kTrials / 2;
+  }
+
+ private:
+  static constexpr int kTrials = 31;
+
+  std::deque<Parcel> parcels_;
+  std::vector<Clock::time_point> lookedAt_;
+  /// Each look ends a wait.
+  Watch watch_{poller, FileDescriptor(eventfd(1, EFD_CLOEXEC)), EPOLLIN, [this] {
+                 lookedAt_.push_back(Clock::now());
+                 poller.wake();
+               }};
+};
+
+TEST_F(WakeUpTest, IsAtOnceWhileNothingIsToBeSent) { EXPECT_FALSE(coalesces()); }
+
+TEST_F(WakeUpTest, IsAtOnceWhileLittleIsToBeSent) {
+  send(kRendezvousBytes + 20'000);
+  EXPECT_FALSE(coalesces());
+}
+
+TEST_F(WakeUpTest, IsCoalescedWhileMuchIsToBeSentOnAWayThatStaysBusy) {
+  sendMuch();
+  EXPECT_TRUE(coalesces());
+}
+
+TEST_F(WakeUpTest, IsAtOnceWhileAnEagerCopyWaits) {
+  sendMuch();
+  send(10);
+  EXPECT_FALSE(coalesces());
+  transport->room = 1;
   transport->sink->writable(kPeer);
-  transport->room = 0;
-  EXPECT_LT(numWakeUps(100), 300);
+  EXPECT_TRUE(coalesces()) << "it has gone";
+}
+
+TEST_F(WakeUpTest, IsAtOnceWhereTheWayMayBeFreeAtAnyMoment) {
+  sendMuch();
   transport->coalesceFor = 0.9e-3;
-  EXPECT_GT(numWakeUps(100), 300) << "the way may be free at any moment";
-  messenger->cancel(parcel, {});
-  for (Parcel& each : more) messenger->cancel(each, {});
+  EXPECT_FALSE(coalesces());
 }
 
 }  // namespace

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/io/fd_limit.h"
-
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include <optional>
-
+// Acceptors and messengers of a process that may open few descriptors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/transport/shm/acceptor.h"
+#include "tests/comm/io/limited_descriptors.h"
 #include "tests/comm/network/network_group.h"
 
 namespace agspeed::comm {
@@ -19,29 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::EndsWith;
 using testing::HasSubstr;
-
-rlimit limit() {
-  rlimit limit = {};
-  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  return limit;
-}
-
-/// While it lives, the process may open descriptors below `most` alone.
-class Limited {
- public:
-  explicit Limited(rlim_t most) : before_(limit()) {
-    const rlimit changed = {most, before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &changed), 0);
-  }
-  ~Limited() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
-  Limited(const Limited&) = delete;
-
- private:
-  const rlimit before_;
-};
-
-/// The next one to be opened.
-rlim_t nextDescriptor() { return static_cast<rlim_t>(FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)).get()); }
 
 /// How often the poller finds something within a while.
 int countWaits(Poller& poller) {
@@ -57,7 +28,7 @@ template <typename Expire>
 void expectPatience(Poller& poller, const Expire& expire) {
   testing::internal::CaptureStderr();
   {
-    const Limited limited(nextDescriptor());
+    const LimitedDescriptors limited(nextDescriptor());
     for (int tick = 0; tick < 3; ++tick) {
       EXPECT_LE(countWaits(poller), 3);
       expire();
@@ -105,33 +76,15 @@ TEST_F(WithoutDescriptors, AnAcceptorOfSharedMemoryWaits) {
 
 TEST(DescriptorLimit, IsRaisedWhereConnectionsMayNeedMore) {
   constexpr rlim_t kFew = 256, kMany = 10'000;
-  if (limit().rlim_max < kMany) GTEST_SKIP() << "this process may open " << limit().rlim_max << " descriptors";
-  const Limited limited(kFew);
+  if (descriptorLimit().rlim_max < kMany)
+    GTEST_SKIP() << "this process may open " << descriptorLimit().rlim_max << " descriptors";
+  const LimitedDescriptors limited(kFew);
   MemoryStore store;
   const auto ofTwo = NetworkMessenger::create(store, loopbackOptions(0, 2, 1)).value();
-  EXPECT_EQ(limit().rlim_cur, kFew);
+  EXPECT_EQ(descriptorLimit().rlim_cur, kFew);
   const auto ofMany = NetworkMessenger::create(store, loopbackOptions(1, 256, 1)).value();
-  EXPECT_GE(limit().rlim_cur, 2u * 255 * 2);
-  EXPECT_LT(limit().rlim_cur, kMany) << "children inherit it";
-}
-
-TEST(DescriptorLimit, IsEnoughForAllGroupsOfAProcess) {
-  constexpr size_t kFew = 256, kNumPeers = 40;
-  const Limited limited(kFew);
-  std::optional<FdReservation> first(std::in_place, 1, kNumPeers);
-  const rlim_t ofOne = limit().rlim_cur;
-  const FdReservation second(1, kNumPeers);
-  EXPECT_EQ(limit().rlim_cur, 2 * ofOne);
-  first.reset();
-  const FdReservation third(1, kNumPeers);
-  EXPECT_EQ(limit().rlim_cur, 2 * ofOne) << "the first's is free again";
-}
-
-TEST(DescriptorLimit, LeavesRoomForSoManyFlows) {
-  EXPECT_EQ(flowsWithin(1024, 1, 1), 256);
-  EXPECT_EQ(flowsWithin(1024, 2, 63), 2);
-  EXPECT_EQ(flowsWithin(1024, 4, 255), 1) << "one at least";
-  EXPECT_EQ(flowsWithin(1024, 1, 0), 256);
+  EXPECT_GE(descriptorLimit().rlim_cur, 2u * 255 * 2);
+  EXPECT_LT(descriptorLimit().rlim_cur, kMany) << "children inherit it";
 }
 
 }  // namespace

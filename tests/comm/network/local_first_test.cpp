@@ -109,9 +109,9 @@ TEST(LocalSocket, ANameThatNobodyListensAtIsOfAnotherHost) {
   EXPECT_EQ(shm::connectTo(name).status().code(), StatusCode::kUnsupported);
   const auto listener = shm::listenAt(name);
   ASSERT_TRUE(listener);
-  const auto stranger = shm::connectTo(name);
-  ASSERT_TRUE(stranger);
-  EXPECT_TRUE(shm::trustedProcessAt(*stranger));
+  const auto socket = shm::connectTo(name);
+  ASSERT_TRUE(socket);
+  EXPECT_TRUE(shm::trustedProcessAt(*socket));
   EXPECT_FALSE(shm::listenAt(name)) << "a name belongs to one";
   key[0] = std::byte{1};
   EXPECT_NE(shm::localName(key), name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of strangers to a rail's listener: none is accepted, none costs much, peers go on unharmed.
+// Connections of unauthenticated peers to a rail's listener: none is accepted, none costs much, peers go on unharmed.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
@@ -20,18 +20,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A connection of somebody else.
-class Stranger {
+/// A connection that proves nothing.
+class UnauthenticatedPeer {
  public:
-  explicit Stranger(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit UnauthenticatedPeer(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(rail.port);
     std::memcpy(&address.sin_addr, rail.address.bytes.data(), 4);
     EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
   }
-  ~Stranger() { close(descriptor_); }
-  Stranger(const Stranger&) = delete;
+  ~UnauthenticatedPeer() { close(descriptor_); }
+  UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
 
   void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   /// Whether the other end has closed the connection; it never says a word first.
@@ -54,78 +54,78 @@ size_t countDescriptors() {
   return count;
 }
 
-class Strangers : public testing::Test {
+class UnauthenticatedPeers : public testing::Test {
  protected:
-  Strangers() { EXPECT_EQ(group_.exchange(10, 1000, 1), ""); }
+  UnauthenticatedPeers() { EXPECT_EQ(group_.exchange(10, 1000, 1), ""); }
 
   const RailAddress& target() { return group_[0].rails().front(); }
-  bool isRefused(const Stranger& stranger) {
-    return group_.drive([&] { return stranger.isClosed(); }, milliseconds(5000));
+  bool isRefused(const UnauthenticatedPeer& peer) {
+    return group_.drive([&] { return peer.isClosed(); }, milliseconds(5000));
   }
 
   NetworkGroup group_{2, 1};
 };
 
-TEST_F(Strangers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
+TEST_F(UnauthenticatedPeers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
   using namespace std::string_view_literals;
   for (const std::string_view text :
        {"GET / HTTP/1.1\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv, "SSH-2.0-probe\r\n"sv}) {
-    const Stranger stranger(target());
-    stranger.say(bytesOf(text));
-    EXPECT_TRUE(isRefused(stranger)) << text;
+    const UnauthenticatedPeer peer(target());
+    peer.say(bytesOf(text));
+    EXPECT_TRUE(isRefused(peer)) << text;
   }
   EXPECT_EQ(group_.exchange(10, 100000, 2), "");
 }
 
-TEST_F(Strangers, WhoSayNothingAreRefusedAfterAWhile) {
-  const Stranger stranger(target());
-  EXPECT_TRUE(isRefused(stranger));
+TEST_F(UnauthenticatedPeers, WhoSayNothingAreRefusedAfterAWhile) {
+  const UnauthenticatedPeer peer(target());
+  EXPECT_TRUE(isRefused(peer));
 }
 
-TEST_F(Strangers, WhoClaimToBePeersWithoutTheSecretAreRefused) {
+TEST_F(UnauthenticatedPeers, WhoClaimToBePeersWithoutTheSecretAreRefused) {
   const Digest guess = {};
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
-    const Stranger stranger(target());
-    stranger.say(Initiator({Protection::kAuthenticated, 0, from, 0}, guess).request());
-    EXPECT_TRUE(isRefused(stranger)) << "claims to be rank " << from;
+    const UnauthenticatedPeer peer(target());
+    peer.say(Initiator({Protection::kAuthenticated, 0, from, 0}, guess).request());
+    EXPECT_TRUE(isRefused(peer)) << "claims to be rank " << from;
   }
   EXPECT_EQ(group_.exchange(10, 100000, 3), "");
 }
 
-TEST_F(Strangers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
+TEST_F(UnauthenticatedPeers, InAFloodHoldFewDescriptorsAndStopNoMessage) {
   std::mt19937 random(5);
   const size_t before = countDescriptors();
   const uint64_t refusedBefore = group_[0].numRefused();
   for (int round = 0; round < 20; ++round) {
-    std::vector<std::unique_ptr<Stranger>> strangers;
+    std::vector<std::unique_ptr<UnauthenticatedPeer>> peers;
     for (int i = 0; i < 50; ++i) {
-      strangers.push_back(std::make_unique<Stranger>(target()));
+      peers.push_back(std::make_unique<UnauthenticatedPeer>(target()));
       std::vector<std::byte> garbage(random() % 200);
       for (std::byte& byte : garbage) byte = std::byte(random());
-      if (i % 5 != 0) strangers.back()->say(garbage);
+      if (i % 5 != 0) peers.back()->say(garbage);
       group_[0].progress({});
     }
     ASSERT_EQ(group_.exchange(5, 20000, static_cast<uint64_t>(round)), "");
-    strangers.clear();
+    peers.clear();
     group_[0].progress({});
     ASSERT_LE(countDescriptors(), before + 80) << "round " << round;
   }
   EXPECT_GT(group_[0].numRefused(), refusedBefore + 500);
 }
 
-TEST(Crowd, OfStrangersFindsNoMorePlacesOnManyRailsThanOnOne) {
-  constexpr size_t kPlaces = 64, kStrangersPerRail = 20;
+TEST(Crowd, OfUnauthenticatedPeersFindsNoMorePlacesOnManyRailsThanOnOne) {
+  constexpr size_t kPlaces = 64, kPeersPerRail = 20;
   NetworkGroup group(2, 16);
   const size_t before = countDescriptors();
-  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::vector<std::unique_ptr<UnauthenticatedPeer>> peers;
   for (const RailAddress& rail : group[0].rails()) {
-    for (size_t i = 0; i < kStrangersPerRail; ++i) strangers.push_back(std::make_unique<Stranger>(rail));
+    for (size_t i = 0; i < kPeersPerRail; ++i) peers.push_back(std::make_unique<UnauthenticatedPeer>(rail));
   }
   for (int turn = 0; turn < 20; ++turn) group[0].progress({});
-  EXPECT_LE(countDescriptors(), before + strangers.size() + kPlaces);
+  EXPECT_LE(countDescriptors(), before + peers.size() + kPlaces);
 }
 
-TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
+TEST(Crowd, OfRanksThatAllComeAtOnceIsServed) {
   NetworkGroup group(100, 1);
   std::vector<std::unique_ptr<Parcel>> sends;
   std::vector<std::unique_ptr<Parcel>> receives;
@@ -147,7 +147,7 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsNotTakenForStrangers) {
 }
 
 /// Rank 0, which waits for all others. The test plays those.
-class CrowdOfPeersThatDoNotGreet : public testing::Test {
+class CrowdOfPeersThatDoNotAnswer : public testing::Test {
  protected:
   static constexpr int kSize = 25, kAtATime = 8;
 
@@ -172,7 +172,7 @@ class CrowdOfPeersThatDoNotGreet : public testing::Test {
   tcp::Socket listener_ = tcp::Socket::listen(address_).value();
 };
 
-TEST_F(CrowdOfPeersThatDoNotGreet, IsConnectedToAFewAtATime) {
+TEST_F(CrowdOfPeersThatDoNotAnswer, IsConnectedToAFewAtATime) {
   for (int rank = 1; rank < kSize; ++rank) publish(rank, address_);
   drive(milliseconds(500));
   int numConnected = 0;
@@ -180,7 +180,7 @@ TEST_F(CrowdOfPeersThatDoNotGreet, IsConnectedToAFewAtATime) {
   EXPECT_EQ(numConnected, kAtATime);
 }
 
-TEST_F(CrowdOfPeersThatDoNotGreet, KeepsNobodyFromBeingConnectedTo) {
+TEST_F(CrowdOfPeersThatDoNotAnswer, KeepsNobodyFromBeingConnectedTo) {
   constexpr int kRounds = 4;  // the first peers are tried again before the last ones have had their turn
   RailAddress addressOfLast = {address_.address, 8, 0};
   const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();
