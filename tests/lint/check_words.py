@@ -39,7 +39,7 @@ WORDS = (
     # Messages.
     Word("kAnnounce kReady", "kRts, kCts"),
     Word("unasked", "eager"),
-    Word("asked", "ctsReceived, rtsSent", (*MESSAGES, *RAILS)),
+    Word("asked", "ctsReceived, rtsSent", MESSAGES),
     Word("kLargeMessageBytes", "kZeroCopyBytes"),
     Word("large medium small", "rendezvous, eager zero-copy, eager copy", MESSAGES, whole=True),
     Word("kept", "unexpected, or held", MESSAGES),
@@ -56,14 +56,14 @@ WORDS = (
     Word("kAsk AttendedTime", "kProbe, ActiveTimer"),
     Word("isPatient purpose(", "isBackground, describe"),
     # Rails.
-    Word("rest( restSeconds restUntil", "coalesce"),
+    Word("rest( restSeconds restUntil", "coalesce", ("io", "messaging", "transport/multirail")),
     Word("striped", "MultirailTransport"),
     Word("Outstanding handBack resendLate", "InFlightFrame, reclaim, retransmitExpired"),
     Word("giveUp( judge( turn(", "markLost, checkReachability, nextRail", ("transport/multirail",)),
     Word("inbox outbox lane lanes", "Receiver, Sender, PeerConnections", RAILS),
     Word("Reader Writer", "Receiver, Sender", RAILS),
     Word("Arrival", "AcceptedConnection"),
-    Word("limitUnsent limitHeld wakeAt", "setNotSentLowat, setSendBuffer, setReceiveLowat"),
+    Word("limitUnsent limitHeld wakeAt", "setNotSentLowat, setSendBuffer, setReceiveLowat", ("transport/tcp",)),
     Word("Vitals HeldLimit RateMeter", "TcpInfo, SendBufferLimit, RateEstimator"),
     Word("weigh( doubt(", "sampleLoad, checkStall", RAILS),
     Word("greet greeter greeting greetings", "handshake, HandshakeServer"),
@@ -100,9 +100,8 @@ def violations(path: str, text: str) -> Iterator[str]:
             (parts if name.islower() and name.isalpha() and not word.whole else wholes)[name] = word.new
     for at, line in enumerate(sources.without_hidden_text(text).splitlines(), 1):
         for identifier, call in dict.fromkeys(re.findall(r"([A-Za-z_]\w*)(\(?)", line)):
-            plain = identifier.rstrip("_")
             found = [parts[part] for part in parts_of(identifier) if part in parts]
-            new = wholes.get(plain) or wholes.get(plain + call) or next(iter(found), None)
+            new = wholes.get(identifier.rstrip("_")) or wholes.get(identifier + call) or next(iter(found), None)
             if new is not None:
                 yield f"{path}:{at}: {identifier}: say {new}"
 
@@ -133,6 +132,7 @@ def test_exceptions_name_files_that_exist() -> None:
         ("comm/wire/x.h", "reader.take<int>();", False),
         ("comm/io/x.h", "void rest(int);", True),
         ("comm/io/x.h", "auto rest = 1;", False),
+        ("comm/network/x.h", "X() : route_(1) {}", False),
         ("comm/schedule/x.h", "struct Place;", True),
         ("comm/schedule/x.h", "void place();", False),
     ],
