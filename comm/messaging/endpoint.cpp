@@ -102,7 +102,7 @@ bool Endpoint::checkLiveness(Clock::time_point now, Clock::duration timeout) {
   if (!failure_) return false;
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
-  const std::string route = awaited != nullptr ? context_.transport.route(context_.peer) : "";
+  const std::string route = awaited != nullptr ? context_.transport.describeRoute(context_.peer) : "";
   const std::string self = formatText("rank {}", context_.self), peer = formatText("rank {}", context_.peer);
   const Clock::duration silence = liveness_.silence();
   switch (liveness_.check(now, !route.empty(), timeout)) {

@@ -16,7 +16,7 @@ constexpr uint64_t kFramesAhead = 4;
 }  // namespace
 
 uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
-  const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
+  const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
   const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
@@ -38,7 +38,7 @@ uint64_t SendQueue::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enou
 }
 
 bool SendQueue::hasMuch() const {
-  const uint64_t much = kFramesAhead * context_.transport.capabilitiesFor(context_.peer).maxPayloadBytes;
+  const uint64_t much = kFramesAhead * context_.transport.capabilities(context_.peer).maxPayloadBytes;
   return numWaiting(zeroCopies_, much) >= much;
 }
 
@@ -91,7 +91,7 @@ void SendQueue::start(Transfer& transfer) {
 
 void SendQueue::startEagerCopy(const Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  const Transport::Capabilities& can = context_.transport.capabilitiesFor(context_.peer);
+  const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && context_.transport.canSend(context_.peer)) {
     OutgoingFrame frame = frameOf(FrameKind::kEager, transfer.id, total);
     frame.header.length = static_cast<uint32_t>(total);

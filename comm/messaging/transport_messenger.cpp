@@ -27,7 +27,7 @@ TransportMessenger::TransportMessenger(int rank, int size, std::unique_ptr<Trans
       peerTimeout_(peerTimeout),
       endpoints_(static_cast<size_t>(size)),
       isWanted_(static_cast<size_t>(size)) {
-  AG_CHECK(transport_->capabilities().isAcknowledging, "messages need a transport that acknowledges");
+  AG_CHECK(transport_->capabilities(rank_).isAcknowledging, "messages need a transport that acknowledges");
   transport_->attach(*this);
 }
 

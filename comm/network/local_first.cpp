@@ -6,7 +6,7 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm::shm {
+namespace agspeed::comm {
 
 class LocalFirst::RouteSink final : public Transport::Sink {
  public:
@@ -25,7 +25,7 @@ class LocalFirst::RouteSink final : public Transport::Sink {
   const Route route_;
 };
 
-LocalFirst::LocalFirst(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> network, int size)
+LocalFirst::LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Transport> network, int size)
     : local_(std::move(local)),
       network_(std::move(network)),
       localSink_(std::make_unique<RouteSink>(*this, Route::kLocal)),
@@ -53,8 +53,8 @@ bool LocalFirst::canSend(int peer) const {
   return routes_[static_cast<size_t>(peer)] != Route::kUndecided && transportOf(peer).canSend(peer);
 }
 
-std::string LocalFirst::route(int peer) const {
-  return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).route(peer);
+std::string LocalFirst::describeRoute(int peer) const {
+  return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).describeRoute(peer);
 }
 
 void LocalFirst::cancelReceive(int peer, ByteView target) {
@@ -91,4 +91,4 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
   if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 
-}  // namespace agspeed::comm::shm
+}  // namespace agspeed::comm

@@ -13,27 +13,26 @@
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm::shm {
+namespace agspeed::comm {
 
 class LocalFirst final : public Transport {
  public:
-  LocalFirst(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> network, int size);
+  LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Transport> network, int size);
   ~LocalFirst() override;
 
   /// Peers reached through shared memory.
   int numLocal() const;
 
-  const Capabilities& capabilities() const override { return network_->capabilities(); }
-  const Capabilities& capabilitiesFor(int peer) const override { return transportOf(peer).capabilitiesFor(peer); }
+  const Capabilities& capabilities(int peer) const override { return transportOf(peer).capabilities(peer); }
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override { local_->connect(peer); }
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
-  void cancelReceive(int peer, ByteView target) override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override;
-  std::string route(int peer) const override;
+  std::string describeRoute(int peer) const override;
   double coalesceSeconds(int peer) const override;
 
  private:
@@ -46,7 +45,7 @@ class LocalFirst final : public Transport {
   void writable(Route route, int peer);
   void lost(Route route, int peer, LossCause cause, const Status& status);
 
-  std::unique_ptr<ShmTransport> local_;
+  std::unique_ptr<shm::ShmTransport> local_;
   std::unique_ptr<Transport> network_;
   std::unique_ptr<RouteSink> localSink_;
   std::unique_ptr<RouteSink> networkSink_;
@@ -54,4 +53,4 @@ class LocalFirst final : public Transport {
   std::vector<Route> routes_;  ///< by rank
 };
 
-}  // namespace agspeed::comm::shm
+}  // namespace agspeed::comm

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory where
-// they have one host. Puts the parts together: rails on the selected interfaces, striped, beside shared memory, with
-// messages on top, found through a store.
+// they have one host. Puts the parts together: rails (open_rails.h) made one transport, shared memory beside it
+// (local_first.h), messages on top; ranks find each other through a store.
 //
 // Threading: as messenger.h says; no thread of its own. The store outlives it.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,35 +14,12 @@
 #include "comm/io/poller.h"
 #include "comm/messaging/transport_messenger.h"
 #include "comm/network/local_first.h"
+#include "comm/network/network_options.h"
 #include "comm/rendezvous/directory.h"
-#include "comm/topology/interfaces.h"
 #include "comm/topology/link_monitor.h"
 #include "comm/transport/multirail/multirail_transport.h"
-#include "comm/transport/tcp/tcp_rail.h"
 
 namespace agspeed::comm {
-
-struct NetworkOptions {
-  int rank = 0;
-  int size = 1;
-  uint32_t epoch = 0;          ///< incarnation of the group
-  std::string interfaces;      ///< as in comm/topology/interface_selector.h
-  std::string interfacesFrom;  ///< the environment variable that says so; empty: the caller does
-  /// integrity, authenticated, encrypted or opportunistic; empty: authenticated with a key, opportunistic without.
-  std::string mode;
-  JobKey key;
-  std::chrono::milliseconds peerTimeout{10000};
-  /// Rails on each interface; 0: one, but more where one connection cannot fill it (connectionsToFill).
-  int64_t flowsPerInterface = 0;
-  bool sharesMemory = true;  ///< with ranks of this host and network namespace
-  /// Addresses to use as rails instead of selected interfaces.
-  std::vector<Interface> rails;
-  /// Wraps each rail before it is striped; for tests.
-  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> decorate;
-
-  /// What the environment says: job key, mode, interfaces (agspeed's variable before NCCL's before Gloo's), timeout.
-  static StatusOr<NetworkOptions> fromKnobs(int rank, int size);
-};
 
 class NetworkMessenger final : public Messenger, private Poller::Handler {
  public:
@@ -83,11 +58,11 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void ready(uint32_t events) override;
 
   const std::string mode_;
-  std::optional<FdReservation> room_;
+  std::unique_ptr<FdReservation> reservation_;
   Poller poller_;
   LinkMonitor links_;
   Directory directory_;
-  std::vector<tcp::TcpRail*> rails_;         ///< owned by multirail_, perhaps through decorators
+  std::vector<Rail*> rails_;                 ///< owned by multirail_
   MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
   shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr where memory is not shared
   std::unique_ptr<TransportMessenger> messenger_;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport: frames to peers. A rail (tcp) implements it, a decorator (striped, faulty) wraps others of it, and
-// TransportMessenger makes messages of it. What a transport can do it declares:
+// Transport: frames to peers. Messages are made of them by comm/messaging. What the way to a peer can do is declared in
+// Capabilities; two kinds matter:
 //
-//   rail        frames may get lost with their connection; order holds within a connection
-//   striped     every counted frame arrives exactly once, in any order, whatever rails are left
+//   rail        frames may get lost with their connection (rail.h): tcp, faulty
+//   reliable    every counted frame arrives exactly once, in any order: multirail, shared memory
 //
 // Threading: one thread at a time drives everything. Ownership: a payload stays its sender's; the transport reads it
-// until the frame is acknowledged or withdrawn. Calls of the Sink come from within send(), tick() or the poller.
+// until the frame is acknowledged or its send cancelled. Calls of the Sink come from within send(), tick() or the
+// poller.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "comm/io/clock.h"
@@ -22,7 +24,7 @@ namespace agspeed::comm {
 
 using ByteView = std::span<const std::byte>;
 
-/// A frame to send. The number and what it acknowledges are filled in by whoever keeps count (striped).
+/// A frame to send. Its number and what it acknowledges are filled in by a transport that counts (multirail).
 struct OutgoingFrame {
   FrameHeader header;
   ByteView payload;
@@ -52,7 +54,7 @@ class Transport {
   struct Capabilities {
     bool isReliable = false;       ///< a frame is delivered unless its connection is reported lost
     bool isAcknowledging = false;  ///< Sink::acknowledged comes for every counted frame
-    bool copiesSmall = false;      ///< payloads of kEager frames are not read any more after send()
+    bool copiesSmall = false;      ///< payloads of eager copies are not read any more after send()
     uint32_t segmentBytes = 0;     ///< payload that spreads a message of some hundred KiB well
     uint32_t maxPayloadBytes = 0;
   };
@@ -68,9 +70,9 @@ class Transport {
     virtual void acknowledged(int peer, uint64_t token) = 0;
     /// canSend(peer) has become true.
     virtual void writable(int peer) = 0;
-    /// The connection to the peer is gone, could not be made, stalls, or is not greeted yet (kSilent). Rail: frames on
-    /// it may be lost, the rail goes on trying. A stalled one comes back with all of them, or is lost again for another
-    /// cause. MultirailTransport: the peer is given up.
+    /// The connection to the peer is gone, could not be made, stalls, or has no handshake yet (kSilent). Rail: frames
+    /// on it may be lost, the rail goes on trying. A stalled one comes back with all of them, or is lost again for
+    /// another cause. Reliable transports: the peer is lost.
     virtual void lost(int peer, LossCause cause, const Status& status) = 0;
 
    protected:
@@ -78,9 +80,8 @@ class Transport {
   };
 
   virtual ~Transport() = default;
-  virtual const Capabilities& capabilities() const = 0;
-  /// Those of the way to one peer.
-  virtual const Capabilities& capabilitiesFor(int /*peer*/) const { return capabilities(); }
+  /// Of the way to the peer; they may change with it. Before connect(): what may be expected.
+  virtual const Capabilities& capabilities(int peer) const = 0;
   /// Who gets what arrives. Called once, before anything else; the sink outlives the transport's use.
   virtual void attach(Sink& sink) = 0;
   /// Wants a connection from now on. Returns at once; writable() or lost() follow.
@@ -88,29 +89,21 @@ class Transport {
   virtual bool canSend(int peer) const = 0;
   /// Requires: canSend(peer). Never blocks.
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
-  /// From now on no byte of `target` is written for this peer: what still comes for it is thrown away. Costs little
-  /// where nothing does.
-  virtual void cancelReceive(int peer, ByteView target) = 0;
   /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on
   /// with a copy or ends without it. No other frame is changed, also of the same bytes.
   virtual void cancelSend(int peer, uint64_t token, ByteView payload) = 0;
+  /// From now on no byte of `target` is written for this peer: what still comes for it is thrown away. Costs little
+  /// where nothing does.
+  virtual void cancelReceive(int peer, ByteView target) = 0;
   /// Whether everything given to send() has left this process.
   virtual bool isFlushed() const = 0;
   /// Timers: connecting again, watching for stalls. Returns: when it wants to be called again at the latest.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
   /// What connects this rank with the peer now, for the log: "rail 0 (10.0.0.5 to 10.0.0.6)"; empty while nothing does.
   /// Its silence is then its process's.
-  virtual std::string route(int) const { return "its connection"; }
-  /// Whether what the peer sends may still arrive: a connection that it made is open.
-  virtual bool mayStillReceive(int) const { return false; }
-  /// The peer is given up: no connection to it is wanted any more. Said to rails.
-  virtual void disconnect(int /*peer*/) {}
-  /// The peer says that its rail of that number has lost its carrier, or has it again. Said to rails.
-  virtual void peerLinkChanged(int /*peer*/, uint64_t /*rail*/, bool /*hasCarrier*/) {}
-  /// About how long a frame of that many bytes would take to arrive if it were sent now. Asked of rails beside others.
-  virtual double deliverySeconds(int /*peer*/, size_t /*numBytes*/) const { return 0; }
+  virtual std::string describeRoute(int peer) const = 0;
   /// For how long the way to the peer may be left alone and still has enough to carry; 0 when not known.
-  virtual double coalesceSeconds(int /*peer*/) const { return 0; }
+  virtual double coalesceSeconds(int peer) const = 0;
 };
 
 }  // namespace agspeed::comm

@@ -35,7 +35,7 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
   void acknowledged(int, uint64_t) override {}
   void writable(int) override {}
   void lost(int, LossCause, const Status&) override {}
-  void readerLost(int, LossCause cause) override {
+  void receiverLost(int, LossCause cause) override {
     isLost_ = true;
     cause_ = cause;
   }

@@ -7,39 +7,42 @@
 
 namespace agspeed::comm {
 
-Faulty::Faulty(std::unique_ptr<Transport> inner, FaultPlan plan)
-    : inner_(std::move(inner)), plan_(plan), capabilities_(inner_->capabilities()), random_(plan.seed) {
+FaultyRail::FaultyRail(std::unique_ptr<Rail> inner, FaultPlan plan)
+    : RailDecorator(std::move(inner)),
+      plan_(plan),
+      capabilities_(RailDecorator::capabilities(0)),
+      random_(plan.seed) {
   capabilities_.isReliable = false;
 }
 
-void Faulty::send(int peer, const OutgoingFrame& frame) {
+void FaultyRail::send(int peer, const OutgoingFrame& frame) {
   if (happens(plan_.dropped)) return;
   if (happens(plan_.delayed) && delayed_.try_emplace(peer, frame).second) return;
-  inner_->send(peer, frame);
-  if (happens(plan_.repeated) && inner_->canSend(peer)) inner_->send(peer, frame);
+  inner().send(peer, frame);
+  if (happens(plan_.repeated) && inner().canSend(peer)) inner().send(peer, frame);
   sendDelayed(peer);
 }
 
-void Faulty::sendDelayed(int peer) {
+void FaultyRail::sendDelayed(int peer) {
   const auto found = delayed_.find(peer);
-  if (found == delayed_.end() || !inner_->canSend(peer)) return;
+  if (found == delayed_.end() || !inner().canSend(peer)) return;
   const OutgoingFrame frame = found->second;
   delayed_.erase(found);
-  inner_->send(peer, frame);
+  inner().send(peer, frame);
 }
 
-void Faulty::cancelSend(int peer, uint64_t token, ByteView payload) {
-  inner_->cancelSend(peer, token, payload);
+void FaultyRail::cancelSend(int peer, uint64_t token, ByteView payload) {
+  inner().cancelSend(peer, token, payload);
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || found->second.token != token) return;
   if (overlaps(found->second.payload, payload)) delayed_.erase(found);
 }
 
-Clock::time_point Faulty::tick(Clock::time_point now) {
+Clock::time_point FaultyRail::tick(Clock::time_point now) {
   std::vector<int> peers;
   for (const auto& [peer, frame] : delayed_) peers.push_back(peer);
   for (const int peer : peers) sendDelayed(peer);
-  return std::min(inner_->tick(now), now + std::chrono::milliseconds(10));
+  return std::min(inner().tick(now), now + std::chrono::milliseconds(10));
 }
 
 }  // namespace agspeed::comm

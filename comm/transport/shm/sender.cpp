@@ -9,7 +9,7 @@ namespace agspeed::comm::shm {
 namespace {
 
 /// Shorter payloads are copied sooner than read from another process.
-constexpr size_t kLeastOfferedBytes = 16 * 1024;
+constexpr size_t kMinOfferedBytes = 16 * 1024;
 /// Its payload stays where it lies until it is acknowledged.
 bool isLarge(const OutgoingFrame& frame) {
   return frame.header.kind == FrameKind::kData || frame.header.total >= kZeroCopyBytes;
@@ -24,7 +24,7 @@ void Sender::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
   counters_.numBytes += frame.payload.size();
   // Small messages never wait for the peer to read them where they lie.
-  if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kLeastOfferedBytes) {
+  if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kMinOfferedBytes) {
     ring_.offer(frame.header, frame.payload);
     await(frame);
   } else {
@@ -66,11 +66,11 @@ void Sender::await(const OutgoingFrame& frame) {
 void Sender::stream() {
   constexpr size_t kHead = 8;
   while (streamed_) {
-    const bool isWithdrawn = streamed_->payload.empty();
-    const size_t left = isWithdrawn ? 0 : streamed_->payload.size() - numStreamed_;
+    const bool isCancelled = streamed_->payload.empty();
+    const size_t left = isCancelled ? 0 : streamed_->payload.size() - numStreamed_;
     const size_t size = std::min(left, kPartBytes);
     if (ring_.room() < kHead + size + kHead) return;
-    if (isWithdrawn) {
+    if (isCancelled) {
       ring_.cut();
     } else {
       ring_.part(streamed_->payload.subspan(numStreamed_, size));
@@ -89,7 +89,7 @@ bool Sender::advance() {
   settle(ring_.readPosition());
   const bool hasRead = ring_.room() != room;
   stream();
-  while (!streamed_ && !refused_.empty() && ring_.room() >= kLeastRoom) {
+  while (!streamed_ && !refused_.empty() && ring_.room() >= kMinRoom) {
     const OutgoingFrame frame = refused_.front();
     refused_.pop_front();
     frame.payload.empty() ? sink_.acknowledged(peer_, frame.token) : start(frame);
@@ -114,7 +114,7 @@ void Sender::settle(uint64_t read) {
   }
 }
 
-// Whoever withdraws frames hears of their ends later, from advance().
+// Whoever cancels frames hears of their ends later, from advance().
 void Sender::cancelSend(uint64_t token) {
   for (Awaited& awaited : awaited_) {
     if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;

@@ -25,7 +25,7 @@ class Sender {
   Sender(SharedMemory memory, int peer, Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
       : ring_(std::move(memory)), peer_(peer), sink_(sink), bell_(bell), counters_(counters) {}
 
-  bool canSend() const { return !streamed_ && refused_.empty() && ring_.room() >= kLeastRoom; }
+  bool canSend() const { return !streamed_ && refused_.empty() && ring_.room() >= kMinRoom; }
   /// Requires: canSend().
   void send(const OutgoingFrame& frame);
   /// Takes note of what the peer has read and goes on. Returns: whether anything moved.
@@ -34,11 +34,11 @@ class Sender {
   void cancelSend(uint64_t token);
   /// Whether nothing needs this process any more: what was copied is in memory that its reader has, too.
   bool isFlushed() const;
-  /// Asks the peer to ring this process's bell for whatever the outbox waits for.
+  /// Asks the peer to ring this process's bell for whatever the sender waits for.
   void askToBeWoken();
 
  private:
-  static constexpr size_t kLeastRoom = 4096;
+  static constexpr size_t kMinRoom = 4096;
 
   /// A frame that the peer has not read. Only an offer that stands has a payload here.
   struct Awaited {
@@ -66,7 +66,7 @@ class Sender {
   Doorbell& bell_;
   ShmCounters& counters_;
   std::deque<Awaited> awaited_;
-  // Without payload once withdrawn.
+  // Without payload once cancelled.
   std::deque<OutgoingFrame> refused_;  ///< to be copied after all
   std::optional<OutgoingFrame> streamed_;
   size_t numStreamed_ = 0;

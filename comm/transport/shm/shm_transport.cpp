@@ -37,13 +37,13 @@ ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration
       // Edge-triggered: each ring is one event, and nobody needs to read it.
       rung_(std::make_unique<Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
       acceptor_(poller, std::move(listener), directory, bell_, *this),
-      lanes_(static_cast<size_t>(directory.options().size)) {
+      peers_(static_cast<size_t>(directory.options().size)) {
   poller_.setMemory(this);
 }
 
 ShmTransport::~ShmTransport() { poller_.setMemory(nullptr); }
 
-const Transport::Capabilities& ShmTransport::capabilities() const {
+const Transport::Capabilities& ShmTransport::capabilities(int) const {
   static constexpr Capabilities kCapabilities = {.isReliable = true,
                                                  .isAcknowledging = true,
                                                  .copiesSmall = true,
@@ -52,123 +52,123 @@ const Transport::Capabilities& ShmTransport::capabilities() const {
   return kCapabilities;
 }
 
-ShmTransport::PeerConnections& ShmTransport::laneOf(int peer) {
-  std::unique_ptr<PeerConnections>& lane = lanes_.at(static_cast<size_t>(peer));
-  if (lane == nullptr) {
-    lane = std::make_unique<PeerConnections>(peer);
-    used_.push_back(lane.get());
+ShmTransport::PeerConnections& ShmTransport::connectionsOf(int peer) {
+  std::unique_ptr<PeerConnections>& connections = peers_.at(static_cast<size_t>(peer));
+  if (connections == nullptr) {
+    connections = std::make_unique<PeerConnections>(peer);
+    used_.push_back(connections.get());
   }
-  return *lane;
+  return *connections;
 }
 
 // --- Reaching a peer ------------------------------------------------------------------------------------------------
 
 void ShmTransport::connect(int peer) {
-  PeerConnections& lane = laneOf(peer);
-  if (lane.stage == Stage::kIdle) lane.stage = Stage::kWanted;
+  PeerConnections& connections = connectionsOf(peer);
+  if (connections.stage == Stage::kIdle) connections.stage = Stage::kWanted;
 }
 
-void ShmTransport::attempt(PeerConnections& lane, Clock::time_point now) {
-  const StatusOr<const Peer*> peer = directory_.find(lane.peer, now);
-  if (!peer) return fail(lane, LossCause::kUnreachable, peer.status().message());
+void ShmTransport::attempt(PeerConnections& connections, Clock::time_point now) {
+  const StatusOr<const Peer*> peer = directory_.find(connections.peer, now);
+  if (!peer) return fail(connections, LossCause::kUnreachable, peer.status().message());
   if (*peer == nullptr) return;  // it has not started yet
-  const Status status = greet(lane, **peer);
+  const Status status = beginHandshake(connections, **peer);
   if (!status && status.code() != StatusCode::kResourceExhausted) {
-    fail(lane, LossCause::kUnreachable, status.message());
+    fail(connections, LossCause::kUnreachable, status.message());
   }
 }
 
-Status ShmTransport::greet(PeerConnections& lane, const Peer& peer) {
+Status ShmTransport::beginHandshake(PeerConnections& connections, const Peer& peer) {
   AG_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(localName(peer.record.publicKey)));
   if (!trustedProcessAt(socket)) return unavailable("its process belongs to another user");
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::create(sizeof(Ring)));
   const DirectoryOptions& self = directory_.options();
-  lane.initiator.emplace(
-      Claim{self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(lane.peer)},
+  connections.initiator.emplace(
+      Claim{self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(connections.peer)},
       peer.secret);
   const std::array shared = {ring.descriptor().get(), bell_.page(), bell_.bell()};
-  if (!sendMessage(socket, lane.initiator->request(), shared)) return unavailable("its local socket takes nothing");
-  lane.ring.emplace(std::move(ring));
-  lane.waited = {};
-  lane.stage = Stage::kGreeting;
-  lane.outgoing = std::make_unique<Watch>(poller_, std::move(socket), EPOLLIN, [this, &lane] {
-    lane.stage == Stage::kGreeting ? readReply(lane) : gone(lane);
+  if (!sendMessage(socket, connections.initiator->request(), shared)) return unavailable("its local socket takes nothing");
+  connections.ring.emplace(std::move(ring));
+  connections.waited = {};
+  connections.stage = Stage::kHandshaking;
+  connections.outgoing = std::make_unique<Watch>(poller_, std::move(socket), EPOLLIN, [this, &connections] {
+    connections.stage == Stage::kHandshaking ? readReply(connections) : gone(connections);
   });
   return {};
 }
 
-void ShmTransport::readReply(PeerConnections& lane) {
+void ShmTransport::readReply(PeerConnections& connections) {
   ReplyBytes reply;
-  Received received = receiveMessage(lane.outgoing->descriptor(), reply);
+  Received received = receiveMessage(connections.outgoing->descriptor(), reply);
   if (received.outcome == Received::Outcome::kNothingYet) return;
   const bool isWhole = received.outcome == Received::Outcome::kMessage && received.descriptors.size() == 2;
-  const std::optional<ConfirmBytes> confirm = isWhole ? lane.initiator->confirm(reply) : std::nullopt;
-  if (!confirm) return fail(lane, LossCause::kUnreachable, "it refused the connection");
+  const std::optional<ConfirmBytes> confirm = isWhole ? connections.initiator->confirm(reply) : std::nullopt;
+  if (!confirm) return fail(connections, LossCause::kUnreachable, "it refused the connection");
   const Status status =
-      finishHandshake(lane, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
-  if (!status) return fail(lane, LossCause::kUnreachable, status.message());
-  sink_->writable(lane.peer);
+      finishHandshake(connections, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
+  if (!status) return fail(connections, LossCause::kUnreachable, status.message());
+  sink_->writable(connections.peer);
 }
 
-Status ShmTransport::finishHandshake(PeerConnections& lane, FileDescriptor page, FileDescriptor bell,
+Status ShmTransport::finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
                                      const ConfirmBytes& confirm) {
-  if (lane.bell == nullptr) {
+  if (connections.bell == nullptr) {
     AG_ASSIGN_OR_RETURN(Doorbell opened, Doorbell::open(page, std::move(bell)));
-    lane.bell = std::make_unique<Doorbell>(std::move(opened));
+    connections.bell = std::make_unique<Doorbell>(std::move(opened));
   }
-  lane.ring->dropDescriptor();
-  lane.outbox = std::make_unique<Sender>(std::move(*lane.ring), lane.peer, *sink_, *lane.bell, counters_);
-  if (!sendMessage(lane.outgoing->descriptor(), confirm, {})) return unavailable("its local socket takes nothing");
-  lane.ring.reset();
-  lane.initiator.reset();
-  lane.stage = Stage::kUp;
+  connections.ring->dropDescriptor();
+  connections.sender = std::make_unique<Sender>(std::move(*connections.ring), connections.peer, *sink_, *connections.bell, counters_);
+  if (!sendMessage(connections.outgoing->descriptor(), confirm, {})) return unavailable("its local socket takes nothing");
+  connections.ring.reset();
+  connections.initiator.reset();
+  connections.stage = Stage::kUp;
   return {};
 }
 
-void ShmTransport::accepted(int peer, AcceptedConnection arrival) {
-  PeerConnections& lane = laneOf(peer);
-  if (lane.inbox != nullptr || lane.stage == Stage::kLost) return;
-  if (lane.bell == nullptr) lane.bell = std::make_unique<Doorbell>(std::move(arrival.bell));
-  FileDescriptor alive = watchProcess(arrival.process);
+void ShmTransport::accepted(int peer, AcceptedConnection connection) {
+  PeerConnections& connections = connectionsOf(peer);
+  if (connections.receiver != nullptr || connections.stage == Stage::kLost) return;
+  if (connections.bell == nullptr) connections.bell = std::make_unique<Doorbell>(std::move(connection.bell));
+  FileDescriptor alive = watchProcess(connection.process);
   const int process = alive.get();
-  lane.inbox = std::make_unique<Receiver>(std::move(arrival.ring), peer, arrival.process, std::move(alive), *sink_,
-                                          *lane.bell, counters_);
-  const auto onEnd = [this, &lane] { gone(lane); };
-  lane.incoming = std::make_unique<Watch>(poller_, std::move(arrival.socket), EPOLLIN, onEnd);
+  connections.receiver = std::make_unique<Receiver>(std::move(connection.ring), peer, connection.process, std::move(alive), *sink_,
+                                          *connections.bell, counters_);
+  const auto onEnd = [this, &connections] { gone(connections); };
+  connections.incoming = std::make_unique<Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
   // Children of the peer may hold its sockets open when it has ended.
-  if (process >= 0) lane.process = std::make_unique<Watch>(poller_, process, EPOLLIN, onEnd);
+  if (process >= 0) connections.process = std::make_unique<Watch>(poller_, process, EPOLLIN, onEnd);
 }
 
 // --- Losing a peer --------------------------------------------------------------------------------------------------
 
 void ShmTransport::takeIn(int peer) {
   acceptor_.readAll();
-  const PeerConnections& lane = laneOf(peer);
-  while (lane.inbox != nullptr && lane.inbox->read() == Receiver::Outcome::kSomething) continue;
+  const PeerConnections& connections = connectionsOf(peer);
+  while (connections.receiver != nullptr && connections.receiver->read() == Receiver::Outcome::kSomething) continue;
 }
 
-void ShmTransport::gone(PeerConnections& lane) {
+void ShmTransport::gone(PeerConnections& connections) {
   // What it wrote and read before it went still counts.
-  takeIn(lane.peer);
-  if (lane.stage == Stage::kUp) lane.outbox->advance();
-  if (lane.stage == Stage::kUp) return fail(lane, LossCause::kClosed, "its process has ended");
+  takeIn(connections.peer);
+  if (connections.stage == Stage::kUp) connections.sender->advance();
+  if (connections.stage == Stage::kUp) return fail(connections, LossCause::kClosed, "its process has ended");
   // It came and went before it was reached; the attempt to reach it will tell.
-  retire(std::move(lane.incoming));
-  retire(std::move(lane.process));
+  retire(std::move(connections.incoming));
+  retire(std::move(connections.process));
 }
 
-void ShmTransport::fail(PeerConnections& lane, LossCause cause, const std::string& why) {
-  if (lane.stage == Stage::kLost || (lane.stage == Stage::kUnreachable && cause == LossCause::kUnreachable)) return;
-  lane.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
-  lane.initiator.reset();
-  lane.ring.reset();
-  retire(std::move(lane.outgoing));
+void ShmTransport::fail(PeerConnections& connections, LossCause cause, const std::string& why) {
+  if (connections.stage == Stage::kLost || (connections.stage == Stage::kUnreachable && cause == LossCause::kUnreachable)) return;
+  connections.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
+  connections.initiator.reset();
+  connections.ring.reset();
+  retire(std::move(connections.outgoing));
   if (cause != LossCause::kUnreachable) {
-    retire(std::move(lane.incoming));
-    retire(std::move(lane.process));
+    retire(std::move(connections.incoming));
+    retire(std::move(connections.process));
   }
-  sink_->lost(lane.peer, cause,
-              unavailable("rank {}{}{}: {}", lane.peer,
+  sink_->lost(connections.peer, cause,
+              unavailable("rank {}{}{}: {}", connections.peer,
                           cause == LossCause::kUnreachable ? " shares no memory with rank " : " is lost to rank ",
                           directory_.options().rank, why));
 }
@@ -182,51 +182,51 @@ void ShmTransport::retire(std::unique_ptr<Watch> watch) {
 // --- Frames ---------------------------------------------------------------------------------------------------------
 
 bool ShmTransport::canSend(int peer) const {
-  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  return lane != nullptr && lane->stage == Stage::kUp && lane->outbox->canSend();
+  const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
+  return connections != nullptr && connections->stage == Stage::kUp && connections->sender->canSend();
 }
 
 void ShmTransport::send(int peer, const OutgoingFrame& frame) {
   AG_CHECK(canSend(peer), "send() without canSend()");
-  laneOf(peer).outbox->send(frame);
+  connectionsOf(peer).sender->send(frame);
 }
 
 void ShmTransport::cancelReceive(int peer, ByteView target) {
-  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  if (lane != nullptr && lane->inbox != nullptr) lane->inbox->cancelReceive(target);
+  const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
+  if (connections != nullptr && connections->receiver != nullptr) connections->receiver->cancelReceive(target);
 }
 
 void ShmTransport::cancelSend(int peer, uint64_t token, ByteView) {
-  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  if (lane != nullptr && lane->outbox != nullptr) lane->outbox->cancelSend(token);
+  const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
+  if (connections != nullptr && connections->sender != nullptr) connections->sender->cancelSend(token);
 }
 
 bool ShmTransport::isFlushed() const {
-  return std::all_of(used_.begin(), used_.end(), [](const PeerConnections* lane) {
-    return lane->stage != Stage::kUp || lane->outbox->isFlushed();
+  return std::all_of(used_.begin(), used_.end(), [](const PeerConnections* connections) {
+    return connections->stage != Stage::kUp || connections->sender->isFlushed();
   });
 }
 
 bool ShmTransport::poll() {
   bool hasChanged = false;
-  for (size_t i = 0; i < used_.size(); ++i) {  // sinks may use further lanes
-    PeerConnections& lane = *used_[i];
-    const bool isGone = lane.inbox != nullptr && lane.incoming == nullptr;
-    if (lane.inbox != nullptr && !isGone) {
-      const Receiver::Outcome outcome = lane.inbox->read();
+  for (size_t i = 0; i < used_.size(); ++i) {  // sinks may use further peers
+    PeerConnections& connections = *used_[i];
+    const bool isGone = connections.receiver != nullptr && connections.incoming == nullptr;
+    if (connections.receiver != nullptr && !isGone) {
+      const Receiver::Outcome outcome = connections.receiver->read();
       hasChanged = outcome != Receiver::Outcome::kNothing || hasChanged;
       if (outcome == Receiver::Outcome::kBroken) {
-        fail(lane, LossCause::kCorrupted, "its shared memory holds what no intact rank writes");
+        fail(connections, LossCause::kCorrupted, "its shared memory holds what no intact rank writes");
       }
     }
-    if (lane.stage == Stage::kUp) hasChanged = lane.outbox->advance() || hasChanged;
+    if (connections.stage == Stage::kUp) hasChanged = connections.sender->advance() || hasChanged;
   }
   return hasChanged;
 }
 
 void ShmTransport::arm() {
-  for (PeerConnections* lane : used_) {
-    if (lane->stage == Stage::kUp) lane->outbox->askToBeWoken();
+  for (PeerConnections* connections : used_) {
+    if (connections->stage == Stage::kUp) connections->sender->askToBeWoken();
   }
   bell_.setSleeping(true);
 }
@@ -237,19 +237,19 @@ Clock::time_point ShmTransport::tick(Clock::time_point now) {
   acceptor_.expire(now);
   bool isBusy = acceptor_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
-    PeerConnections& lane = *used_[i];
-    if (lane.stage == Stage::kGreeting && (lane.waited += looked) > handshakeTimeout_) {
-      fail(lane, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
+    PeerConnections& connections = *used_[i];
+    if (connections.stage == Stage::kHandshaking && (connections.waited += looked) > handshakeTimeout_) {
+      fail(connections, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
     }
-    if (lane.stage == Stage::kWanted) attempt(lane, now);
-    isBusy = isBusy || lane.stage == Stage::kWanted || lane.stage == Stage::kGreeting;
+    if (connections.stage == Stage::kWanted) attempt(connections, now);
+    isBusy = isBusy || connections.stage == Stage::kWanted || connections.stage == Stage::kHandshaking;
   }
   return now + (isBusy ? kBusyTick : kIdleTick);
 }
 
-std::string ShmTransport::route(int peer) const {
-  const PeerConnections* lane = lanes_.at(static_cast<size_t>(peer)).get();
-  return lane != nullptr && lane->stage == Stage::kUp ? "shared memory" : "";
+std::string ShmTransport::describeRoute(int peer) const {
+  const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
+  return connections != nullptr && connections->stage == Stage::kUp ? "shared memory" : "";
 }
 
 }  // namespace agspeed::comm::shm

@@ -40,25 +40,27 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
 
   const ShmCounters& counters() const { return counters_; }
 
-  const Capabilities& capabilities() const override;
-  void attach(Sink& sink) override { sink_ = &sink; }
   /// Takes in all that the peer has written so far: who ends may have been accepted and read by nobody yet.
   void takeIn(int peer);
 
+  const Capabilities& capabilities(int peer) const override;
+  void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
-  void cancelReceive(int peer, ByteView target) override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
-  std::string route(int peer) const override;
+  std::string describeRoute(int peer) const override;
+  /// Peers in shared memory are never to wait.
+  double coalesceSeconds(int) const override { return 0; }
 
  private:
   enum class Stage {
     kIdle,
     kWanted,
-    kGreeting,  ///< connected, the request was sent
+    kHandshaking,  ///< connected, the request was sent
     kUp,
     kUnreachable,  ///< it may reach this rank all the same
     kLost
@@ -69,13 +71,13 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
 
     const int peer;
     Stage stage = Stage::kIdle;  ///< of sending
-    // While handshake.
+    // During the handshake.
     std::optional<Initiator> initiator;
     std::optional<SharedMemory> ring;
     Clock::duration waited{};
     std::unique_ptr<Doorbell> bell;  ///< the peer's
-    std::unique_ptr<Sender> outbox;
-    std::unique_ptr<Receiver> inbox;
+    std::unique_ptr<Sender> sender;
+    std::unique_ptr<Receiver> receiver;
     std::unique_ptr<Watch> outgoing;
     std::unique_ptr<Watch> incoming;
     std::unique_ptr<Watch> process;  ///< the peer's end
@@ -87,17 +89,17 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   bool poll() override;
   void arm() override;
   void disarm() override { bell_.setSleeping(false); }
-  void accepted(int peer, AcceptedConnection arrival) override;
+  void accepted(int peer, AcceptedConnection connection) override;
 
-  PeerConnections& laneOf(int peer);
-  void attempt(PeerConnections& lane, Clock::time_point now);
-  Status greet(PeerConnections& lane, const Peer& peer);
-  void readReply(PeerConnections& lane);
-  Status finishHandshake(PeerConnections& lane, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
+  PeerConnections& connectionsOf(int peer);
+  void attempt(PeerConnections& connections, Clock::time_point now);
+  Status beginHandshake(PeerConnections& connections, const Peer& peer);
+  void readReply(PeerConnections& connections);
+  Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
-  void gone(PeerConnections& lane);
-  void fail(PeerConnections& lane, LossCause cause, const std::string& why);
-  /// Takes what the lane's functions, perhaps under way, still use; it ends with the next tick.
+  void gone(PeerConnections& connections);
+  void fail(PeerConnections& connections, LossCause cause, const std::string& why);
+  /// Takes what functions of these connections, perhaps under way, still use; it ends with the next tick.
   void retire(std::unique_ptr<Watch> watch);
 
   Poller& poller_;
@@ -108,7 +110,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   Acceptor acceptor_;
   ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;
-  std::vector<std::unique_ptr<PeerConnections>> lanes_;  ///< by rank; null until used
+  std::vector<std::unique_ptr<PeerConnections>> peers_;  ///< by rank; null until used
   std::vector<PeerConnections*> used_;
   std::vector<std::unique_ptr<Watch>> retired_;
   ShmCounters counters_;

@@ -26,7 +26,7 @@ void Receiver::close(LossCause cause) {
   isOpen_ = false;
   poller_.remove(pollId_, socket_.descriptor());
   socket_.reset();
-  owner_.readerLost(peer_, cause);
+  owner_.receiverLost(peer_, cause);
 }
 
 void Receiver::ready(uint32_t) {

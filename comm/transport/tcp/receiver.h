@@ -21,7 +21,7 @@ class Receiver final : public Poller::Handler {
   class Owner {
    public:
     /// The reader is closed; it is deleted after it has returned.
-    virtual void readerLost(int peer, LossCause cause) = 0;
+    virtual void receiverLost(int peer, LossCause cause) = 0;
 
    protected:
     ~Owner() = default;

@@ -70,7 +70,7 @@ void Sender::close(LossCause cause, const std::string& why) {
   state_ = State::kClosed;
   poller_.remove(pollId_, socket_.descriptor());
   socket_.reset();
-  owner_.writerLost(peer_, cause, why);
+  owner_.senderLost(peer_, cause, why);
 }
 
 void Sender::ready(uint32_t events) {
@@ -81,7 +81,7 @@ void Sender::ready(uint32_t events) {
   if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
     keepFilled();
     flush();
-    if (canSend()) owner_.writerWritable(peer_);
+    if (canSend()) owner_.senderWritable(peer_);
   }
 }
 
@@ -114,7 +114,7 @@ void Sender::finishHandshake() {
   tcpInfo_ = socket_.tcpInfo();
   socket_.setNotSentLowat(unsentBytes_ = kMinUnsentBytes);
   state_ = State::kUp;
-  owner_.writerWritable(peer_);
+  owner_.senderWritable(peer_);
 }
 
 void Sender::readAfterHandshake() {
@@ -192,7 +192,7 @@ bool Sender::check(Clock::time_point now) {
   look(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   setNotSentLowat();
-  if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.leastRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
+  if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.minRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
   // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
   if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = tcpInfo_.bytesAcked;
@@ -205,7 +205,7 @@ void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not greet";
   if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
   if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
-    owner_.writerStalled(peer_, LossCause::kSilent, why);
+    owner_.senderStalled(peer_, LossCause::kSilent, why);
   }
 }
 
@@ -214,7 +214,7 @@ void Sender::acknowledged(Clock::time_point now) {
   progressAt_ = now;
   if (!isStalled_) return;
   isStalled_ = false;
-  if (canSend()) owner_.writerWritable(peer_);
+  if (canSend()) owner_.senderWritable(peer_);
 }
 
 void Sender::checkStall(Clock::time_point now) {
@@ -227,7 +227,7 @@ void Sender::checkStall(Clock::time_point now) {
   if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
-  owner_.writerStalled(peer_, LossCause::kStalled, why);
+  owner_.senderStalled(peer_, LossCause::kStalled, why);
 }
 
 void Sender::look(Clock::time_point now) {
@@ -239,7 +239,7 @@ void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // The handshake's bytes are no part of the count.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
-  rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.leastRoundTripSeconds);
+  rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
 }
 
 /// The kernel wants more of a frame that it could not take whole. Has it waited?

@@ -24,12 +24,12 @@ class Sender final : public Poller::Handler {
  public:
   class Owner {
    public:
-    virtual void writerWritable(int peer) = 0;
-    /// Nothing is acknowledged any more (kStalled), or the peer has not greeted yet (kSilent). writerWritable or
-    /// writerLost follows.
-    virtual void writerStalled(int peer, LossCause cause, const std::string& why) = 0;
+    virtual void senderWritable(int peer) = 0;
+    /// Nothing is acknowledged any more (kStalled), or the peer has not greeted yet (kSilent). senderWritable or
+    /// senderLost follows.
+    virtual void senderStalled(int peer, LossCause cause, const std::string& why) = 0;
     /// The writer is closed; it is deleted after it has returned.
-    virtual void writerLost(int peer, LossCause cause, const std::string& why) = 0;
+    virtual void senderLost(int peer, LossCause cause, const std::string& why) = 0;
 
    protected:
     ~Owner() = default;
@@ -65,7 +65,7 @@ class Sender final : public Poller::Handler {
   uint64_t numBytes() const { return numBytes_; }
   uint64_t numUnderWay();
   /// Seen so far; 0 before the first look.
-  double leastRoundTripSeconds() const { return tcpInfo_.leastRoundTripSeconds; }
+  double minRoundTripSeconds() const { return tcpInfo_.minRoundTripSeconds; }
 
   void ready(uint32_t events) override;
 

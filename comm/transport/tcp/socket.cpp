@@ -199,7 +199,7 @@ TcpInfo Socket::tcpInfo() const {
   tcpInfo.packetsInFlight = info.tcpi_unacked;
   tcpInfo.sinceLastAck = std::chrono::milliseconds(info.tcpi_last_ack_recv);
   tcpInfo.roundTripSeconds = info.tcpi_rtt * 1e-6;
-  tcpInfo.leastRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
+  tcpInfo.minRoundTripSeconds = info.tcpi_min_rtt * 1e-6;
   return tcpInfo;
 }
 

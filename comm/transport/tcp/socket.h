@@ -30,7 +30,7 @@ struct TcpInfo {
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
   double roundTripSeconds = 0;       ///< queues included
-  double leastRoundTripSeconds = 0;  ///< as good as without them
+  double minRoundTripSeconds = 0;  ///< as good as without them
 };
 
 class Socket {

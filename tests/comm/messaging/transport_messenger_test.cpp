@@ -56,7 +56,7 @@ class TransportMessengerTest : public testing::Test {
   }
   std::vector<const std::byte*> cancelledReceives() const {
     std::vector<const std::byte*> starts;
-    for (const ByteView bytes : transport->abandoned) starts.push_back(bytes.data());
+    for (const ByteView bytes : transport->cancelledTargets) starts.push_back(bytes.data());
     return starts;
   }
   /// The header of a frame of an eager message.
@@ -255,7 +255,7 @@ TEST_F(TransportMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverla
     const std::byte* const target = beginToArrive(part(parcel->id, 10, 0, 5));
     for (int i = 0; i < 2; ++i) arrive(part(parcel->id, 10, 5, 5));
     EXPECT_THAT(cancelledReceives(), ElementsAre(target));
-    transport->abandoned.clear();
+    transport->cancelledTargets.clear();
   }
   messenger->receive(later);
   messenger->progress({});
@@ -367,7 +367,7 @@ TEST_F(TransportMessengerTest, CreditComesBackForWhatIsDropped) {
   arrive(part(half, 10, 0, 4));
   arrive(part(other, 10, 0, 10));
   EXPECT_EQ(advertisedCredit(), 0u);
-  transport->abandoned.clear();
+  transport->cancelledTargets.clear();
   messenger->dropCommunicator(5);
   EXPECT_THAT(cancelledReceives(), ElementsAre(target));
   EXPECT_EQ(advertisedCredit(), cost);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/transport/shm/acceptor.h"
+#include "comm/transport/tcp/acceptor.h"
 #include "tests/comm/io/limited_descriptors.h"
 #include "tests/comm/network/network_group.h"
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/transport/faulty/rail_decorator.h"
 #include "tests/comm/network/network_group.h"
 
 namespace agspeed::comm {
@@ -31,26 +32,16 @@ struct NamedParcel final : Transfer {
 };
 
 /// Counts what reaches a rail.
-class CountingRail final : public Transport {
+class CountingRail final : public RailDecorator {
  public:
-  CountingRail(std::unique_ptr<Transport> inner, int& numTicks) : inner_(std::move(inner)), numTicks_(numTicks) {}
+  CountingRail(std::unique_ptr<Rail> inner, int& numTicks) : RailDecorator(std::move(inner)), numTicks_(numTicks) {}
 
-  const Capabilities& capabilities() const override { return inner_->capabilities(); }
-  void attach(Sink& sink) override { inner_->attach(sink); }
-  void connect(int peer) override { inner_->connect(peer); }
-  bool canSend(int peer) const override { return inner_->canSend(peer); }
-  void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
-  void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
-  void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
-  bool isFlushed() const override { return inner_->isFlushed(); }
   Clock::time_point tick(Clock::time_point now) override {
     ++numTicks_;
-    return inner_->tick(now);
+    return inner().tick(now);
   }
-  std::string route(int peer) const override { return inner_->route(peer); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   int& numTicks_;
 };
 
@@ -150,7 +141,7 @@ TEST_F(Liveness, NobodyIsAskedForAPatientTransfer) {
 TEST_F(Liveness, NoTimersRunWhileNothingHappens) {
   group_ = std::make_unique<NetworkGroup>(2, 1, [&](NetworkOptions& options) {
     if (options.rank > 0) return;
-    options.decorate = [&](std::unique_ptr<Transport> rail) {
+    options.decorate = [&](std::unique_ptr<Rail> rail) {
       return std::make_unique<CountingRail>(std::move(rail), numTicks_);
     };
   });

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/transport/faulty/faulty_rail.h"
+#include "comm/transport/tcp/socket.h"
 #include "tests/comm/network/network_group.h"
 
 namespace agspeed::comm {
@@ -221,9 +222,9 @@ TEST_P(FrameFaults, LoseNoMessage) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   uint64_t numRails = 0;
   NetworkGroup group(3, 2, [&](NetworkOptions& options) {
-    options.decorate = [&, plan = GetParam().plan](std::unique_ptr<Transport> rail) mutable {
+    options.decorate = [&, plan = GetParam().plan](std::unique_ptr<Rail> rail) mutable {
       plan.seed = seed + numRails++;
-      return std::make_unique<Faulty>(std::move(rail), plan);
+      return std::make_unique<FaultyRail>(std::move(rail), plan);
     };
   });
   EXPECT_EQ(group.exchange(100, 1 << 18, seed), "");

@@ -85,22 +85,22 @@ TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {
   }));
 }
 
-TEST(Rails, AreLeftAtOnceWhenThePeersCarrierIsLost) {
-  std::vector<Transport*> rails;  // of rank 0, then of rank 1
+TEST(Rails, AreLeftAtOnceWhenThePeersLinkIsLost) {
+  std::vector<Rail*> rails;  // of rank 0, then of rank 1
   NetworkGroup group(2, 2, [&](NetworkOptions& options) {
-    options.decorate = [&](std::unique_ptr<Transport> rail) {
+    options.decorate = [&](std::unique_ptr<Rail> rail) {
       rails.push_back(rail.get());
       return rail;
     };
   });
   ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
   const auto numLosses = [&](size_t rail) { return group[0].counters().rails[rail].numLosses; };
-  for (Transport* rail : rails) rail->peerLinkChanged(1, 1, true);
+  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
   EXPECT_EQ(numLosses(0) + numLosses(1), 0u) << "good news of what works change nothing";
-  for (Transport* rail : rails) rail->peerLinkChanged(1, 1, false);
+  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, false);
   EXPECT_EQ(numLosses(0), 0u);
   EXPECT_EQ(numLosses(1), 1u);
-  for (Transport* rail : rails) rail->peerLinkChanged(1, 1, true);
+  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
   const uint64_t numBefore = group[0].counters().rails[1].numFrames;
   int round = 1;
   EXPECT_TRUE(group.drive([&] {

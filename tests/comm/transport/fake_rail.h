@@ -1,40 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport that records what it is given; the test plays the network and the peers.
+// A transport and a rail that record what they are given; the test plays the network and the peers.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "comm/transport/transport.h"
+#include "comm/transport/rail.h"
 
 namespace agspeed::comm {
 
-struct FakeTransport : Transport {
-  const Capabilities& capabilities() const override { return can; }
+/// What both do.
+template <typename Interface>
+struct FakeFrames : Interface {
+  using Capabilities = Transport::Capabilities;
+  using Sink = Transport::Sink;
+
+  const Capabilities& capabilities(int) const override { return can; }
   void attach(Sink& to) override { sink = &to; }
   void connect(int peer) override { wanted.push_back(peer); }
-  void disconnect(int peer) override { unwanted.push_back(peer); }
   bool canSend(int) const override { return room > 0; }
   void send(int, const OutgoingFrame& frame) override {
     --room;
     sent.push_back(frame);
   }
-  void cancelReceive(int, ByteView target) override { abandoned.push_back(target); }
-  void cancelSend(int, uint64_t, ByteView payload) override { withdrawn.push_back(payload); }
+  void cancelSend(int, uint64_t, ByteView payload) override { cancelledPayloads.push_back(payload); }
+  void cancelReceive(int, ByteView target) override { cancelledTargets.push_back(target); }
   bool isFlushed() const override { return true; }
-  bool mayStillReceive(int) const override { return isHeard; }
-  double coalesceSeconds(int) const override { return coalesceFor; }
   Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
+  std::string describeRoute(int) const override { return "its connection"; }
+  double coalesceSeconds(int) const override { return coalesceFor; }
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
-  int room = 100;             ///< frames that it still takes
-  bool isHeard = false;       ///< the peer's connection is open
-  double coalesceFor = 0;     ///< seconds
-  std::vector<int> wanted;    ///< peers to connect to
-  std::vector<int> unwanted;  ///< of these, those that were given up
+  int room = 100;           ///< frames that it still takes
+  double coalesceFor = 0;   ///< seconds
+  std::vector<int> wanted;  ///< peers to connect to
   std::vector<OutgoingFrame> sent;
-  std::vector<ByteView> abandoned;
-  std::vector<ByteView> withdrawn;
+  std::vector<ByteView> cancelledPayloads;
+  std::vector<ByteView> cancelledTargets;
+};
+
+struct FakeTransport : FakeFrames<Transport> {};
+
+/// Its frames queue up.
+struct FakeRail final : FakeFrames<Rail> {
+  void disconnect(int peer) override { unwanted.push_back(peer); }
+  void linkChanged(bool) override {}
+  void peerLinkChanged(int, uint64_t rail, bool isUp) override { peerLinks.emplace_back(rail, isUp); }
+  double deliverySeconds(int, size_t numBytes) const override {
+    size_t bytes = numBytes;
+    for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
+    return secondsPerByte * static_cast<double>(bytes);
+  }
+  bool mayStillReceive(int) const override { return isHeard; }
+  double minRoundTripSeconds(int) const override { return 0; }
+  RailInfo info() const override { return {}; }
+
+  double secondsPerByte = 0;
+  bool isHeard = false;                              ///< the peer's connection is open
+  std::vector<int> unwanted;                         ///< peers that were given up
+  std::vector<std::pair<uint64_t, bool>> peerLinks;  ///< what peers have said of theirs
 };
 
 }  // namespace agspeed::comm

@@ -13,19 +13,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-/// A rail whose frames queue up.
-struct FakeRail final : FakeTransport {
-  double deliverySeconds(int, size_t numBytes) const override {
-    size_t bytes = numBytes;
-    for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();
-    return secondsPerByte * static_cast<double>(bytes);
-  }
-  void peerLinkChanged(int, uint64_t rail, bool hasCarrier) override { news.emplace_back(rail, hasCarrier); }
-
-  double secondsPerByte = 0;
-  std::vector<std::pair<uint64_t, bool>> news;  ///< of the peer's carriers
-};
-
 struct Observer final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader& header) override { return std::span(memory).first(header.length); }
   void arrived(int, const FrameHeader& header) override { numbers.push_back(header.number); }
@@ -46,7 +33,7 @@ class MultirailTransportTest : public testing::Test {
   static constexpr uint32_t kLongest = 128 * 1024;
 
   MultirailTransportTest() {
-    std::vector<std::unique_ptr<Transport>> owned;
+    Rails owned;
     for (FakeRail*& rail : rails_) {
       owned.push_back(std::make_unique<FakeRail>());
       rail = static_cast<FakeRail*>(owned.back().get());
@@ -88,7 +75,7 @@ class MultirailTransportTest : public testing::Test {
   std::unique_ptr<MultirailTransport> multirail_;
 };
 
-TEST_F(MultirailTransportTest, FramesTakeTurnsOnEqualRails) {
+TEST_F(MultirailTransportTest, FramesAlternateBetweenEqualRails) {
   for (uint64_t token = 1; token <= 6; ++token) send(token);
   EXPECT_EQ(rails_[0]->sent.size(), 3u);
   EXPECT_EQ(rails_[1]->sent.size(), 3u);
@@ -125,7 +112,7 @@ TEST_F(MultirailTransportTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner
   EXPECT_TRUE(multirail_->canSend(kPeer));
 }
 
-TEST_F(MultirailTransportTest, MayBeLeftAloneAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
+TEST_F(MultirailTransportTest, CoalescesForAsLongAsTheFirstOfTheRailsThatLeadToThePeer) {
   rails_[0]->coalesceFor = 3e-3;
   rails_[1]->coalesceFor = 5e-3;
   EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 3e-3);
@@ -141,7 +128,7 @@ TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
     rails_[0]->secondsPerByte = first;
     rails_[1]->secondsPerByte = second;
     multirail_->tick(Clock::now());
-    return multirail_->capabilitiesFor(kPeer).maxPayloadBytes;
+    return multirail_->capabilities(kPeer).maxPayloadBytes;
   };
   EXPECT_EQ(longest(2e-8, 2e-8), kLongest);
   EXPECT_EQ(longest(9e-9, 3.6e-8), kLongest / 2) << "a fourth of the rate";
@@ -174,8 +161,8 @@ TEST_F(MultirailTransportTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotR
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->sink->arrived(kPeer, incoming(1, 0, 3));
   ASSERT_THAT(sink_.tokens, ElementsAre(1, 2));
-  ASSERT_EQ(rails_[0]->withdrawn.size(), 1u) << "the second one was written whole";
-  EXPECT_EQ(rails_[0]->withdrawn[0].size(), 10000u);
+  ASSERT_EQ(rails_[0]->cancelledPayloads.size(), 1u) << "the second one was written whole";
+  EXPECT_EQ(rails_[0]->cancelledPayloads[0].size(), 10000u);
 }
 
 TEST_F(MultirailTransportTest, WhatALostRailCarriedIsSentOnAnother) {
@@ -214,7 +201,7 @@ TEST_F(MultirailTransportTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
   EXPECT_EQ(multirail_->counters().numResent, 1u);
 }
 
-TEST_F(MultirailTransportTest, APeerIsToldOfACarrierOverAnotherRail) {
+TEST_F(MultirailTransportTest, APeerIsToldOfALinkOverAnotherRail) {
   rails_[1]->room = 0;
   lose(0, LossCause::kUnreachable);
   multirail_->linkChanged(0, false);
@@ -231,12 +218,12 @@ TEST_F(MultirailTransportTest, APeerIsToldOfACarrierOverAnotherRail) {
   EXPECT_THAT(std::pair(rails_[1]->sent.back().header.offset, rails_[1]->sent.back().header.total), Pair(0u, 1u));
 }
 
-TEST_F(MultirailTransportTest, RailsHearOfThePeersCarriers) {
+TEST_F(MultirailTransportTest, RailsHearOfThePeersLinks) {
   FrameHeader header;
   header.kind = FrameKind::kLinkState;
   header.offset = 1;
   rails_[0]->sink->arrived(kPeer, header);
-  for (const FakeRail* rail : rails_) EXPECT_THAT(rail->news, ElementsAre(Pair(1u, false)));
+  for (const FakeRail* rail : rails_) EXPECT_THAT(rail->peerLinks, ElementsAre(Pair(1u, false)));
   EXPECT_THAT(sink_.numbers, ElementsAre()) << "nobody else hears of it";
 }
 
@@ -271,11 +258,11 @@ TEST_F(MultirailTransportTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThe
   EXPECT_TRUE(multirail_->isFlushed());
 }
 
-TEST_F(MultirailTransportTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfItAndItsFrameStillCounts) {
+TEST_F(MultirailTransportTest, OnlyTheRailThatPlacesThereHearsOfACancelledReceiveAndItsFrameStillCounts) {
   const std::span<std::byte> target = rails_[0]->sink->place(kPeer, incoming(1));
   for (int i = 0; i < 2; ++i) multirail_->cancelReceive(kPeer, target);
-  EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
-  EXPECT_EQ(rails_[1]->abandoned.size(), 0u);
+  EXPECT_EQ(rails_[0]->cancelledTargets.size(), 1u);
+  EXPECT_EQ(rails_[1]->cancelledTargets.size(), 0u);
   rails_[0]->sink->arrived(kPeer, incoming(1));
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
@@ -283,7 +270,7 @@ TEST_F(MultirailTransportTest, OnlyTheRailThatPlacesIntoAbandonedMemoryHearsOfIt
 TEST_F(MultirailTransportTest, OfTwoCopiesTheLaterAttemptCounts) {
   EXPECT_EQ(rails_[0]->sink->place(kPeer, incoming(1, 0)).size(), 100u);
   EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
-  EXPECT_EQ(rails_[0]->abandoned.size(), 1u);
+  EXPECT_EQ(rails_[0]->cancelledTargets.size(), 1u);
   rails_[0]->sink->arrived(kPeer, incoming(1, 0));
   EXPECT_TRUE(sink_.numbers.empty());
   rails_[1]->sink->arrived(kPeer, incoming(1, 1));
@@ -293,20 +280,20 @@ TEST_F(MultirailTransportTest, OfTwoCopiesTheLaterAttemptCounts) {
 TEST_F(MultirailTransportTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
   EXPECT_EQ(rails_[1]->sink->place(kPeer, incoming(1, 1)).size(), 100u);
   EXPECT_TRUE(rails_[0]->sink->place(kPeer, incoming(1, 0)).empty());
-  EXPECT_TRUE(rails_[1]->abandoned.empty());
+  EXPECT_TRUE(rails_[1]->cancelledTargets.empty());
   rails_[1]->sink->arrived(kPeer, incoming(1, 1));
   EXPECT_THAT(sink_.numbers, ElementsAre(1));
 }
 
-TEST_F(MultirailTransportTest, AWithdrawnFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
+TEST_F(MultirailTransportTest, ACancelledFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
   for (uint64_t token = 1; token <= 3; ++token) send(token);
   multirail_->cancelSend(kPeer, 1, payload_);
   lose(0, LossCause::kClosed);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
-  const OutgoingFrame &withdrawn = rails_[1]->sent[1], &other = rails_[1]->sent[2];
-  EXPECT_EQ(withdrawn.header.kind, FrameKind::kVoid);
-  EXPECT_TRUE(withdrawn.payload.empty());
-  EXPECT_EQ(withdrawn.header.number, 1u);
+  const OutgoingFrame &cancelled = rails_[1]->sent[1], &other = rails_[1]->sent[2];
+  EXPECT_EQ(cancelled.header.kind, FrameKind::kVoid);
+  EXPECT_TRUE(cancelled.payload.empty());
+  EXPECT_EQ(cancelled.header.number, 1u);
   EXPECT_EQ(other.header.kind, FrameKind::kData);
   EXPECT_EQ(other.payload.size(), 10000u);
 }
@@ -383,11 +370,11 @@ TEST_F(MultirailTransportTest, APeerThatListensOnFewerRailsIsKnownToHaveEnded) {
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
-TEST_F(MultirailTransportTest, APeerTooBusyToGreetIsWaitedFor) {
+TEST_F(MultirailTransportTest, APeerTooBusyForAHandshakeIsWaitedFor) {
   for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
     const int peer = 2 + static_cast<int>(cause);
     multirail_->connect(peer);
-    rails_[0]->sink->lost(peer, cause, unavailable("it does not greet"));
+    rails_[0]->sink->lost(peer, cause, unavailable("no handshake"));
     for (FakeRail* rail : rails_) rail->sink->lost(peer, LossCause::kUnreachable, unavailable("no answer"));
     multirail_->tick(Clock::now() + std::chrono::seconds(9));
     EXPECT_EQ(sink_.failure, "") << toString(cause);

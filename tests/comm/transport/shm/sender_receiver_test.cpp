@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An outbox and an inbox on one ring, driven in turns: every frame arrives unchanged or was withdrawn, is acknowledged
-// once, and nothing is read after it was withdrawn or written after it was abandoned.
+// A sender and a receiver on one ring, driven in turns: every frame arrives unchanged or was cancelled, is acknowledged
+// once, and nothing is read after its send was cancelled or written after its receive was.
 #include "comm/messaging/credits.h"
 #include "comm/transport/shm/receiver.h"
 #include "comm/transport/shm/sender.h"
@@ -18,9 +18,9 @@ namespace agspeed::comm::shm {
 namespace {
 
 /// Keeps what arrives, by the frame's sequence number.
-struct Receiver final : Transport::Sink {
+struct ReceivedFrames final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader& header) override {
-    if (unwanted.contains(header.id.sequence)) return {};
+    if (discarded.contains(header.id.sequence)) return {};
     std::vector<std::byte>& bytes = placed[header.id.sequence];
     bytes.assign(header.length, std::byte{});
     return bytes;
@@ -32,10 +32,10 @@ struct Receiver final : Transport::Sink {
 
   std::map<uint64_t, std::vector<std::byte>> placed;
   std::set<uint64_t> complete;
-  std::set<uint64_t> unwanted;
+  std::set<uint64_t> discarded;
 };
 
-struct Sender final : Transport::Sink {
+struct SentFrames final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader&) override { return {}; }
   void arrived(int, const FrameHeader&) override {}
   void acknowledged(int, uint64_t token) override { EXPECT_TRUE(acknowledgedTokens.insert(token).second); }
@@ -46,33 +46,33 @@ struct Sender final : Transport::Sink {
   int numWritable = 0;
 };
 
-class Boxes : public testing::TestWithParam<bool> {
+class SenderReceiver : public testing::TestWithParam<bool> {
  protected:
-  Boxes() {
+  SenderReceiver() {
     SharedMemory memory = SharedMemory::create(sizeof(Ring)).value();
     const Process self = {getpid(), geteuid()};
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
-    outbox = std::make_unique<Sender>(std::move(memory), 1, sender, bell, counters);
-    inbox = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
-                                       receiver, bell, counters);
+    sender = std::make_unique<Sender>(std::move(memory), 1, sent, bell, counters);
+    receiver = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
+                                       received, bell, counters);
   }
   /// Whether the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
 
   void drive() {
-    for (int i = 0; i < 100000 && (!outbox->isFlushed() || !inbox->isEmpty()); ++i) {
-      ASSERT_NE(inbox->read(), Receiver::Outcome::kBroken);
-      outbox->advance();
+    for (int i = 0; i < 100000 && (!sender->isFlushed() || !receiver->isEmpty()); ++i) {
+      ASSERT_NE(receiver->read(), Receiver::Outcome::kBroken);
+      sender->advance();
     }
-    outbox->advance();
+    sender->advance();
   }
 
   Doorbell bell = Doorbell::create().value();
   ShmCounters counters;
-  Sender sender;
-  Receiver receiver;
-  std::unique_ptr<Sender> outbox;
-  std::unique_ptr<Receiver> inbox;
+  SentFrames sent;
+  ReceivedFrames received;
+  std::unique_ptr<Sender> sender;
+  std::unique_ptr<Receiver> receiver;
 };
 
 OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, FrameKind kind) {
@@ -86,121 +86,121 @@ OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, Fr
   return frame;
 }
 
-TEST_P(Boxes, PassFramesOfAllSizesAndDropOnlyWhatWasWithdrawn) {
+TEST_P(SenderReceiver, PassFramesOfAllSizesAndDropOnlyWhatWasCancelled) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::map<uint64_t, std::vector<std::byte>> payloads;
   std::map<uint64_t, std::vector<std::byte>> expected;
-  std::set<uint64_t> withdrawn;
+  std::set<uint64_t> cancelled;
   uint64_t next = 1;
   for (int round = 0; round < 3000; ++round) {
     const uint64_t choice = random() % 8;
-    if (choice < 4 && outbox->canSend()) {
+    if (choice < 4 && sender->canSend()) {
       const bool isLarge = random() % 3 == 0;
       std::vector<std::byte> payload(1 + random() % (isLarge ? kMaxPayloadBytes : 2000));
       for (std::byte& byte : payload) byte = std::byte(random());
-      if (random() % 16 == 0) receiver.unwanted.insert(next);
+      if (random() % 16 == 0) received.discarded.insert(next);
       expected[next] = payload;
       const std::vector<std::byte>& kept = payloads[next] = std::move(payload);
-      outbox->send(frameOf(kept, next, random() % 4 == 0 ? FrameKind::kEager : FrameKind::kData));
+      sender->send(frameOf(kept, next, random() % 4 == 0 ? FrameKind::kEager : FrameKind::kData));
       ++next;
     } else if (choice < 6) {
-      ASSERT_NE(inbox->read(), Receiver::Outcome::kBroken);
+      ASSERT_NE(receiver->read(), Receiver::Outcome::kBroken);
     } else if (choice == 6) {
-      outbox->advance();
+      sender->advance();
     } else if (!payloads.empty() && random() % 4 == 0) {
       // The bytes change and go at once.
       const auto victim = std::prev(payloads.end());
-      outbox->cancelSend(victim->first);
+      sender->cancelSend(victim->first);
       std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});
-      withdrawn.insert(victim->first);
+      cancelled.insert(victim->first);
       payloads.erase(victim);
     }
   }
   drive();
-  EXPECT_TRUE(outbox->canSend());
-  EXPECT_EQ(sender.acknowledgedTokens.size(), next - 1);
+  EXPECT_TRUE(sender->canSend());
+  EXPECT_EQ(sent.acknowledgedTokens.size(), next - 1);
   for (const auto& [number, payload] : expected) {
-    const bool isThere = receiver.complete.contains(number);
-    EXPECT_TRUE(isThere || withdrawn.contains(number)) << "frame " << number << " is missing";
-    const bool isKept = isThere && !receiver.unwanted.contains(number);
-    EXPECT_TRUE(!isKept || receiver.placed[number] == payload) << "frame " << number << " has other bytes";
+    const bool isThere = received.complete.contains(number);
+    EXPECT_TRUE(isThere || cancelled.contains(number)) << "frame " << number << " is missing";
+    const bool isKept = isThere && !received.discarded.contains(number);
+    EXPECT_TRUE(!isKept || received.placed[number] == payload) << "frame " << number << " has other bytes";
   }
   EXPECT_EQ(counters.numReadBytes > 0, canRead());
   EXPECT_EQ(counters.numRefusals > 0, !canRead());
 }
 
-TEST_P(Boxes, AWithdrawnFrameTakesNoOtherOfTheSameBytesWithIt) {
+TEST_P(SenderReceiver, ACancelledFrameTakesNoOtherOfTheSameBytesWithIt) {
   const std::vector<std::byte> payload(40000, std::byte{7});
-  outbox->send(frameOf(payload, 1, FrameKind::kData));
-  outbox->send(frameOf(payload, 2, FrameKind::kData));
-  outbox->cancelSend(1);
+  sender->send(frameOf(payload, 1, FrameKind::kData));
+  sender->send(frameOf(payload, 2, FrameKind::kData));
+  sender->cancelSend(1);
   drive();
-  ASSERT_TRUE(receiver.complete.contains(2));
-  EXPECT_EQ(receiver.placed.at(2), payload);
-  EXPECT_EQ(sender.acknowledgedTokens.size(), 2u);
+  ASSERT_TRUE(received.complete.contains(2));
+  EXPECT_EQ(received.placed.at(2), payload);
+  EXPECT_EQ(sent.acknowledgedTokens.size(), 2u);
 }
 
 /// Payloads that are read at once have no midway.
-class CopyingBoxes : public Boxes {};
+class CopyingSenderReceiver : public SenderReceiver {};
 
-TEST_P(CopyingBoxes, AReceiverThatLosesInterestMidwayGetsNoFurtherBytes) {
+TEST_P(CopyingSenderReceiver, ACancelledReceiveGetsNoFurtherBytes) {
   const std::vector<std::byte> refused(40000, std::byte{1});
-  outbox->send(frameOf(refused, 1, FrameKind::kData));
+  sender->send(frameOf(refused, 1, FrameKind::kData));
   drive();
   const std::vector<std::byte> payload(kMaxPayloadBytes, std::byte{7});
-  outbox->send(frameOf(payload, 2, FrameKind::kData));
-  ASSERT_EQ(inbox->read(), Receiver::Outcome::kSomething);
-  std::vector<std::byte>& target = receiver.placed.at(2);
-  inbox->cancelReceive(target);
+  sender->send(frameOf(payload, 2, FrameKind::kData));
+  ASSERT_EQ(receiver->read(), Receiver::Outcome::kSomething);
+  std::vector<std::byte>& target = received.placed.at(2);
+  receiver->cancelReceive(target);
   const std::vector<std::byte> before = target;
   drive();
-  EXPECT_EQ(receiver.placed.at(2), before);
-  EXPECT_TRUE(receiver.complete.contains(2));
+  EXPECT_EQ(received.placed.at(2), before);
+  EXPECT_TRUE(received.complete.contains(2));
 }
 
-TEST_P(Boxes, AFullOutboxSaysWhenItIsWritableAgain) {
+TEST_P(SenderReceiver, AFullSenderSaysWhenItIsWritableAgain) {
   const std::vector<std::byte> payload(60000, std::byte{1});
   uint64_t number = 0;
-  while (outbox->canSend()) outbox->send(frameOf(payload, ++number, FrameKind::kEager));
+  while (sender->canSend()) sender->send(frameOf(payload, ++number, FrameKind::kEager));
   EXPECT_LE(number, 3u);
-  EXPECT_EQ(sender.numWritable, 0);
+  EXPECT_EQ(sent.numWritable, 0);
   drive();
-  EXPECT_EQ(sender.numWritable, 1);
-  EXPECT_EQ(receiver.complete.size(), number);
+  EXPECT_EQ(sent.numWritable, 1);
+  EXPECT_EQ(received.complete.size(), number);
 }
 
-TEST_P(Boxes, ASmallMessageIsItsSendersAgainAsSoonAsItIsSent) {
+TEST_P(SenderReceiver, AnEagerCopyIsItsSendersAgainAsSoonAsItIsSent) {
   const std::vector<std::byte> expected(60000, std::byte{1});
   std::vector<std::byte> payload(expected.size());
   uint64_t number = 0;
-  while (outbox->canSend()) {
+  while (sender->canSend()) {
     std::fill(payload.begin(), payload.end(), std::byte{1});
-    outbox->send(frameOf(payload, ++number, FrameKind::kEager));
+    sender->send(frameOf(payload, ++number, FrameKind::kEager));
     std::fill(payload.begin(), payload.end(), std::byte{0x5a});
   }
   drive();
-  for (uint64_t each = 1; each <= number; ++each) EXPECT_EQ(receiver.placed.at(each), expected) << "message " << each;
+  for (uint64_t each = 1; each <= number; ++each) EXPECT_EQ(received.placed.at(each), expected) << "message " << each;
 }
 
-TEST_P(Boxes, ALargeMessageThatNobodyAskedForIsReadWhereItLiesAndItsSenderWoken) {
+TEST_P(SenderReceiver, AnEagerZeroCopyMessageIsReadWhereItLiesAndItsSenderWoken) {
   const std::vector<std::byte> payload(kMaxEagerZeroCopyBytes, std::byte{3});
-  outbox->send(frameOf(payload, 1, FrameKind::kEager));
+  sender->send(frameOf(payload, 1, FrameKind::kEager));
   if (canRead()) {
     EXPECT_EQ(counters.numCopiedBytes, 0u);
   }
-  EXPECT_FALSE(outbox->isFlushed()) << "its memory is needed until it is read";
-  outbox->askToBeWoken();
+  EXPECT_FALSE(sender->isFlushed()) << "its memory is needed until it is read";
+  sender->askToBeWoken();
   bell.setSleeping(true);
   counters.numRings = 0;
   drive();
-  EXPECT_EQ(receiver.placed.at(1), payload);
+  EXPECT_EQ(received.placed.at(1), payload);
   EXPECT_GT(counters.numRings, 0u) << "its sender waits for the end";
 }
 
-INSTANTIATE_TEST_SUITE_P(Reading, CopyingBoxes, testing::Values(false));
-INSTANTIATE_TEST_SUITE_P(Reading, Boxes, testing::Values(true, false),
+INSTANTIATE_TEST_SUITE_P(Reading, CopyingSenderReceiver, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Reading, SenderReceiver, testing::Values(true, false),
                          [](const auto& info) { return info.param ? "Allowed" : "Forbidden"; });
 
 TEST(Doorbell, CostsNothingWhileItsOwnerIsAwakeAndRingsOnce) {

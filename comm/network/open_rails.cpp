@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/open_rails.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/topology/interface_selector.h"
+#include "comm/transport/tcp/tcp_rail.h"
+
+namespace agspeed::comm {
+namespace {
+
+StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
+  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(text));
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
+  return selector.select(all);
+}
+
+/// A rail for each interface and flow, those of one flow side by side.
+StatusOr<std::vector<Interface>> chooseInterfaces(const NetworkOptions& options) {
+  std::vector<Interface> chosen = options.rails;
+  if (chosen.empty()) {
+    StatusOr<std::vector<Interface>> selected = selectInterfaces(options.interfaces);
+    if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
+    AG_ASSIGN_OR_RETURN(chosen, std::move(selected));
+  }
+  const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
+  const int64_t asked = options.flowsPerInterface;
+  if (most < 1 || asked < 0 || asked > most) {
+    return invalidArgument("{} interfaces are selected with {} flows each: there may be {} flows in all", chosen.size(),
+                           asked, PeerRecord::kMaxRails);
+  }
+  const int numPeers = options.size - 1;
+  const int64_t fitting = std::min(most, flowsWithin(mostDescriptors(), chosen.size(), static_cast<size_t>(numPeers)));
+  std::vector<int64_t> flows;
+  for (const Interface& each : chosen) {
+    flows.push_back(asked > 0 ? asked : std::min<int64_t>(connectionsToFill(each.name, numPeers), fitting));
+  }
+  std::vector<Interface> rails;
+  for (int64_t flow = 0; flow < most; ++flow) {
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (flow < flows[i]) rails.push_back(chosen[i]);
+    }
+  }
+  return rails;
+}
+
+StatusOr<std::unique_ptr<Rail>> openRail(RailOptions options, Poller& poller, Directory& directory) {
+  return tcp::TcpRail::create(std::move(options), poller, directory);
+}
+
+}  // namespace
+
+StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Directory& directory) {
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseInterfaces(options));
+  OpenRails opened;
+  opened.reservation = std::make_unique<FdReservation>(interfaces.size(), static_cast<size_t>(options.size - 1));
+  for (const Interface& interface : interfaces) {
+    RailOptions rail;
+    rail.address = {interface.address, static_cast<uint8_t>(interface.prefixBits), 0};
+    // Loopback addresses may stand for rails whose traffic takes other interfaces.
+    if (!interface.address.isLoopback()) rail.device = interface.name;
+    rail.index = opened.rails.size();
+    rail.numRails = interfaces.size();
+    AG_ASSIGN_OR_RETURN(std::unique_ptr<Rail> made, openRail(std::move(rail), poller, directory));
+    opened.rails.push_back(options.decorate ? options.decorate(std::move(made)) : std::move(made));
+  }
+  return opened;
+}
+
+}  // namespace agspeed::comm

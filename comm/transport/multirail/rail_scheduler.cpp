@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/multirail/rail_scheduler.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace agspeed::comm {
+namespace {
+
+/// A slow rail is used as long as a frame takes less than this share's inverse of what it takes on a quick one: at a
+/// tenth of the others' rate it carries a frame at a time.
+constexpr double kMuchSooner = 0.6;
+constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each other too badly to wait by them
+/// No payload takes longer than that on any rail; and rails of which one takes so many times longer than another get
+/// shorter ones.
+constexpr double kMaxSeconds = 8e-3, kAlike = 2;
+constexpr uint32_t kUnlikeBytes = 64 * 1024;
+
+}  // namespace
+
+int RailScheduler::nextRail(size_t numBytes) const {
+  int best = kNoRail;
+  double bestDelay = 0;
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    const size_t rail = (nextRail_ + i) % rails_.size();
+    if (!rails_[rail]->canSend(peer_)) continue;
+    if (rails_.size() == 1) return static_cast<int>(rail);
+    const double delay = rails_[rail]->deliverySeconds(peer_, numBytes);
+    if (best == kNoRail || delay < bestDelay) {
+      best = static_cast<int>(rail);
+      bestDelay = delay;
+    }
+  }
+  return best;
+}
+
+bool RailScheduler::canAnySend() const {
+  return std::any_of(rails_.begin(), rails_.end(), [this](const auto& rail) { return rail->canSend(peer_); });
+}
+
+bool RailScheduler::isFullOneWorthWaitingFor(const Reachability& reachability, size_t numBytes) const {
+  const auto isFull = [&](size_t rail) { return reachability.isUp(rail) && !rails_[rail]->canSend(peer_); };
+  bool isAnyFull = false;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) isAnyFull = isAnyFull || isFull(rail);
+  if (!isAnyFull) return false;
+  double soonest = std::numeric_limits<double>::max(), soonestOfFull = soonest;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) {
+    if (!reachability.isUp(rail)) continue;
+    double& least = isFull(rail) ? soonestOfFull : soonest;
+    least = std::min(least, rails_[rail]->deliverySeconds(peer_, numBytes));
+  }
+  return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
+}
+
+uint32_t RailScheduler::longestPayload(const Reachability& reachability, uint32_t maxBytes) const {
+  double least = std::numeric_limits<double>::max(), most = 0;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) {
+    if (!reachability.isUp(rail)) continue;
+    const double seconds = rails_[rail]->deliverySeconds(peer_, maxBytes) - rails_[rail]->deliverySeconds(peer_, 0);
+    least = std::min(least, seconds);
+    most = std::max(most, seconds);
+  }
+  const uint32_t limit = most > std::max(kAlike * least, kLongSeconds) ? std::min(maxBytes, kUnlikeBytes) : maxBytes;
+  if (most <= kMaxSeconds) return limit;
+  const auto soonThere = static_cast<uint32_t>(kMaxSeconds / most * maxBytes);
+  return std::clamp(soonThere, std::min(kSharedBytes, limit), limit);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// RailScheduler: which rail takes the next frame for one peer. A frame takes the rail on which it is expected to arrive
+// first, beginning with another rail each time where they are alike. Rails take more as the network drains them, so
+// quick ones carry more than slow ones.
+//
+// It asks rails and sends nothing. They outlive it; whether one leads to the peer is in Reachability. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/transport/multirail/reachability.h"
+#include "comm/transport/rail.h"
+
+namespace agspeed::comm {
+
+class RailScheduler {
+ public:
+  /// Payloads that several rails share well, and the longest ones: what comes after a frame waits for it.
+  static constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024;
+
+  RailScheduler(const Rails& rails, int peer) : rails_(rails), peer_(peer) {}
+
+  /// For a payload of that many bytes, of the rails that can send now; kNoRail: none can.
+  int nextRail(size_t numBytes) const;
+  /// A frame took that rail.
+  void sentOn(int rail) { nextRail_ = (static_cast<size_t>(rail) + 1) % rails_.size(); }
+
+  bool canAnySend() const;
+  /// Whether a rail that is full now would still deliver a frame of `numBytes` much sooner than any that is not.
+  bool isFullOneWorthWaitingFor(const Reachability& reachability, size_t numBytes) const;
+  /// The longest payload, of at most `maxBytes`, that all rails which are up carry soon.
+  uint32_t longestPayload(const Reachability& reachability, uint32_t maxBytes) const;
+
+ private:
+  const Rails& rails_;
+  const int peer_;
+  size_t nextRail_ = 0;
+};
+
+}  // namespace agspeed::comm

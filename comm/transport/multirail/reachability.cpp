@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/multirail/reachability.h"
+
+#include <algorithm>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Clock::duration kWarnAfter = milliseconds(500);
+/// What a process sent before it ended may still stand in this kernel: it is read between ticks.
+constexpr int kQuietTicks = 3;
+
+}  // namespace
+
+Reachability::Reachability(size_t numRails) : isUp_(numRails), causes_(numRails, LossCause::kSilent) {}
+
+bool Reachability::isReached() const { return std::find(isUp_.begin(), isUp_.end(), true) != isUp_.end(); }
+
+bool Reachability::railUp(size_t rail) {
+  stage_ = Stage::kReached;
+  downSince_ = {};
+  isWarned_ = false;
+  const bool wasUp = isUp_[rail];
+  isUp_[rail] = true;
+  return !wasUp;
+}
+
+bool Reachability::railDown(size_t rail, LossCause cause, const std::string& failure, Clock::time_point now) {
+  const bool wasUp = isUp_[rail];
+  isUp_[rail] = false;
+  causes_[rail] = cause;
+  if (cause == LossCause::kUnpaired) return wasUp;
+  if (cause != LossCause::kUnreachable && cause != LossCause::kRefused) wasFound_ = true;
+  lastFailure_ = failure;
+  if (!isSought() && !isReached()) {
+    downSince_ = now;
+    numQuietTicks_ = 0;
+  }
+  return wasUp;
+}
+
+Reachability::Verdict Reachability::check(Clock::time_point now, bool mayStillReceive,
+                                          const ReachabilityOptions& options) {
+  if (!isSought()) return Verdict::kFine;
+  const auto numPaired = std::ssize(causes_) - count(LossCause::kUnpaired);
+  const bool hasRefused = count(LossCause::kRefused) == numPaired;
+  if (hasRefused && !mayStillReceive && numQuietTicks_ >= kQuietTicks) return Verdict::kEnded;
+  // Somebody who does not answer or closes handshakes may be busy; an address where nobody is at all is known to be
+  // wrong sooner.
+  const bool isNobodyThere = stage_ == Stage::kNew && !wasFound_ &&
+                             count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
+  const Clock::duration down = now - downSince_;
+  if (down > (isNobodyThere ? options.connectTimeout : options.peerTimeout)) return Verdict::kUnreachable;
+  if (down <= kWarnAfter || isWarned_) return Verdict::kFine;
+  isWarned_ = true;
+  return Verdict::kWarn;
+}
+
+milliseconds Reachability::downFor(Clock::time_point now) const {
+  return std::chrono::duration_cast<milliseconds>(now - downSince_);
+}
+
+std::ptrdiff_t Reachability::count(LossCause cause) const { return std::count(causes_.begin(), causes_.end(), cause); }
+
+}  // namespace agspeed::comm

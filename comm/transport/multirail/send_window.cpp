@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transport/multirail/send_window.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/transport/multirail/receive_window.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// For rails that lose frames without saying so: when a frame counts as lost, doubled each time.
+constexpr Clock::duration kFirstTimeout = std::chrono::milliseconds(30);
+constexpr Clock::duration kMaxTimeout = std::chrono::milliseconds(2000);
+
+}  // namespace
+
+SendWindow::SendWindow() : timeout_(kFirstTimeout) {}
+
+bool SendWindow::isFull() const { return frames_.size() >= ReceiveWindow::kFrames; }
+
+const OutgoingFrame& SendWindow::add(const OutgoingFrame& frame, int rail, Clock::time_point now) {
+  InFlightFrame& added = frames_.emplace_back(InFlightFrame{frame, rail, kNoRail, now});
+  added.frame.header.number = end() - 1;
+  return added.frame;
+}
+
+std::optional<InFlightFrame> SendWindow::acknowledge(uint64_t next) {
+  if (frames_.empty() || firstNumber_ >= next) return std::nullopt;
+  std::optional<InFlightFrame> done = std::move(frames_.front());
+  frames_.pop_front();
+  ++firstNumber_;
+  if (done->rail == kNoRail) --numToResend_;
+  return done;
+}
+
+void SendWindow::restartTimeout() { timeout_ = kFirstTimeout; }
+
+void SendWindow::markLost(InFlightFrame& frame, uint64_t number) {
+  frame.rail = kNoRail;
+  ++numToResend_;
+  resendFrom_ = std::min(resendFrom_, number);
+}
+
+void SendWindow::markLost(int rail, bool isStalled) {
+  uint64_t number = firstNumber_;
+  for (InFlightFrame& frame : frames_) {
+    if (frame.stalledRail == rail) frame.stalledRail = kNoRail;
+    if (frame.rail == rail) {
+      markLost(frame, number);
+      frame.stalledRail = isStalled ? rail : kNoRail;
+    }
+    ++number;
+  }
+}
+
+void SendWindow::reclaim(int rail) {
+  for (InFlightFrame& frame : frames_) {
+    if (frame.stalledRail != rail) continue;
+    frame.rail = std::exchange(frame.stalledRail, kNoRail);
+    --numToResend_;
+  }
+}
+
+void SendWindow::expire(Clock::time_point now) {
+  const size_t numBefore = numToResend_;
+  uint64_t number = firstNumber_;
+  for (InFlightFrame& frame : frames_) {
+    if (frame.rail != kNoRail && now - frame.sentAt >= timeout_) markLost(frame, number);
+    ++number;
+  }
+  if (numToResend_ > numBefore) timeout_ = std::min(2 * timeout_, kMaxTimeout);
+}
+
+InFlightFrame* SendWindow::nextToResend() {
+  if (numToResend_ == 0) return nullptr;
+  resendFrom_ = std::max(resendFrom_, firstNumber_);
+  while (frames_[resendFrom_ - firstNumber_].rail != kNoRail) ++resendFrom_;
+  return &frames_[resendFrom_ - firstNumber_];
+}
+
+void SendWindow::resend(InFlightFrame& frame, int rail, Clock::time_point now) {
+  --numToResend_;
+  ++frame.frame.header.attempt;
+  frame.rail = rail;
+  frame.stalledRail = kNoRail;
+  frame.sentAt = now;
+}
+
+void SendWindow::cancel(uint64_t token, ByteView payload) {
+  for (InFlightFrame& sent : frames_) {
+    OutgoingFrame& frame = sent.frame;
+    if (frame.token != token || !overlaps(frame.payload, payload)) continue;
+    frame.header.kind = FrameKind::kVoid;
+    frame.header.length = 0;
+    frame.payload = {};
+  }
+}
+
+void SendWindow::clear() {
+  frames_.clear();
+  numToResend_ = 0;
+}
+
+}  // namespace agspeed::comm

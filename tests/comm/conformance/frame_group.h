@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that exchange frames over transports of one kind, in one process and driven by the calling thread: what the
+// suites of Rail and Transport test with.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/io/poller.h"
+#include "comm/rendezvous/directory.h"
+#include "comm/transport/transport.h"
+
+namespace agspeed::comm {
+
+/// What a transport says of one peer.
+struct PeerEvents {
+  std::vector<uint64_t> numbers;                      ///< of the frames, in the order in which they arrived
+  std::map<uint64_t, std::vector<std::byte>> frames;  ///< the last copy of each
+  std::vector<uint64_t> tokens;                       ///< acknowledged
+  std::vector<LossCause> losses;
+  int numWritable = 0;
+};
+
+/// Where a rank's frames arrive. They are told apart by the sequence number in their names.
+struct FrameEnd final : Transport::Sink {
+  FrameEnd(Store& store, int rank, int size);
+
+  std::span<std::byte> place(int peer, const FrameHeader& header) override;
+  void arrived(int peer, const FrameHeader& header) override;
+  void acknowledged(int peer, uint64_t token) override { peers[peer].tokens.push_back(token); }
+  void writable(int peer) override { ++peers[peer].numWritable; }
+  void lost(int peer, LossCause cause, const Status&) override { peers[peer].losses.push_back(cause); }
+
+  Poller poller;
+  Directory directory;
+  std::map<int, PeerEvents> peers;
+  std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< else it is placed nowhere
+  std::map<std::pair<int, uint64_t>, std::vector<std::byte>> placed;
+};
+
+/// A payload whose bytes follow from its number.
+std::vector<std::byte> payloadOf(uint64_t number, size_t size);
+/// A frame of a large message; its token is its number.
+OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number);
+
+template <typename Kind>
+class FrameGroup {
+ public:
+  /// Makes one end and publishes in the directory where it is.
+  using Make = std::function<std::unique_ptr<Kind>(Poller&, Directory&)>;
+
+  FrameGroup(int size, const Make& make) {
+    for (int rank = 0; rank < size; ++rank) {
+      ends_.push_back(std::make_unique<FrameEnd>(store_, rank, size));
+      transports_.push_back(make(ends_.back()->poller, ends_.back()->directory));
+      transports_.back()->attach(*ends_.back());
+    }
+  }
+  ~FrameGroup() { transports_.clear(); }
+
+  Kind& operator[](int rank) { return *transports_[static_cast<size_t>(rank)]; }
+  FrameEnd& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
+  /// What `rank` has heard of `peer`.
+  PeerEvents& heard(int rank, int peer) { return end(rank).peers[peer]; }
+  /// Ends a rank as if its process had.
+  void destroy(int rank) { transports_[static_cast<size_t>(rank)].reset(); }
+
+  /// Drives all ranks once.
+  void step() {
+    for (size_t rank = 0; rank < transports_.size(); ++rank) {
+      if (transports_[rank] == nullptr) continue;
+      ends_[rank]->poller.wait({});
+      transports_[rank]->tick(Clock::now());
+    }
+  }
+  /// Until `isDone`, for at most 20 s. Returns: whether it is.
+  bool drive(const std::function<bool()>& isDone) {
+    const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+    while (!isDone()) {
+      if (Clock::now() > limit) return false;
+      step();
+    }
+    return true;
+  }
+  /// Connects a rank with a peer. Returns: whether frames can be sent.
+  bool connect(int rank, int peer) {
+    (*this)[rank].connect(peer);
+    return drive([&] { return (*this)[rank].canSend(peer); });
+  }
+  /// Sends a frame as soon as there is room. The payload stays the caller's.
+  bool send(int rank, int peer, const OutgoingFrame& frame) {
+    if (!drive([&] { return (*this)[rank].canSend(peer); })) return false;
+    (*this)[rank].send(peer, frame);
+    return true;
+  }
+
+ private:
+  MemoryStore store_;
+  std::vector<std::unique_ptr<FrameEnd>> ends_;
+  std::vector<std::unique_ptr<Kind>> transports_;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every Rail must do, written once. A rail adds a line to rails_test.cpp; the tests stand in rail_suite.cpp. One
+// thread drives both ranks. A rail that declares itself unreliable may lose, repeat and reorder frames.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+
+#include "comm/transport/rail.h"
+#include "tests/comm/conformance/frame_group.h"
+
+namespace agspeed::comm {
+
+using RailGroup = FrameGroup<Rail>;
+
+struct RailCase {
+  std::string name;
+  RailGroup::Make make;
+};
+
+class RailConformance : public testing::TestWithParam<RailCase> {};
+
+/// Prints the name of a case where GoogleTest would print its bytes.
+inline void PrintTo(const RailCase& rail, std::ostream* stream) { *stream << rail.name; }
+
+}  // namespace agspeed::comm
