@@ -65,9 +65,8 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
   const MultirailOptions multirail = {options.rank, options.epoch, {.peerTimeout = options.peerTimeout}};
   auto network = std::make_unique<MultirailTransport>(std::move(opened.rails), multirail);
   multirail_ = network.get();
-  messenger_ =
-      std::make_unique<TransportMessenger>(options.rank, options.size, besideSharedMemory(std::move(network), options),
-                                        poller_, options.peerTimeout);
+  messenger_ = std::make_unique<TransportMessenger>(
+      options.rank, options.size, besideSharedMemory(std::move(network), options), poller_, options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
   return directory_.publish(std::move(addresses));
 }

@@ -2,9 +2,8 @@
 // Rail: a transport that may lose frames, used beside others of its kind. MultirailTransport sends what one has lost on
 // another, chooses by what rails say of their speed, and gives peers up by what they say of the way to them.
 //
-// A lost connection is the rail's to make again, until the peer is disconnected. Order holds within a connection. What a
-// rail can do is the same for all peers.
-// Threading and ownership: as Transport.
+// A lost connection is the rail's to make again, until the peer is disconnected. Order holds within a connection. What
+// a rail can do is the same for all peers. Threading and ownership: as Transport.
 #pragma once
 
 #include <cstddef>

@@ -8,10 +8,7 @@
 namespace agspeed::comm {
 
 FaultyRail::FaultyRail(std::unique_ptr<Rail> inner, FaultPlan plan)
-    : RailDecorator(std::move(inner)),
-      plan_(plan),
-      capabilities_(RailDecorator::capabilities(0)),
-      random_(plan.seed) {
+    : RailDecorator(std::move(inner)), plan_(plan), capabilities_(RailDecorator::capabilities(0)), random_(plan.seed) {
   capabilities_.isReliable = false;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AckTracker: what has arrived from one peer, where the payloads that arrive now go, and whether the peer is to be told.
+// AckTracker: what has arrived from one peer, where the payloads that arrive now go, and whether the peer is to be
+// told.
 //
 // Acknowledgements travel in every header, so most frames that go to the peer make one of their own unnecessary
 // (told()). One is due when the end of a large message has arrived, whose sender waits for it, and when many bytes

@@ -37,11 +37,7 @@ class MultirailTransport::RailSink final : public Transport::Sink {
 };
 
 MultirailTransport::Peer::Peer(const Rails& rails, int rank, const Capabilities& expected)
-    : rank(rank),
-      scheduler(rails, rank),
-      acks(rails.size()),
-      reachability(rails.size()),
-      capabilities(expected) {}
+    : rank(rank), scheduler(rails, rank), acks(rails.size()), reachability(rails.size()), capabilities(expected) {}
 
 MultirailTransport::MultirailTransport(Rails rails, MultirailOptions options)
     : rails_(std::move(rails)), options_(options) {
@@ -117,7 +113,7 @@ bool MultirailTransport::canSend(int rank) const {
 }
 
 bool MultirailTransport::canSend(const Peer& peer) const {
-  return !peer.reachability.isGivenUp() && peer.window.numToResend() == 0 && !peer.window.isFull() &&
+  return !peer.reachability.isLost() && peer.window.numToResend() == 0 && !peer.window.isFull() &&
          peer.scheduler.canAnySend() &&
          !peer.scheduler.isFullOneWorthWaitingFor(peer.reachability, capabilities_.segmentBytes);
 }
@@ -175,7 +171,7 @@ bool MultirailTransport::isFlushed() const {
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->isFlushed(); }) &&
          std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
            const Peer& peer = entry.second;
-           return peer.reachability.isGivenUp() ||
+           return peer.reachability.isLost() ||
                   (peer.window.numToResend() == 0 && !(peer.acks.isDue() && peer.reachability.isReached()));
          });
 }
@@ -184,7 +180,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
   Clock::time_point next = now + kIdleTick;
   for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
   for (auto& [rank, peer] : peers_) {
-    if (peer.reachability.isGivenUp()) continue;
+    if (peer.reachability.isLost()) continue;
     peer.reachability.tick();
     if (rails_.size() > 1 && !peer.window.isEmpty()) {
       peer.capabilities.maxPayloadBytes =
@@ -266,7 +262,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
 }
 
 bool MultirailTransport::isOfAnother(const Peer& peer, const FrameHeader& header) const {
-  return header.epoch != options_.epoch || peer.reachability.isGivenUp();
+  return header.epoch != options_.epoch || peer.reachability.isLost();
 }
 
 void MultirailTransport::takeAcknowledgement(Peer& peer, uint64_t acknowledged) {
@@ -307,7 +303,7 @@ void MultirailTransport::cancelReceive(int rank, ByteView target) {
 
 void MultirailTransport::writable(int rail, int rank) {
   Peer& peer = peerOf(rank);
-  if (peer.reachability.isGivenUp()) return;
+  if (peer.reachability.isLost()) return;
   if (peer.reachability.railUp(static_cast<size_t>(rail))) peer.window.reclaim(rail);
   tellLinkStates(peer);
   resend(peer);
@@ -317,14 +313,14 @@ void MultirailTransport::writable(int rail, int rank) {
 
 void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status& status) {
   Peer& peer = peerOf(rank);
-  if (peer.reachability.isGivenUp()) return;
+  if (peer.reachability.isLost()) return;
   const auto index = static_cast<size_t>(rail);
   const Clock::time_point now = Clock::now();
   if (peer.reachability.railDown(index, cause, status.message(), now)) {
     ++counters_.rails[index].numLosses;
     if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
   }
-  if (cause == LossCause::kIncompatible) return giveUp(peer, cause, status);
+  if (cause == LossCause::kIncompatible) return markLost(peer, cause, status);
   AG_LOG(kInfo, "{} ({})", status.message(), toString(cause));
   if (cause == LossCause::kUnpaired) return;
   peer.window.markLost(rail, cause == LossCause::kStalled);
@@ -345,19 +341,19 @@ void MultirailTransport::checkReachability(Peer& peer, Clock::time_point now) {
   switch (peer.reachability.check(now, mayStillReceive(peer.rank), options_.timeouts)) {
     case Reachability::Verdict::kFine: return;
     case Reachability::Verdict::kWarn:
-      AG_LOG(kWarn, "rank {}: no rail leads to rank {} for {} ms ({}); trying on", options_.rank, peer.rank,
-             downMs(), peer.reachability.lastFailure());
+      AG_LOG(kWarn, "rank {}: no rail leads to rank {} for {} ms ({}); trying on", options_.rank, peer.rank, downMs(),
+             peer.reachability.lastFailure());
       return;
     case Reachability::Verdict::kEnded:
-      return giveUp(peer, LossCause::kRefused, lostBecause("its process has ended: nobody listens there any more"));
+      return markLost(peer, LossCause::kRefused, lostBecause("its process has ended: nobody listens there any more"));
     case Reachability::Verdict::kUnreachable:
-      return giveUp(peer, LossCause::kUnreachable,
-                    lostBecause(formatText("no rail has led to it for {} ms", downMs())));
+      return markLost(peer, LossCause::kUnreachable,
+                      lostBecause(formatText("no rail has led to it for {} ms", downMs())));
   }
 }
 
-void MultirailTransport::giveUp(Peer& peer, LossCause cause, const Status& status) {
-  peer.reachability.giveUp();
+void MultirailTransport::markLost(Peer& peer, LossCause cause, const Status& status) {
+  peer.reachability.markLost();
   peer.window.clear();
   for (const auto& rail : rails_) rail->disconnect(peer.rank);
   sink_->lost(peer.rank, cause, status);

@@ -112,7 +112,7 @@ class MultirailTransport final : public Transport {
   void writable(int rail, int rank);
   void lost(int rail, int rank, LossCause cause, const Status& status);
   void checkReachability(Peer& peer, Clock::time_point now);
-  void giveUp(Peer& peer, LossCause cause, const Status& status);
+  void markLost(Peer& peer, LossCause cause, const Status& status);
 
   Rails rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;

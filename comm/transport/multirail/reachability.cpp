@@ -49,8 +49,8 @@ Reachability::Verdict Reachability::check(Clock::time_point now, bool mayStillRe
   if (hasRefused && !mayStillReceive && numQuietTicks_ >= kQuietTicks) return Verdict::kEnded;
   // Somebody who does not answer or closes handshakes may be busy; an address where nobody is at all is known to be
   // wrong sooner.
-  const bool isNobodyThere = stage_ == Stage::kNew && !wasFound_ &&
-                             count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
+  const bool isNobodyThere =
+      stage_ == Stage::kNew && !wasFound_ && count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
   const Clock::duration down = now - downSince_;
   if (down > (isNobodyThere ? options.connectTimeout : options.peerTimeout)) return Verdict::kUnreachable;
   if (down <= kWarnAfter || isWarned_) return Verdict::kFine;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reachability: which rails lead to one peer, why the others do not, and whether the peer is to be given up. It is given
-// up when nobody listens on any of its rails any more (its process has ended), its own connections have ended, too, and
-// nothing that it sent before has arrived for a few ticks; when no rail has led to it for peerTimeout, or for
+// Reachability: which rails lead to one peer, why the others do not, and whether the peer is to be given up. It is
+// given up when nobody listens on any of its rails any more (its process has ended), its own connections have ended,
+// too, and nothing that it sent before has arrived for a few ticks; when no rail has led to it for peerTimeout, or for
 // connectTimeout where nobody was ever found.
 //
 // A peer that is given up stays so. Not thread-safe; no clock of its own.
@@ -35,7 +35,7 @@ class Reachability {
   bool isReached() const;
   /// Whether rails have failed and none leads to the peer.
   bool isSought() const { return downSince_ != Clock::time_point(); }
-  bool isGivenUp() const { return stage_ == Stage::kGivenUp; }
+  bool isLost() const { return stage_ == Stage::kLost; }
   /// Whether a rail has ever led to it, and it is not given up.
   bool wasReached() const { return stage_ == Stage::kReached; }
   /// What the rails said last: the end of a sentence.
@@ -50,7 +50,7 @@ class Reachability {
   void heard() { numQuietTicks_ = 0; }
   /// A tick passes.
   void tick() { ++numQuietTicks_; }
-  void giveUp() { stage_ = Stage::kGivenUp; }
+  void markLost() { stage_ = Stage::kLost; }
 
   /// `mayStillReceive`: connections of the peer are open.
   Verdict check(Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
@@ -58,7 +58,7 @@ class Reachability {
   std::chrono::milliseconds downFor(Clock::time_point now) const;
 
  private:
-  enum class Stage { kNew, kReached, kGivenUp };
+  enum class Stage { kNew, kReached, kLost };
 
   std::ptrdiff_t count(LossCause cause) const;
 

@@ -60,7 +60,7 @@ bool Receiver::take(const Record& record) {
       if (partial_) return false;
       takeOffer(record);
       return true;
-    case RecordKind::kWithdrawn: pass(record); return true;
+    case RecordKind::kCancelled: pass(record); return true;
     case RecordKind::kTaken:
     case RecordKind::kRefused: return false;
   }
@@ -86,7 +86,7 @@ void Receiver::takeOffer(const Record& record) {
   const bool canRead = target.empty() || readFromPeer(record.address, target);
   const bool hasStood = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
   pass(record);
-  // What was withdrawn meanwhile may be other bytes by now; the message does not come.
+  // What was cancelled meanwhile may be other bytes by now; the message does not come.
   if (!hasStood || !canRead) return;
   counters_.numReadBytes += target.size();
   sink_.arrived(peer_, record.header);

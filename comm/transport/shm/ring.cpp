@@ -74,7 +74,7 @@ void RingWriter::offer(const FrameHeader& header, ByteView payload) {
 
 void RingWriter::cancelSend(uint64_t position) {
   RecordKind expected = RecordKind::kOffer;
-  kind(position).compare_exchange_strong(expected, RecordKind::kWithdrawn);
+  kind(position).compare_exchange_strong(expected, RecordKind::kCancelled);
 }
 
 void RingReader::get(uint64_t position, std::span<std::byte> target) const {

@@ -4,7 +4,7 @@
 //   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
 //
 // from a multiple of 8 on, and may go on at the ring's beginning. The kind of an offer is changed in place by whichever
-// side ends it first: the reader that took the bytes or could not, or the writer that withdraws them. What is written
+// side ends it first: the reader that took the bytes or could not, or the writer that cancels them. What is written
 // stays in place until the reader has passed it.
 //
 // The reader trusts nothing in the ring: lengths are checked against what was published, headers by decodeHeader.
@@ -28,7 +28,7 @@ enum class RecordKind : uint32_t {
   kCut,        ///< the rest of that payload does not come
   kOffer,      ///< a header and where its payload lies in the writer's memory
   kTaken,      ///< an offer whose payload was read
-  kWithdrawn,  ///< an offer whose payload must not be used any more
+  kCancelled,  ///< an offer whose payload must not be used any more
   kRefused,    ///< an offer whose payload could not be read
 };
 

@@ -44,13 +44,13 @@ void Sender::start(const OutgoingFrame& frame) {
   numStreamed_ = numFirst;
   if (isWhole) return endCopy();
   stream();
-  if (streamed_ && !isLarge(frame)) keepRest();
+  if (streamed_ && !isLarge(frame)) copyRemaining();
 }
 
-void Sender::keepRest() {
-  const ByteView rest = streamed_->payload.subspan(numStreamed_);
-  kept_.assign(rest.begin(), rest.end());
-  streamed_->payload = kept_;
+void Sender::copyRemaining() {
+  const ByteView remaining = streamed_->payload.subspan(numStreamed_);
+  remaining_.assign(remaining.begin(), remaining.end());
+  streamed_->payload = remaining_;
   numStreamed_ = 0;
 }
 

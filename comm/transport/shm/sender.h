@@ -53,8 +53,8 @@ class Sender {
   void start(const OutgoingFrame& frame);
   /// Copies as much of the streamed payload as there is room for.
   void stream();
-  /// What is left of the streamed payload is its sender's from now on.
-  void keepRest();
+  /// Copies what is left of the streamed payload: it is the caller's again.
+  void copyRemaining();
   /// The streamed payload is in the ring.
   void endCopy();
   void await(const OutgoingFrame& frame);
@@ -70,9 +70,9 @@ class Sender {
   std::deque<OutgoingFrame> refused_;  ///< to be copied after all
   std::optional<OutgoingFrame> streamed_;
   size_t numStreamed_ = 0;
-  std::vector<std::byte> kept_;  ///< the rest of a small message that the ring had no room for
-  bool mayOffer_ = true;         ///< until the peer refused an offer
-  bool isFull_ = false;          ///< canSend() was false after the last change
+  std::vector<std::byte> remaining_;  ///< the rest of a small message that the ring had no room for
+  bool mayOffer_ = true;              ///< until the peer refused an offer
+  bool isFull_ = false;               ///< canSend() was false after the last change
 };
 
 }  // namespace agspeed::comm::shm

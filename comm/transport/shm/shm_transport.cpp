@@ -87,7 +87,8 @@ Status ShmTransport::beginHandshake(PeerConnections& connections, const Peer& pe
       Claim{self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(connections.peer)},
       peer.secret);
   const std::array shared = {ring.descriptor().get(), bell_.page(), bell_.bell()};
-  if (!sendMessage(socket, connections.initiator->request(), shared)) return unavailable("its local socket takes nothing");
+  if (!sendMessage(socket, connections.initiator->request(), shared))
+    return unavailable("its local socket takes nothing");
   connections.ring.emplace(std::move(ring));
   connections.waited = {};
   connections.stage = Stage::kHandshaking;
@@ -117,8 +118,10 @@ Status ShmTransport::finishHandshake(PeerConnections& connections, FileDescripto
     connections.bell = std::make_unique<Doorbell>(std::move(opened));
   }
   connections.ring->dropDescriptor();
-  connections.sender = std::make_unique<Sender>(std::move(*connections.ring), connections.peer, *sink_, *connections.bell, counters_);
-  if (!sendMessage(connections.outgoing->descriptor(), confirm, {})) return unavailable("its local socket takes nothing");
+  connections.sender =
+      std::make_unique<Sender>(std::move(*connections.ring), connections.peer, *sink_, *connections.bell, counters_);
+  if (!sendMessage(connections.outgoing->descriptor(), confirm, {}))
+    return unavailable("its local socket takes nothing");
   connections.ring.reset();
   connections.initiator.reset();
   connections.stage = Stage::kUp;
@@ -131,8 +134,8 @@ void ShmTransport::accepted(int peer, AcceptedConnection connection) {
   if (connections.bell == nullptr) connections.bell = std::make_unique<Doorbell>(std::move(connection.bell));
   FileDescriptor alive = watchProcess(connection.process);
   const int process = alive.get();
-  connections.receiver = std::make_unique<Receiver>(std::move(connection.ring), peer, connection.process, std::move(alive), *sink_,
-                                          *connections.bell, counters_);
+  connections.receiver = std::make_unique<Receiver>(std::move(connection.ring), peer, connection.process,
+                                                    std::move(alive), *sink_, *connections.bell, counters_);
   const auto onEnd = [this, &connections] { gone(connections); };
   connections.incoming = std::make_unique<Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
   // Children of the peer may hold its sockets open when it has ended.
@@ -158,7 +161,9 @@ void ShmTransport::gone(PeerConnections& connections) {
 }
 
 void ShmTransport::fail(PeerConnections& connections, LossCause cause, const std::string& why) {
-  if (connections.stage == Stage::kLost || (connections.stage == Stage::kUnreachable && cause == LossCause::kUnreachable)) return;
+  if (connections.stage == Stage::kLost ||
+      (connections.stage == Stage::kUnreachable && cause == LossCause::kUnreachable))
+    return;
   connections.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
   connections.initiator.reset();
   connections.ring.reset();
@@ -239,7 +244,8 @@ Clock::time_point ShmTransport::tick(Clock::time_point now) {
   for (size_t i = 0; i < used_.size(); ++i) {
     PeerConnections& connections = *used_[i];
     if (connections.stage == Stage::kHandshaking && (connections.waited += looked) > handshakeTimeout_) {
-      fail(connections, LossCause::kSilent, "its process was reached and does not greet, it is stopped or hangs");
+      fail(connections, LossCause::kSilent,
+           "its process was reached and does not answer the handshake, it is stopped or hangs");
     }
     if (connections.stage == Stage::kWanted) attempt(connections, now);
     isBusy = isBusy || connections.stage == Stage::kWanted || connections.stage == Stage::kHandshaking;

@@ -33,7 +33,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
  public:
   /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
   /// has no memory to share.
-  /// A peer that was connected and does not greet for `handshakeTimeout` is lost.
+  /// A peer that was connected and does not answer the handshake for `handshakeTimeout` is lost.
   static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
                                                         Clock::duration handshakeTimeout);
   ~ShmTransport() override;
@@ -95,7 +95,8 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void attempt(PeerConnections& connections, Clock::time_point now);
   Status beginHandshake(PeerConnections& connections, const Peer& peer);
   void readReply(PeerConnections& connections);
-  Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell, const ConfirmBytes& confirm);
+  Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
+                         const ConfirmBytes& confirm);
   /// The peer's end of something was closed, or its process ended.
   void gone(PeerConnections& connections);
   void fail(PeerConnections& connections, LossCause cause, const std::string& why);

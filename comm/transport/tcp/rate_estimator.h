@@ -26,7 +26,7 @@ class RateEstimator {
   /// Lately; 0 when not known yet.
   double bytesPerSecond() const { return bytesPerSecond_; }
   /// In the better times of late, when nothing else than the path held it up: over a tenth of a second, in which bursts
-  /// sampleLoad little; 0 when not known yet.
+  /// weigh little; 0 when not known yet.
   double bestBytesPerSecond() const { return bestBytesPerSecond_; }
 
  private:

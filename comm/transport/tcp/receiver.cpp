@@ -39,12 +39,12 @@ void Receiver::ready(uint32_t) {
     if (moved.numBytes < numAsked) break;
     turn += moved.numBytes;
   }
-  awaitRest();
+  awaitRemaining();
 }
 
-void Receiver::awaitRest() {
+void Receiver::awaitRemaining() {
   const size_t left = isInPayload_ ? header_.length - placed_ : 0;
-  const size_t wanted = left < kLeastAwaited ? 1 : std::min(left, kMostAwaited);
+  const size_t wanted = left < kMinAwaited ? 1 : std::min(left, kMaxAwaited);
   if (std::exchange(awaited_, wanted) != wanted) socket_.setReceiveLowat(static_cast<int>(wanted));
 }
 
@@ -121,9 +121,7 @@ bool Receiver::consumePayload() {
 }
 
 void Receiver::cancelReceive(ByteView bytes) {
-  const bool isHit = isInPayload_ && target_.data() < bytes.data() + bytes.size() &&
-                     bytes.data() < target_.data() + target_.size() && target_.data() != discarded_.data();
-  if (!isHit) return;
+  if (!isInPayload_ || target_.data() == discarded_.data() || !overlaps(target_, bytes)) return;
   discarded_.resize(header_.length);
   std::copy_n(target_.begin(), placed_, discarded_.begin());
   target_ = discarded_;

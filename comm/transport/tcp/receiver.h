@@ -20,7 +20,7 @@ class Receiver final : public Poller::Handler {
  public:
   class Owner {
    public:
-    /// The reader is closed; it is deleted after it has returned.
+    /// The receiver is closed; it is deleted after it has returned.
     virtual void receiverLost(int peer, LossCause cause) = 0;
 
    protected:
@@ -40,11 +40,11 @@ class Receiver final : public Poller::Handler {
   /// Read at most this much at a time, so that no peer keeps the others waiting.
   static constexpr size_t kTurnBytes = 512 * 1024;
   /// Of what a payload still lacks: so little comes at once in any case, and with so much there is enough to do.
-  static constexpr size_t kLeastAwaited = 8 * 1024, kMostAwaited = 64 * 1024;
+  static constexpr size_t kMinAwaited = 8 * 1024, kMaxAwaited = 64 * 1024;
 
   Moved readOnce(size_t& numAsked);
   /// Is not woken for every few packets of a long payload, but when its end has come or much of it. After each turn.
-  void awaitRest();
+  void awaitRemaining();
   bool consume();
   bool consumeHeader();
   bool consumePayload();

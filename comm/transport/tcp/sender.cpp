@@ -13,10 +13,10 @@ namespace agspeed::comm::tcp {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
-/// A peer that has not greeted by then is said to be silent; it may be busy.
-constexpr std::chrono::milliseconds kGreetingPatience{300};
+/// A peer that has not answered by then is said to be silent; it may be busy.
+constexpr std::chrono::milliseconds kHandshakePatience{300};
 /// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
-constexpr std::chrono::milliseconds kGreetingTimeout{2700};
+constexpr std::chrono::milliseconds kHandshakeTimeout{2700};
 /// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
 /// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
@@ -75,7 +75,7 @@ void Sender::close(LossCause cause, const std::string& why) {
 
 void Sender::ready(uint32_t events) {
   if (state_ == State::kConnecting) finishConnecting();
-  if (state_ == State::kGreeting) return finishHandshake();
+  if (state_ == State::kHandshaking) return finishHandshake();
   if (state_ != State::kUp) return;
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterHandshake();
   if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
@@ -97,7 +97,7 @@ void Sender::finishConnecting() {
   }
   socket_.prepare();
   if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the handshake");
-  state_ = State::kGreeting;
+  state_ = State::kHandshaking;
   waited_ = {};
 }
 
@@ -183,7 +183,7 @@ bool Sender::check(Clock::time_point now) {
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
   if (numUnacknowledged == 0) {
     acknowledged({});
-    if (state_ == State::kGreeting) awaitHandshake();
+    if (state_ == State::kHandshaking) awaitHandshake();
     isQuiet_ = state_ == State::kUp && written_ == size_;
     return state_ != State::kUp;
   }
@@ -202,9 +202,9 @@ bool Sender::check(Clock::time_point now) {
 
 /// The peer's kernel has taken the handshake; its process may be stopped.
 void Sender::awaitHandshake() {
-  const char* why = "connected, but its process does not greet";
-  if (waited_ > kGreetingTimeout) return close(LossCause::kSilent, why);
-  if (waited_ > kGreetingPatience && !std::exchange(isSilent_, true)) {
+  const char* why = "connected, but its process does not answer the handshake";
+  if (waited_ > kHandshakeTimeout) return close(LossCause::kSilent, why);
+  if (waited_ > kHandshakePatience && !std::exchange(isSilent_, true)) {
     owner_.senderStalled(peer_, LossCause::kSilent, why);
   }
 }
@@ -224,7 +224,7 @@ void Sender::checkStall(Clock::time_point now) {
   const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, tcpInfo_.sinceLastAck);
   if (silence <= limit) return;
   const std::string why = formatText("no acknowledgement for {} ms", tcpInfo_.sinceLastAck.count());
-  if (state_ == State::kGreeting || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
+  if (state_ == State::kHandshaking || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
   owner_.senderStalled(peer_, LossCause::kStalled, why);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sender: the connection that carries this rank's frames to one peer over one rail. It connects, greets, and then
-// writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back on it
-// but the handshake; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+// Sender: the connection that carries this rank's frames to one peer over one rail. It connects, proves who it is, and
+// then writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back
+// on it but the handshake; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -25,10 +25,10 @@ class Sender final : public Poller::Handler {
   class Owner {
    public:
     virtual void senderWritable(int peer) = 0;
-    /// Nothing is acknowledged any more (kStalled), or the peer has not greeted yet (kSilent). senderWritable or
-    /// senderLost follows.
+    /// Nothing is acknowledged any more (kStalled), or the peer has not answered the handshake yet (kSilent).
+    /// senderWritable or senderLost follows.
     virtual void senderStalled(int peer, LossCause cause, const std::string& why) = 0;
-    /// The writer is closed; it is deleted after it has returned.
+    /// The sender is closed; it is deleted after it has returned.
     virtual void senderLost(int peer, LossCause cause, const std::string& why) = 0;
 
    protected:
@@ -70,7 +70,7 @@ class Sender final : public Poller::Handler {
   void ready(uint32_t events) override;
 
  private:
-  enum class State { kConnecting, kGreeting, kUp, kClosed };
+  enum class State { kConnecting, kHandshaking, kUp, kClosed };
 
   void finishConnecting();
   void finishHandshake();
@@ -102,7 +102,7 @@ class Sender final : public Poller::Handler {
   std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix_{};
   ByteView payload_;
   std::array<std::byte, kMaxTagBytes> tag_{};
-  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or withdrawn
+  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or cancelled
   size_t size_ = 0;
   size_t written_ = 0;
 

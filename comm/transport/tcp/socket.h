@@ -29,7 +29,7 @@ struct TcpInfo {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
-  double roundTripSeconds = 0;       ///< queues included
+  double roundTripSeconds = 0;     ///< queues included
   double minRoundTripSeconds = 0;  ///< as good as without them
 };
 

@@ -110,7 +110,8 @@ bool TcpRail::isFlushed() const {
 std::string TcpRail::describeRoute(int peer) const {
   const auto found = peers_.find(peer);
   if (found == peers_.end() || found->second.sender == nullptr || !found->second.sender->isUp()) return "";
-  return formatText("rail {} ({} to {})", options_.index, toString(options_.address.address), found->second.peerAddress);
+  return formatText("rail {} ({} to {})", options_.index, toString(options_.address.address),
+                    found->second.peerAddress);
 }
 
 bool TcpRail::mayStillReceive(int peer) const {
@@ -186,7 +187,8 @@ Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnectin
       attempt(triedLast_ = at->first, connections, now);
       if (connections.sender != nullptr) ++numConnecting;
     }
-    if (connections.isWanted && connections.sender == nullptr) next = std::min(next, std::max(connections.nextAttempt, now));
+    if (connections.isWanted && connections.sender == nullptr)
+      next = std::min(next, std::max(connections.nextAttempt, now));
   }
   return numConnecting > 0 ? std::min(next, now + kConnectingTick) : next;
 }
@@ -214,14 +216,16 @@ void TcpRail::attempt(int peer, PeerConnections& connections, Clock::time_point 
   }
   const RailAddress& address = record.rails[static_cast<size_t>(theirs)];
   connections.peerAddress = toString(address.address);
-  StatusOr<Socket> socket = Socket::connect(options_.address.address, options_.device, address, connections.hasSmallPackets);
-  if (!socket) return failAttempt(peer, connections, LossCause::kUnreachable, describe(peer, socket.status().message()));
+  StatusOr<Socket> socket =
+      Socket::connect(options_.address.address, options_.device, address, connections.hasSmallPackets);
+  if (!socket)
+    return failAttempt(peer, connections, LossCause::kUnreachable, describe(peer, socket.status().message()));
   const DirectoryOptions& self = directory_.options();
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
   connections.upSince = {};
   connections.numAcked = 0;
   connections.sender = std::make_unique<Sender>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
-                                         self.protection, peer, *this);
+                                                self.protection, peer, *this);
 }
 
 void TcpRail::failAttempt(int peer, PeerConnections& connections, LossCause cause, const Status& status) {
@@ -252,8 +256,8 @@ void TcpRail::senderWritable(int peer) {
 
 void TcpRail::senderStalled(int peer, LossCause cause, const std::string& why) {
   PeerConnections& connections = peers_.at(peer);
-  // Handshakes are small and frames are not. One connection may have been cut just then; where small packets do not help
-  // either, large ones have another try.
+  // Handshakes are small and frames are not. One connection may have been cut just then; where small packets do not
+  // help either, large ones have another try.
   if (connections.sender->hasLostAllLarge()) {
     if (connections.hasLostAllLarge) connections.hasSmallPackets = !connections.hasSmallPackets;
     connections.hasLostAllLarge = !connections.hasLostAllLarge;
@@ -282,7 +286,8 @@ void TcpRail::linkChanged(bool isUp) {
   isLinkUp_ = isUp;
   for (auto& [peer, connections] : peers_) {
     connections.nextAttempt = {};
-    if (!isUp && connections.sender != nullptr) connections.sender->giveUp("the interface " + options_.device + " has no carrier");
+    if (!isUp && connections.sender != nullptr)
+      connections.sender->giveUp("the interface " + options_.device + " has no carrier");
   }
 }
 
@@ -302,7 +307,7 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool isUp) {
   // What has been made since may be well; what is being made has lost its first packets.
   if (connections.sender != nullptr && !(isUp && connections.sender->isUp())) {
     connections.sender->giveUp(isUp ? "the peer's interface has its carrier again"
-                                   : "the peer's interface has no carrier");
+                                    : "the peer's interface has no carrier");
   }
   if (isUp) connections.nextAttempt = {};
 }

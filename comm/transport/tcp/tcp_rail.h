@@ -14,10 +14,10 @@
 
 #include "comm/io/poller.h"
 #include "comm/rendezvous/directory.h"
+#include "comm/transport/rail.h"
 #include "comm/transport/tcp/acceptor.h"
 #include "comm/transport/tcp/receiver.h"
 #include "comm/transport/tcp/sender.h"
-#include "comm/transport/rail.h"
 
 namespace agspeed::comm::tcp {
 

@@ -124,7 +124,7 @@ TEST_F(Liveness, APeerThatIsStoppedBeforeItGreetsIsGivenUp) {
   ASSERT_TRUE(driveFirst([&] { return receive.isFinished; }, milliseconds(20000)));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("rank 1 is lost to rank 0: no rail has led to it"));
-  EXPECT_THAT(receive.status.message(), HasSubstr("its process does not greet"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("its process does not answer the handshake"));
 }
 
 TEST_F(Liveness, NobodyIsAskedForAPatientTransfer) {

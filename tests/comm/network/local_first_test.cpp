@@ -54,7 +54,7 @@ TEST(SharingMemory, ARankThatDoesNotShareIsReachedOverTheNetwork) {
   EXPECT_THAT(group[0].describe(), HasSubstr("shared memory on this host"));
 }
 
-TEST(SharingMemory, ARankThatIsStoppedBeforeItGreetsIsGivenUp) {
+TEST(SharingMemory, ARankThatIsStoppedBeforeTheHandshakeIsGivenUp) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     options.sharesMemory = true;
     options.peerTimeout = milliseconds(300);
@@ -65,18 +65,18 @@ TEST(SharingMemory, ARankThatIsStoppedBeforeItGreetsIsGivenUp) {
   while (receive.numFinished == 0 && Clock::now() < end) group[0].progress(Clock::now() + milliseconds(20));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("rank 1 is lost to rank 0"));
-  EXPECT_THAT(receive.status.message(), HasSubstr("does not greet"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("does not answer the handshake"));
 }
 
-TEST(SharingMemory, WhoWasStoppedWhileItGreetedGoesOn) {
+TEST(SharingMemory, WhoWasStoppedDuringTheHandshakeGoesOn) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     options.sharesMemory = true;
     options.peerTimeout = milliseconds(1000);
   });
   Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point greeted = Clock::now() + milliseconds(200);  // and nobody has answered
-  while (Clock::now() < greeted) group[0].progress(greeted);
+  const Clock::time_point connected = Clock::now() + milliseconds(200);  // and nobody has answered
+  while (Clock::now() < connected) group[0].progress(connected);
   std::this_thread::sleep_for(milliseconds(1500));
   group[1].send(send);
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
@@ -109,9 +109,9 @@ TEST(LocalSocket, ANameThatNobodyListensAtIsOfAnotherHost) {
   EXPECT_EQ(shm::connectTo(name).status().code(), StatusCode::kUnsupported);
   const auto listener = shm::listenAt(name);
   ASSERT_TRUE(listener);
-  const auto socket = shm::connectTo(name);
-  ASSERT_TRUE(socket);
-  EXPECT_TRUE(shm::trustedProcessAt(*socket));
+  const auto client = shm::connectTo(name);
+  ASSERT_TRUE(client);
+  EXPECT_TRUE(shm::trustedProcessAt(*client));
   EXPECT_FALSE(shm::listenAt(name)) << "a name belongs to one";
   key[0] = std::byte{1};
   EXPECT_NE(shm::localName(key), name);

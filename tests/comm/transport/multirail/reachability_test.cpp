@@ -116,10 +116,10 @@ TEST_F(ReachabilityTest, ARailWithoutPartnerSaysNothingOfThePeer) {
   EXPECT_EQ(checkAfter({}), Verdict::kEnded) << "the other one alone counts";
 }
 
-TEST_F(ReachabilityTest, WhoIsGivenUpStaysSo) {
+TEST_F(ReachabilityTest, WhoIsLostStaysSo) {
   peer_.railUp(0);
-  peer_.giveUp();
-  EXPECT_TRUE(peer_.isGivenUp());
+  peer_.markLost();
+  EXPECT_TRUE(peer_.isLost());
   EXPECT_FALSE(peer_.wasReached());
 }
 

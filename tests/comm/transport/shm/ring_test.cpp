@@ -121,7 +121,7 @@ TEST(Ring, AnOfferIsEndedByTheQuickerSideOnly) {
   record = pair.reader.peek().value();
   pair.writer.cancelSend(second);
   EXPECT_FALSE(pair.reader.end(RecordKind::kTaken));
-  EXPECT_EQ(pair.writer.kindAt(second), RecordKind::kWithdrawn);
+  EXPECT_EQ(pair.writer.kindAt(second), RecordKind::kCancelled);
 }
 
 TEST(Ring, AWriterIsWokenOnceTheReaderIsFarEnough) {

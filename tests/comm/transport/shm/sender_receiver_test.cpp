@@ -54,7 +54,7 @@ class SenderReceiver : public testing::TestWithParam<bool> {
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
     sender = std::make_unique<Sender>(std::move(memory), 1, sent, bell, counters);
     receiver = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
-                                       received, bell, counters);
+                                          received, bell, counters);
   }
   /// Whether the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
