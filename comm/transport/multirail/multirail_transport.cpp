@@ -229,7 +229,7 @@ void MultirailTransport::tellLinkStates(Peer& peer) {
 
 std::span<std::byte> MultirailTransport::place(int rail, int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
-  if (!peer.acks.begin(rail, header) || isOfAnother(peer, header)) return {};
+  if (!peer.acks.begin(rail, header) || isStale(peer, header)) return {};
   if (const std::optional<AckTracker::Copy> copy = peer.acks.takeEarlierCopy(header)) {
     rails_[static_cast<size_t>(copy->rail)]->cancelReceive(rank, copy->target);
   }
@@ -241,7 +241,7 @@ std::span<std::byte> MultirailTransport::place(int rail, int rank, const FrameHe
 void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) {
   Peer& peer = peerOf(rank);
   const bool isPlaced = peer.acks.end(rail, header);
-  if (isOfAnother(peer, header)) return;
+  if (isStale(peer, header)) return;
   peer.reachability.heard();
   takeAcknowledgement(peer, header.acknowledged);
   if (header.kind == FrameKind::kLinkState) {
@@ -261,7 +261,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   if (peer.acks.isDue()) acknowledge(peer);
 }
 
-bool MultirailTransport::isOfAnother(const Peer& peer, const FrameHeader& header) const {
+bool MultirailTransport::isStale(const Peer& peer, const FrameHeader& header) const {
   return header.epoch != options_.epoch || peer.reachability.isLost();
 }
 

@@ -107,7 +107,8 @@ class MultirailTransport final : public Transport {
   void takeAcknowledgement(Peer& peer, uint64_t acknowledged);
   /// No rail reads the payload of an acknowledged frame any more.
   void release(const Peer& peer, const InFlightFrame& frame);
-  bool isOfAnother(const Peer& peer, const FrameHeader& header) const;
+  /// Of another epoch, or of a peer that is lost.
+  bool isStale(const Peer& peer, const FrameHeader& header) const;
 
   void writable(int rail, int rank);
   void lost(int rail, int rank, LossCause cause, const Status& status);
