@@ -11,7 +11,7 @@ namespace agspeed::comm {
 namespace {
 
 StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
-  AG_ASSIGN_OR_RETURN(const Selector selector, Selector::parse(text));
+  AG_ASSIGN_OR_RETURN(const InterfaceSelector selector, InterfaceSelector::parse(text));
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> all, listInterfaces());
   return selector.select(all);
 }
