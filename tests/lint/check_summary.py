@@ -38,7 +38,7 @@ def entry(name: str, content: str = "") -> str:
 def write(folder: Path, codes: dict[str, int], **files: str) -> Path:
     (folder / "gtest").mkdir()
     for name, text in files.items():
-        path = folder / ("gtest" if name.startswith("test_") else ".") / f"{name}.xml"
+        path = folder / ("gtest" if name.endswith("_test") else ".") / f"{name}.xml"
         path.write_text(text)
     (folder / "exit-codes.json").write_text(json.dumps(codes))
     return folder
@@ -52,8 +52,8 @@ def test_all_suites_are_added_up(summarize: ModuleType, tmp_path: Path, capsys: 
     write(
         tmp_path,
         {"C++": 0, "lit": 0, "Python": 0},
-        ctest=suite(entry("test_base"), entry("smoke")),
-        test_base=suite(PASSED, PASSED),
+        ctest=suite(entry("base_test"), entry("smoke")),
+        base_test=suite(PASSED, PASSED),
         lit=suite(PASSED),
         pytest=suite(PASSED, SKIPPED),
     )
@@ -65,8 +65,8 @@ def test_failures_and_errors_count(summarize: ModuleType, tmp_path: Path, capsys
     write(
         tmp_path,
         {"C++": 8, "lit": 1, "Python": 1},
-        ctest=suite(entry("test_base", "<failure/>")),
-        test_base=suite(PASSED, FAILED),
+        ctest=suite(entry("base_test", "<failure/>")),
+        base_test=suite(PASSED, FAILED),
         lit=suite(FAILED),
         pytest=suite(FAILED, ERROR, PASSED),
     )
@@ -77,10 +77,10 @@ def test_failures_and_errors_count(summarize: ModuleType, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("codes", "files", "line"),
     [
-        ({"C++": 8}, {"ctest": suite(entry("test_x", "<failure message='SEGFAULT'/>"))}, "0 passed, 1 failed"),
+        ({"C++": 8}, {"ctest": suite(entry("x_test", "<failure message='SEGFAULT'/>"))}, "0 passed, 1 failed"),
         (
             {"C++": 8},
-            {"ctest": suite(entry("test_x", "<skipped message='Unable to find executable'/>"))},
+            {"ctest": suite(entry("x_test", "<skipped message='Unable to find executable'/>"))},
             "0 passed, 1 failed",
         ),
         ({"Python": -11}, {"pytest": "<testsuites><testsui"}, "0 passed, 1 failed"),
