@@ -7,38 +7,26 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "compiler/graph/cluster.h"
+#include "compiler/options.h"
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
 
 namespace agspeed::backends {
-
-struct BackendOptions {
-  std::string cacheDir;  ///< object cache; empty: none
-  std::string dumpDir;   ///< generated IR goes here; empty: nowhere
-  std::vector<std::string> disabledPasses;
-  bool verifyEachPass = true;
-};
-
-struct BuildStats {
-  int32_t numCacheHits = 0;
-};
 
 struct Backend {
   std::string_view name;
   std::string_view description;
   /// False for a target whose kernels do not compute (null): its results mean nothing.
   bool computes = true;
-  /// Requires: every cluster verifies. One kernel per cluster, in order.
+  /// Requires: every cluster verifies. One kernel per cluster, in order. Adds to `stats` what came from a cache.
   /// Errors: kUnsupported naming the operation or dtype that the target lacks.
   StatusOr<std::shared_ptr<const runtime::KernelLibrary>> (*build)(const std::vector<compiler::Cluster>& clusters,
-                                                                   const BackendOptions& options, BuildStats& stats);
-  /// Everything about this machine that changes the generated code; part of every cache key.
-  std::string (*targetKey)();
+                                                                   const compiler::CompileOptions& options,
+                                                                   runtime::CompileStats& stats);
 };
 
 /// All targets of this build.

@@ -3,13 +3,11 @@
 #pragma once
 
 #include "backends/backend.h"
+#include "compiler/kernel/kernel_library.h"
 
 namespace agspeed::backends::cpu {
 
-StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
-                                                              const BackendOptions& options, BuildStats& stats);
-std::string targetKey();
-
-inline constexpr Backend kBackend = {"cpu", "vectorised code for this machine", /*computes=*/true, build, targetKey};
+inline constexpr Backend kBackend = {"cpu", "vectorised code for this machine", /*computes=*/true,
+                                     compiler::buildKernels};
 
 }  // namespace agspeed::backends::cpu

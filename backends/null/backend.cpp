@@ -19,10 +19,8 @@ class Library : public runtime::KernelLibrary {
 }  // namespace
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
-                                                              const BackendOptions&, BuildStats&) {
+                                                              const compiler::CompileOptions&, runtime::CompileStats&) {
   return std::shared_ptr<const runtime::KernelLibrary>(std::make_shared<Library>(clusters.size()));
 }
-
-std::string targetKey() { return "null"; }
 
 }  // namespace agspeed::backends::null

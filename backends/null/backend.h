@@ -8,9 +8,9 @@
 namespace agspeed::backends::null {
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
-                                                              const BackendOptions& options, BuildStats& stats);
-std::string targetKey();
+                                                              const compiler::CompileOptions& options,
+                                                              runtime::CompileStats& stats);
 
-inline constexpr Backend kBackend = {"null", "kernels that do nothing", /*computes=*/false, build, targetKey};
+inline constexpr Backend kBackend = {"null", "kernels that do nothing", /*computes=*/false, build};
 
 }  // namespace agspeed::backends::null

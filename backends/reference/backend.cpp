@@ -177,11 +177,9 @@ class Library : public runtime::KernelLibrary {
 }  // namespace
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<Cluster>& clusters,
-                                                              const BackendOptions&, BuildStats&) {
+                                                              const compiler::CompileOptions&, runtime::CompileStats&) {
   for (const Cluster& cluster : clusters) AG_RETURN_IF_ERROR(cluster.verify());
   return std::shared_ptr<const runtime::KernelLibrary>(std::make_shared<Library>(clusters));
 }
-
-std::string targetKey() { return "reference"; }
 
 }  // namespace agspeed::backends::reference

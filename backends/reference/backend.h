@@ -8,9 +8,9 @@
 namespace agspeed::backends::reference {
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
-                                                              const BackendOptions& options, BuildStats& stats);
-std::string targetKey();
+                                                              const compiler::CompileOptions& options,
+                                                              runtime::CompileStats& stats);
 
-inline constexpr Backend kBackend = {"reference", "an interpreter, the oracle", /*computes=*/true, build, targetKey};
+inline constexpr Backend kBackend = {"reference", "an interpreter, the oracle", /*computes=*/true, build};
 
 }  // namespace agspeed::backends::reference

@@ -8,6 +8,7 @@
 #include "backends/backend.h"
 #include "compiler/import/importer.h"
 #include "compiler/program/assemble_program.h"
+#include "passes/pass_names.h"
 #include "passes/pipeline.h"
 
 namespace agspeed::compiler {
@@ -24,11 +25,7 @@ Status prepareDumpDir(const std::string& dumpDir) {
 StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json, const CompileOptions& options,
                                         ClusterTable& clusters, runtime::CompileStats& stats) {
   AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json));
-  passes::PipelineOptions pipeline{.disabledPasses = options.disabledPasses,
-                                   .verifyEachPass = options.verifyEachPass,
-                                   .dumpDir = options.dumpDir,
-                                   .dumpPrefix = name + "-"};
-  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), pipeline));
+  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options, name + "-"));
   OperatorCounts counts = countOperators(planned.graph);
   stats.numCompiledOperators += counts.numCompiled;
   stats.numExternalOperators += counts.numExternal;
@@ -59,6 +56,7 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
                                                        const CompileOptions& options, Constants constants) {
   auto begin = std::chrono::steady_clock::now();
   AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target));
+  AG_RETURN_IF_ERROR(passes::checkDisabledPasses(options));
   AG_RETURN_IF_ERROR(prepareDumpDir(options.dumpDir));
   auto executable = std::make_unique<runtime::Executable>();
   ClusterTable clusters;
@@ -69,14 +67,8 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
                            .withContext("entry \"" + name + "\""));
     executable->entries.emplace(name, std::move(*program));
   }
-  backends::BackendOptions backendOptions{.cacheDir = options.cacheDir,
-                                          .dumpDir = options.dumpDir,
-                                          .disabledPasses = options.disabledPasses,
-                                          .verifyEachPass = options.verifyEachPass};
-  backends::BuildStats buildStats;
-  AG_ASSIGN_OR_RETURN(executable->kernels, backend->build(clusters.clusters(), backendOptions, buildStats));
+  AG_ASSIGN_OR_RETURN(executable->kernels, backend->build(clusters.clusters(), options, executable->stats));
   executable->stats.numKernels = static_cast<int32_t>(clusters.clusters().size());
-  executable->stats.numKernelCacheHits = buildStats.numCacheHits;
   executable->stats.compileSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return executable;
 }

@@ -9,26 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "compiler/options.h"
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
 
 namespace agspeed::compiler {
-
-struct CompileOptions {
-  std::string target = "cpu";               ///< a row of backends/registry.cpp: "cpu", "reference", "null"
-  std::string cacheDir;                     ///< object cache folder; empty: no cache
-  std::string dumpDir;                      ///< when set, every pass writes its result here
-  std::vector<std::string> disabledPasses;  ///< pass names, see passes/pipeline.cpp
-  bool verifyEachPass = true;               ///< run the verifiers between passes
-};
 
 /// By entry: the bytes of its last inputs, row-major.
 using Constants = std::map<std::string, std::vector<std::vector<std::byte>>>;
 
 /// Compiles each named entry ("forward", "backward") from its GraphSpec JSON text into one Executable, which holds the
 /// inputs named by `constants`: they are no arguments of its entries.
-/// Errors: kInvalidArgument for a malformed GraphSpec (node named), kUnsupported when a graph cannot be run natively,
-/// kResourceExhausted when a limit of the generator is exceeded, kInternal for our bugs.
+/// Errors: kInvalidArgument for a malformed GraphSpec (node named), an unknown target or a pass that cannot be
+/// disabled, kUnsupported when a graph cannot be run natively, kResourceExhausted when a limit of the generator is
+/// exceeded, kInternal for our bugs.
 StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
                                                        const CompileOptions& options, Constants constants = {});
 

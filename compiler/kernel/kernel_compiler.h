@@ -5,12 +5,13 @@
 #include <string>
 
 #include "compiler/graph/cluster.h"
-#include "compiler/kernel/kernel_library.h"
+#include "compiler/options.h"
+#include "runtime/base/status.h"
 
 namespace agspeed::compiler {
 
 /// Object file with the kernel under the name `symbol`. Each call has its own MLIRContext: thread-safe.
 /// Errors: see buildKernels().
-StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& symbol, const KernelOptions& options);
+StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& symbol, const CompileOptions& options);
 
 }  // namespace agspeed::compiler

@@ -16,6 +16,7 @@
 
 #include "compiler/import/importer.h"
 #include "compiler/tools/kernel_tool.h"
+#include "passes/pass_names.h"
 #include "passes/pipeline.h"
 
 namespace agspeed::compiler {
@@ -23,7 +24,7 @@ namespace {
 
 struct ToolOptions {
   std::vector<std::string> passes;
-  passes::PipelineOptions pipeline;
+  CompileOptions compile;
   bool runsPipeline = false;
   bool printsPlan = false;
   bool isKernel = false;  ///< FILE is a cluster or an MLIR module
@@ -38,7 +39,7 @@ StatusOr<ToolOptions> parseArguments(int argc, char** argv) {
     if (argument.starts_with("--pass=")) {
       options.passes.push_back(argument.substr(7));
     } else if (argument.starts_with("--disable=")) {
-      options.pipeline.disabledPasses.push_back(argument.substr(10));
+      options.compile.disabledPasses.push_back(argument.substr(10));
     } else if (argument == "--kernel") {
       options.isKernel = true;
     } else if (argument == "--lower") {
@@ -53,8 +54,9 @@ StatusOr<ToolOptions> parseArguments(int argc, char** argv) {
       options.file = argument;
     }
   }
-  return options.file.empty() ? StatusOr<ToolOptions>(invalidArgument("name a file, or - for standard input"))
-                              : options;
+  if (options.file.empty()) return invalidArgument("name a file, or - for standard input");
+  AG_RETURN_IF_ERROR(passes::checkDisabledPasses(options.compile));
+  return options;
 }
 
 StatusOr<std::string> readFile(const std::string& path) {
@@ -97,15 +99,14 @@ StatusOr<std::string> runTool(int argc, char** argv) {
   AG_ASSIGN_OR_RETURN(ToolOptions options, parseArguments(argc, argv));
   AG_ASSIGN_OR_RETURN(std::string text, readFile(options.file));
   if (options.isKernel) {
-    return runKernelTool(withoutCommentLines(text),
-                         {options.passes, options.pipeline.disabledPasses, options.lowersKernel});
+    return runKernelTool(withoutCommentLines(text), {options.passes, options.lowersKernel, options.compile});
   }
   AG_ASSIGN_OR_RETURN(Graph graph, readGraph(text));
   for (const std::string& pass : options.passes) {
     AG_ASSIGN_OR_RETURN(graph, runPass(pass, std::move(graph)));
   }
   if (!options.runsPipeline) return graph.toString();
-  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options.pipeline));
+  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options.compile));
   std::string result = planned.graph.toString();
   if (options.printsPlan) result += planned.memory.toString(planned.graph) + planned.releases.toString(planned.graph);
   return result;

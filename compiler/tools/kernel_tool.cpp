@@ -22,9 +22,9 @@ StatusOr<Module> readModule(mlir::MLIRContext& context, const std::string& text)
   return module;
 }
 
-Status runPass(const std::string& name, mlir::ModuleOp module, PassFunnel& funnel) {
-  for (const KernelPass& pass : kernelPasses()) {
-    if (pass.name == name) return funnel.run(name, module, pass.create());
+Status runPass(const std::string& name, passes::PassFunnel& funnel) {
+  for (const passes::KernelPass& pass : passes::kernelPasses()) {
+    if (pass.name == name) return funnel.run(name, pass.create());
   }
   return invalidArgument("there is no kernel pass named \"" + name + "\"");
 }
@@ -35,9 +35,9 @@ StatusOr<std::string> runKernelTool(const std::string& text, const KernelToolOpt
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   loadKernelDialects(context);
   AG_ASSIGN_OR_RETURN(Module module, readModule(context, text));
-  PassFunnel funnel({"", options.disabledPasses, /*verifyEachPass=*/true, "kernel", text});
-  for (const std::string& pass : options.passes) AG_RETURN_IF_ERROR(runPass(pass, *module, funnel));
-  if (options.lowers) AG_RETURN_IF_ERROR(lowerKernel(*module, funnel));
+  passes::PassFunnel funnel(options.compile, "kernel", *module, text);
+  for (const std::string& pass : options.passes) AG_RETURN_IF_ERROR(runPass(pass, funnel));
+  if (options.lowers) AG_RETURN_IF_ERROR(passes::lowerKernel(funnel));
   std::string result;
   llvm::raw_string_ostream stream(result);
   module->print(stream);

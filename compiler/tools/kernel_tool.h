@@ -4,20 +4,21 @@
 //   ag-opt --kernel [--pass=NAME]... [--lower] [--disable=NAME]... FILE|-
 //
 // FILE is a cluster ("cluster rank ..."), which is emitted as MLIR first, or an MLIR module. --pass runs one pass of
-// passes/kernel/pipeline.cpp, --lower all of them. Lines that start with // are comments.
+// passes/passes.def, --lower all of them. Lines that start with // are comments.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "compiler/options.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::compiler {
 
 struct KernelToolOptions {
   std::vector<std::string> passes;
-  std::vector<std::string> disabledPasses;
-  bool lowers = false;
+  bool lowers = false;  ///< runs all passes, after those
+  CompileOptions compile;
 };
 
 /// The resulting module as text. Errors: kInvalidArgument for text that cannot be parsed or an unknown pass, else those

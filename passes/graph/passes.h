@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph passes: pure functions, one idea and one file each. pipeline.cpp lists them in order.
+// The graph passes: pure functions, one idea and one file each. passes/passes.def lists them in order.
 // Thread-safety: all functions may be called concurrently.
 #pragma once
 

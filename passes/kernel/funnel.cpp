@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/kernel/funnel.h"
 
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 
 #include "llvm/Support/raw_ostream.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/Pass/PassManager.h"
-#include "runtime/base/format.h"
+#include "passes/pass_names.h"
 
-namespace agspeed::compiler {
+namespace agspeed::passes {
 namespace {
-
-std::string print(mlir::ModuleOp module) {
-  std::string text;
-  llvm::raw_string_ostream stream(text);
-  module.print(stream);
-  return text;
-}
 
 // Runs one pass; on failure returns false and fills `diagnostics`.
 bool runPass(mlir::ModuleOp module, std::unique_ptr<mlir::Pass> pass, bool verify, std::string& diagnostics) {
@@ -35,52 +25,42 @@ bool runPass(mlir::ModuleOp module, std::unique_ptr<mlir::Pass> pass, bool verif
 
 }  // namespace
 
-PassFunnel::PassFunnel(Options options) : options_(std::move(options)) {}
+PassFunnel::PassFunnel(const compiler::CompileOptions& options, std::string stem, mlir::ModuleOp module,
+                       std::string reproducer)
+    : options_(options),
+      stem_(std::move(stem)),
+      module_(module),
+      reproducer_(std::move(reproducer)),
+      trace_(options.dumpDir, stem_ + ".", ".mlir") {
+  dump("emit");
+}
 
-Status PassFunnel::run(const std::string& name, mlir::ModuleOp module, std::unique_ptr<mlir::Pass> pass) {
-  const std::vector<std::string>& disabled = options_.disabledPasses;
-  if (std::find(disabled.begin(), disabled.end(), name) != disabled.end()) return {};
-  if (timings_.empty()) dump("emit", module);
-  auto start = std::chrono::steady_clock::now();
+Status PassFunnel::run(std::string_view name, std::unique_ptr<mlir::Pass> pass) {
+  if (isDisabled(options_, name)) return {};
+  auto begin = std::chrono::steady_clock::now();
   std::string diagnostics;
-  bool ok = runPass(module, std::move(pass), options_.verifyEachPass, diagnostics);
-  timings_.push_back({name, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+  bool ok = runPass(module_, std::move(pass), options_.verifyEachPass, diagnostics);
+  trace_.addTiming(name, begin);
   if (!ok) return failure(name, diagnostics);
-  dump(name, module);
+  dump(name);
   return {};
 }
 
-void PassFunnel::dump(const std::string& pass, mlir::ModuleOp module) {
-  if (options_.dumpDir.empty()) return;
-  std::string text = print(module);
-  std::string number = std::to_string(timings_.size());
-  writeFile("." + number + "-" + pass + ".mlir", text == lastDump_ ? "(unchanged)\n" : text);
-  lastDump_ = std::move(text);
+void PassFunnel::dump(std::string_view pass) {
+  trace_.dump(pass, [this] {
+    std::string text;
+    llvm::raw_string_ostream stream(text);
+    module_.print(stream);
+    return text;
+  });
 }
 
-void PassFunnel::dumpTimings() {
-  std::string text;
-  for (const PassTiming& timing : timings_) text += formatText("{} {}\n", timing.pass, timing.seconds * 1e3);
-  writeFile(".timings.txt", text);
+Status PassFunnel::failure(std::string_view pass, const std::string& diagnostics) const {
+  std::string path = trace_.writeFile("reproducer.ag-cluster",
+                                      formatText("// ag-opt --kernel --lower fails in pass {}\n{}", pass, reproducer_));
+  std::string where = path.empty() ? "set a dump folder to get a reproducer"
+                                   : formatText("reproduce with ag-opt --kernel --lower {}", path);
+  return internalError("pass {} failed on kernel {} ({}); {}", pass, stem_, diagnostics, where);
 }
 
-Status PassFunnel::failure(const std::string& pass, const std::string& diagnostics) {
-  std::string path = writeFile(".reproducer.ag-cluster",
-                               "// ag-opt --kernel --lower fails in pass " + pass + "\n" + options_.reproducer);
-  std::string where =
-      path.empty() ? "set a dump folder to get a reproducer" : "reproduce with ag-opt --kernel --lower " + path;
-  return internalError("pass " + pass + " failed on kernel " + options_.subject + " (" + diagnostics + "); " + where);
-}
-
-// Returns the path, or empty when there is no dump folder or it cannot be written.
-std::string PassFunnel::writeFile(const std::string& suffix, const std::string& text) {
-  if (options_.dumpDir.empty()) return "";
-  std::error_code ignored;
-  std::filesystem::create_directories(options_.dumpDir, ignored);
-  std::string path = options_.dumpDir + "/" + options_.subject + suffix;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  return file ? path : "";
-}
-
-}  // namespace agspeed::compiler
+}  // namespace agspeed::passes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MLIR passes of the kernel compiler. One stem per pass: file expand_math.cpp, flag --ag-expand-math, test
-// tests/passes/kernel/expand_math.mlir, name in KernelOptions::disabledPasses "expand-math".
+// tests/passes/kernel/expand_math.mlir, row "expand-math" of passes/passes.def.
 #ifndef AGSPEED_PASSES_KERNEL_PASSES_TD
 #define AGSPEED_PASSES_KERNEL_PASSES_TD
 

@@ -3,23 +3,22 @@
 
 #include "passes/kernel/passes.h"
 
-namespace agspeed::compiler {
+namespace agspeed::passes {
+namespace {
 
-const std::vector<KernelPass>& kernelPasses() {
-  static const std::vector<KernelPass> passes = {
-      // Vector code for the functions we have formulas for; disabled, everything below still works, through libm.
-      {"expand-math", passes::createExpandMathPass},
-      // What is left of them becomes calls, lane by lane.
-      {"math-to-libm", passes::createMathToLibmPass},
-      // One conversion of everything else.
-      {"lower-to-llvm", passes::createLowerToLLVMPass},
-  };
-  return passes;
-}
+constexpr KernelPass kKernelPasses[] = {
+#define AG_KERNEL_PASS(name, stem, need) {name, create##stem##Pass},
+#include "passes/passes.def"
+};
 
-Status lowerKernel(mlir::ModuleOp module, PassFunnel& funnel) {
-  for (const KernelPass& pass : kernelPasses()) AG_RETURN_IF_ERROR(funnel.run(pass.name, module, pass.create()));
+}  // namespace
+
+std::span<const KernelPass> kernelPasses() { return kKernelPasses; }
+
+Status lowerKernel(PassFunnel& funnel) {
+  for (const KernelPass& pass : kKernelPasses) AG_RETURN_IF_ERROR(funnel.run(pass.name, pass.create()));
+  funnel.dumpTimings();
   return {};
 }
 
-}  // namespace agspeed::compiler
+}  // namespace agspeed::passes

@@ -2,22 +2,23 @@
 // The MLIR passes of the kernel compiler in order, from emitted kernel to LLVM dialect.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <memory>
+#include <span>
+#include <string_view>
 
 #include "passes/kernel/funnel.h"
 
-namespace agspeed::compiler {
+namespace agspeed::passes {
 
 struct KernelPass {
-  std::string name;  ///< as in KernelOptions::disabledPasses
+  std::string_view name;
   std::unique_ptr<mlir::Pass> (*create)();
 };
 
 /// All passes, in the order of the pipeline.
-const std::vector<KernelPass>& kernelPasses();
+std::span<const KernelPass> kernelPasses();
 
-/// Runs them all. Errors: see PassFunnel::run().
-Status lowerKernel(mlir::ModuleOp module, PassFunnel& funnel);
+/// Runs them all on the funnel's module. Errors: see PassFunnel::run().
+Status lowerKernel(PassFunnel& funnel);
 
-}  // namespace agspeed::compiler
+}  // namespace agspeed::passes

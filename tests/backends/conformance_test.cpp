@@ -22,8 +22,8 @@ std::shared_ptr<const runtime::KernelLibrary> buildWith(std::string_view name, c
     ADD_FAILURE() << backend.status().toString();
     return nullptr;
   }
-  BuildStats stats;
-  auto library = (*backend)->build({cluster}, BackendOptions{}, stats);
+  runtime::CompileStats stats;
+  auto library = (*backend)->build({cluster}, compiler::CompileOptions(), stats);
   if (!library.isOk()) {
     ADD_FAILURE() << library.status().toString() << "\n" << cluster.toString();
     return nullptr;

@@ -16,8 +16,6 @@ from tests.lint import sources
 
 _GRAPH = ("compiler/graph", "runtime/base")
 _RUNTIME = ("runtime", "runtime/aten", "runtime/base", "runtime/memory")
-_COMPILER = ("compiler/graph", "compiler/import", "compiler/kernel", "compiler/kernel/emit", "compiler/program", "passes",
-             "passes/graph", "passes/kernel", *_RUNTIME)  # fmt: skip
 _FRAMES = ("comm/io", "comm/rendezvous", "comm/security", "comm/topology", "comm/wire", "runtime/base")
 _WORLD = (
     *_FRAMES,
@@ -75,19 +73,34 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/world": _WORLD,
     "comm": (*_WORLD, "comm/world"),
     "comm/c10d": (*_WORLD, "comm/world"),
+    "compiler": (),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
     "compiler/import/composites": (*_GRAPH, "compiler/import"),
     "passes/graph": _GRAPH,
-    "passes": (*_GRAPH, "passes/graph"),
-    "passes/kernel": _GRAPH,
-    "compiler/kernel/emit": (*_GRAPH, "passes/kernel", "runtime"),
-    "compiler/kernel/object": (*_GRAPH, "passes/kernel", "runtime"),
-    "compiler/kernel": (*_GRAPH, "compiler/kernel/emit", "compiler/kernel/object", "passes/kernel", "runtime"),
-    "compiler/program": (*_GRAPH, "compiler/kernel", "passes", "passes/graph", *_RUNTIME),
-    "backends": (*_GRAPH, "compiler/kernel", "compiler/program", "passes", "passes/graph", "passes/kernel", *_RUNTIME),
-    "compiler/driver": (*_COMPILER, "backends"),
-    "compiler/tools": (*_COMPILER, "backends", "compiler/driver"),
+    "passes": (*_GRAPH, "compiler", "passes/graph"),
+    "passes/kernel": ("compiler", "passes", "runtime/base"),
+    "compiler/kernel/emit": (*_GRAPH, "passes/kernel"),
+    "compiler/kernel/object": ("runtime", "runtime/base"),
+    "compiler/kernel": (
+        *_GRAPH,
+        "compiler",
+        "compiler/kernel/emit",
+        "compiler/kernel/object",
+        "passes/kernel",
+        "runtime",
+    ),
+    "compiler/program": (*_GRAPH, "passes", "runtime"),
+    "backends": (*_GRAPH, "compiler", "compiler/kernel", "runtime"),
+    "compiler/driver": (*_GRAPH, "backends", "compiler", "compiler/import", "compiler/program", "passes", "runtime"),
+    "compiler/tools": (
+        *_GRAPH,
+        "compiler",
+        "compiler/import",
+        "compiler/kernel/emit",
+        "passes",
+        "passes/kernel",
+    ),
     "python/csrc": (
         "comm/c10d",
         "comm/topology",

@@ -397,7 +397,8 @@ Tolerance toleranceOf(PointwiseOp op) {
 }
 
 std::shared_ptr<const runtime::KernelLibrary> build(const std::vector<Cluster>& clusters) {
-  auto library = buildKernels(clusters, KernelOptions(), nullptr);
+  runtime::CompileStats stats;
+  auto library = buildKernels(clusters, CompileOptions(), stats);
   EXPECT_TRUE(library.isOk()) << library.status().toString();
   return library.isOk() ? library.value() : nullptr;
 }
