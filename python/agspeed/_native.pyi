@@ -49,7 +49,7 @@ class Executable:
     def stats(self) -> ExecutableStats: ...
 
 def compile(
-    entries: dict[str, str], options: CompileOptions = ..., constants: dict[str, list[torch.Tensor]] = ...
+    entries: dict[str, str], options: CompileOptions = {}, constants: dict[str, list[torch.Tensor]] = {}
 ) -> Executable:
     """Compiles GraphSpec texts by entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError.
 
@@ -133,8 +133,11 @@ def explain_interfaces() -> _InterfaceChoices:
 class ProcessGroup(torch.distributed.Backend):
     """A group of ranks of torch.distributed, over all network interfaces of the host (comm/c10d/process_group.h)."""
 
+    class Options:
+        """torch's Backend.Options, of a kind that Python can copy."""
+
     @property
-    def options(self) -> Any: ...  # a copy, of a kind of torch's Backend.Options that Python can copy
+    def options(self) -> Options: ...  # a copy
     def perform_nocolor_split(self, device: torch.device) -> None: ...  # nothing
     def counters(self) -> str: ...  # JSON, comm/world/counters.h
     def flight_record(self) -> str: ...  # JSON, comm/world/flight_record.h
@@ -200,6 +203,8 @@ class Tuner:
     def capture_failed(self, reason: str, foreground_seconds: float = 0.0) -> None: ...
     # The step reported last captured more graphs: arms go back to "waiting" for them.
     def capture_grew(self) -> None: ...
+    # What went by before the first step: loading, looking up earlier decisions.
+    def started(self, foreground_seconds: float) -> None: ...
     # So many tuners of one training loop, this one included, share what tuning may cost.
     def share_budget(self, num_searches: int) -> None: ...
     def expect_capture(self, foreground_seconds: float) -> None: ...

@@ -94,14 +94,15 @@ PyMemberDef kMembers[] = {
     {"__dictoffset__", Py_T_PYSSIZET, offsetof(Dispatcher, dict), Py_READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyMethodDef kMethods[] = {{"set_target", &setTargetMethod, METH_O, "Swaps the target; calls under way are unaffected."},
+PyMethodDef kMethods[] = {{"set_target", &setTargetMethod, METH_O,
+                           "set_target($self, target, /)\n--\n\nSwaps the target; calls under way are unaffected."},
                           {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef kProperties[] = {{"target", &getTarget, nullptr, "The callable that receives the calls.", nullptr},
                              {"calls", &getCalls, nullptr, "How many calls were forwarded.", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Dispatcher(target): forwards calls to a swappable target.")},
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Dispatcher(target)\n--\n\nForwards calls to its target.")},
                         {Py_tp_new, reinterpret_cast<void*>(&newDispatcher)},
                         {Py_tp_dealloc, reinterpret_cast<void*>(&dealloc)},
                         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},

@@ -156,10 +156,11 @@ PyMemberDef kMembers[] = {
     {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(RegionObject, weakrefs), Py_READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyMethodDef kMethods[] = {{"stats", &stats, METH_NOARGS, "Counts of calls and fallbacks, and the last reason."},
-                          {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {
+    {"stats", &stats, METH_NOARGS, "stats($self)\n--\n\nCounts of calls and fallbacks, and the last reason."},
+    {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(code, signature): see python/csrc/region.h.")},
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(code, signature)\n--\n\nSee python/csrc/region.h.")},
                         {Py_tp_new, reinterpret_cast<void*>(&newRegion)},
                         {Py_tp_dealloc, reinterpret_cast<void*>(&dealloc)},
                         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
