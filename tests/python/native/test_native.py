@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -82,3 +83,22 @@ def test_bad_graphs_and_options_are_user_errors() -> None:
         module.compile({"forward": "{not json"}, {})
     with pytest.raises(UserError, match="'taget'"):
         module.compile({}, {"taget": "cpu"})
+
+
+def test_a_kernel_pass_is_disabled_by_its_name(tmp_path: Path) -> None:
+    x = torch.randn(5, 8)
+    graph = trace(lambda x: (torch.tanh(x),), [x]).graphs["forward"]
+    module = native.load()
+    assert module is not None
+    options = {"disabled_passes": ["expand-math"], "dump_dir": str(tmp_path)}
+    executable = module.compile({"forward": export(graph, lift_constants=False).to_json()}, options)
+    torch.testing.assert_close(executable.run("forward", [x]), [torch.tanh(x)])
+    assert list(tmp_path.glob("*-math-to-libm.mlir")) and not list(tmp_path.glob("*-expand-math.mlir"))
+
+
+@pytest.mark.parametrize("name", ["ag-expand-math", "frobnicate", "fuse-pointwise", "math-to-libm"])
+def test_a_pass_that_cannot_be_disabled_is_a_user_error(name: str) -> None:
+    module = native.load()
+    assert module is not None
+    with pytest.raises(UserError, match=f'"{name}".*can.* are dce, cse, expand-math'):
+        module.compile({}, {"disabled_passes": [name]})
