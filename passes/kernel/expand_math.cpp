@@ -18,7 +18,7 @@ using namespace mlir;
 using Unary = Val (*)(Val);
 using Binary = Val (*)(Val, Val);
 
-// Null where there is no formula: --ag-math-to-libm takes the operation.
+// Null where there is no formula: math-to-libm takes the operation.
 struct UnaryRow {
   StringRef op;
   Unary f32;

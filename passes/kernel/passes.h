@@ -7,7 +7,6 @@
 namespace agspeed::passes {
 
 #define GEN_PASS_DECL
-#define GEN_PASS_REGISTRATION
 #include "passes/kernel/passes.h.inc"
 
 }  // namespace agspeed::passes

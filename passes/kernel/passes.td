@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MLIR passes of the kernel compiler. One stem per pass: file expand_math.cpp, flag --ag-expand-math, test
-// tests/passes/kernel/expand_math.mlir, row "expand-math" of passes/passes.def.
+// The MLIR passes of the kernel compiler. One stem per pass: file expand_math.cpp, row "expand-math" of
+// passes/passes.def, test tests/passes/kernel/expand_math.mlir.
 #ifndef AGSPEED_PASSES_KERNEL_PASSES_TD
 #define AGSPEED_PASSES_KERNEL_PASSES_TD
 
 include "mlir/Pass/PassBase.td"
 
-def ExpandMathPass : Pass<"ag-expand-math", "mlir::ModuleOp"> {
+def ExpandMathPass : Pass<"expand-math", "mlir::ModuleOp"> {
   let summary = "Replaces transcendental math operations by our own vector code";
   let description = [{
     Before: math operations on f32 or f64, scalar or 1-D vector.
     After: those with a row in expand_math.cpp are arithmetic (arith, math.fma, math.sqrt, ...); the rest are unchanged
-    and need --ag-math-to-libm. A scalar gets the same formula as a vector, so a value does not depend on the lane it is
+    and need math-to-libm. A scalar gets the same formula as a vector, so a value does not depend on the lane it is
     computed in. Errors are listed in passes/kernel/vector_math.h.
   }];
   let dependentDialects = ["mlir::arith::ArithDialect", "mlir::math::MathDialect", "mlir::scf::SCFDialect",
                            "mlir::vector::VectorDialect"];
 }
 
-def LowerToLLVMPass : Pass<"ag-lower-to-llvm", "mlir::ModuleOp"> {
+def LowerToLLVMPass : Pass<"lower-to-llvm", "mlir::ModuleOp"> {
   let summary = "Converts a kernel module to the LLVM dialect in one conversion";
   let description = [{
     Before: func, scf, cf, arith, vector and llvm operations, and the math operations that are LLVM intrinsics or x86
@@ -28,7 +28,7 @@ def LowerToLLVMPass : Pass<"ag-lower-to-llvm", "mlir::ModuleOp"> {
   let dependentDialects = ["mlir::LLVM::LLVMDialect"];
 }
 
-def MathToLibmPass : Pass<"ag-math-to-libm", "mlir::ModuleOp"> {
+def MathToLibmPass : Pass<"math-to-libm", "mlir::ModuleOp"> {
   let summary = "Calls libm for the transcendental math operations that are left, lane by lane";
   let description = [{
     Before: math operations on f32 or f64, scalar or 1-D vector.

@@ -47,7 +47,7 @@ Val sineOfQuadrant(const Reduced& reduced, Val quadrant) {
   return select(bitOf(quadrant, 1), -value, value);
 }
 
-// The fast result where the reduction holds; otherwise the operation itself, which --ag-math-to-libm turns into calls.
+// The fast result where the reduction holds; otherwise the operation itself, which math-to-libm turns into calls.
 template <typename Op>
 Val withLargeArguments(Val x, Val fast) {
   ValueBuilder& b = *x.builder;
