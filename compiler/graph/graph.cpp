@@ -1,59 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/graph/graph.h"
-#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/base/format.h"
+
 namespace agspeed::compiler {
 
-Argument Argument::ofBool(bool value) {
+namespace {
+
+template <typename T>
+Argument makeArgument(Argument::Kind kind, T Argument::* member, T value) {
   Argument result;
-  result.kind = Kind::kBool;
-  result.boolean = value;
+  result.kind = kind;
+  result.*member = std::move(value);
   return result;
 }
+
+}  // namespace
+
+Argument Argument::ofBool(bool value) { return makeArgument(Kind::kBool, &Argument::boolean, value); }
 
 Argument Argument::ofInteger(SymExpr value) {
-  Argument result;
-  result.kind = Kind::kInteger;
-  result.integer = std::move(value);
-  return result;
+  return makeArgument(Kind::kInteger, &Argument::integer, std::move(value));
 }
 
-Argument Argument::ofFloat(double value) {
-  Argument result;
-  result.kind = Kind::kFloat;
-  result.number = value;
-  return result;
-}
+Argument Argument::ofFloat(double value) { return makeArgument(Kind::kFloat, &Argument::number, value); }
 
 Argument Argument::ofString(std::string value) {
-  Argument result;
-  result.kind = Kind::kString;
-  result.text = std::move(value);
-  return result;
+  return makeArgument(Kind::kString, &Argument::text, std::move(value));
 }
 
-Argument Argument::ofDType(DType value) {
-  Argument result;
-  result.kind = Kind::kDType;
-  result.dtype = value;
-  return result;
-}
+Argument Argument::ofDType(DType value) { return makeArgument(Kind::kDType, &Argument::dtype, value); }
 
-Argument Argument::ofInput(int32_t position) {
-  Argument result;
-  result.kind = Kind::kValue;
-  result.input = position;
-  return result;
-}
+Argument Argument::ofInput(int32_t position) { return makeArgument(Kind::kValue, &Argument::input, position); }
 
 Argument Argument::ofList(std::vector<Argument> items) {
-  Argument result;
-  result.kind = Kind::kList;
-  result.items = std::move(items);
-  return result;
+  return makeArgument(Kind::kList, &Argument::items, std::move(items));
 }
 
 ValueId Graph::addValue(std::string name, TensorType type) {

@@ -65,23 +65,19 @@ StatusOr<std::string> TextReader::readString() {
   return result;
 }
 
-StatusOr<int64_t> TextReader::readInteger() {
+template <typename T>
+StatusOr<T> TextReader::readNumber(std::string_view what) {
   skipBlanks();
-  int64_t value = 0;
+  T value = 0;
   auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-  if (error != std::errc()) return fail("expected an integer");
+  if (error != std::errc()) return fail(formatText("expected {}", what));
   at_ = static_cast<size_t>(end - text_.data());
   return value;
 }
 
-StatusOr<double> TextReader::readDouble() {
-  skipBlanks();
-  double value = 0;
-  auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-  if (error != std::errc()) return fail("expected a number");
-  at_ = static_cast<size_t>(end - text_.data());
-  return value;
-}
+StatusOr<int64_t> TextReader::readInteger() { return readNumber<int64_t>("an integer"); }
+
+StatusOr<double> TextReader::readDouble() { return readNumber<double>("a number"); }
 
 StatusOr<DType> TextReader::readDType() {
   AG_ASSIGN_OR_RETURN(std::string name, readWord());

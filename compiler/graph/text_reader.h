@@ -42,6 +42,8 @@ class TextReader {
 
  private:
   void skipBlanks();
+  template <typename T>
+  StatusOr<T> readNumber(std::string_view what);
 
   std::string_view text_;
   size_t at_ = 0;

@@ -6,11 +6,9 @@
 namespace agspeed::compiler {
 namespace {
 
-using Names = std::map<std::string, Operand, std::less<>>;
-
 class ExpressionEmitter {
  public:
-  ExpressionEmitter(std::string_view text, const Names& names, DType dtype, Emitter& emitter)
+  ExpressionEmitter(std::string_view text, const NamedOperands& names, DType dtype, Emitter& emitter)
       : in_(text), names_(names), dtype_(dtype), emitter_(emitter) {}
 
   StatusOr<Operand> emit() {
@@ -90,14 +88,15 @@ class ExpressionEmitter {
   }
 
   TextReader in_;
-  const Names& names_;
+  const NamedOperands& names_;
   DType dtype_;
   Emitter& emitter_;
 };
 
 }  // namespace
 
-StatusOr<Operand> emitExpression(std::string_view expression, const Names& names, DType dtype, Emitter& emitter) {
+StatusOr<Operand> emitExpression(std::string_view expression, const NamedOperands& names, DType dtype,
+                                 Emitter& emitter) {
   StatusOr<Operand> result = ExpressionEmitter(expression, names, dtype, emitter).emit();
   if (result.isOk() || result.status().code() == StatusCode::kUnsupported) return result;
   return internalError("expression \"" + std::string(expression) + "\": " + result.status().message());

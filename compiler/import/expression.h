@@ -15,10 +15,13 @@
 
 namespace agspeed::compiler {
 
+/// What the names of an expression stand for.
+using NamedOperands = std::map<std::string, Operand, std::less<>>;
+
 /// Emits the expression. Numbers take `dtype`.
 /// Errors: kUnsupported when an operation does not exist for the dtypes at hand or a name has no value (an argument
 /// that is None); kInternal for a malformed expression.
-StatusOr<Operand> emitExpression(std::string_view expression, const std::map<std::string, Operand, std::less<>>& names,
-                                 DType dtype, Emitter& emitter);
+StatusOr<Operand> emitExpression(std::string_view expression, const NamedOperands& names, DType dtype,
+                                 Emitter& emitter);
 
 }  // namespace agspeed::compiler

@@ -88,7 +88,7 @@ class Importer {
   Status importFloat(const SpecNode& node, std::string_view expression) {
     const TensorType type = contiguousType(DType::kF64, {});
     Emitter emitter(graph_, node.name, type);
-    std::map<std::string, Operand, std::less<>> names;
+    NamedOperands names;
     for (size_t i = 0; i < node.args.size(); ++i) {
       AG_ASSIGN_OR_RETURN(names[i == 0 ? "a" : "b"], floatOperand(node.args[i], emitter));
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/import/op_import.h"
-#include "runtime/base/format.h"
 
 #include <charconv>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -87,8 +88,6 @@ Status OpImport::bind(std::string_view text) {
   }
   return {};
 }
-
-std::string OpImport::kindOf(const std::string& parameter) const { return kinds_.at(parameter); }
 
 const SpecArg* OpImport::find(const std::string& parameter) const {
   auto found = arguments_.find(parameter);
@@ -200,6 +199,8 @@ StatusOr<TensorType> OpImport::resultType(size_t index) const {
     return unsupported("the result is complex");
   return type.tensor;
 }
+
+bool OpImport::isResultWanted(size_t index) const { return node_.type.items.at(index).kind == SpecType::Kind::kTensor; }
 
 Status OpImport::setResult(const Operand& operand, size_t index) {
   AG_ASSIGN_OR_RETURN(TensorType type, resultType(index));

@@ -35,7 +35,6 @@ class OpImport {
   const SpecNode& node() const { return node_; }
   Emitter& emitter() { return emitter_; }
   const std::vector<std::string>& parameters() const { return parameters_; }
-  std::string kindOf(const std::string& parameter) const;
 
   bool isNone(const std::string& parameter) const;
   bool isTensor(const std::string& parameter) const;
@@ -49,13 +48,15 @@ class OpImport {
   bool flag(const std::string& parameter) const;
   std::string text(const std::string& parameter) const;
 
-  /// dtype that ATen promotes the given parameters to (all tensor and number parameters without a kind when empty).
+  /// dtype that ATen promotes the arguments to: all tensors and numbers but masks.
   StatusOr<DType> commonType() const;
   /// The argument converted to `common`, then to `compute`. Numbers convert to `compute` directly unless ":rounded".
   StatusOr<Operand> operand(const std::string& parameter, DType common, DType compute);
 
   /// Type of the index-th result. Errors: kUnsupported when it is not a dense CPU tensor.
   StatusOr<TensorType> resultType(size_t index = 0) const;
+  /// False for a result of a tuple that the caller masked out.
+  bool isResultWanted(size_t index) const;
   /// Declares the index-th result. Results not set are None.
   Status setResult(const Operand& operand, size_t index = 0);
   void setResultValue(ValueId value, size_t index);

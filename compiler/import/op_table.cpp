@@ -43,7 +43,7 @@ Status buildOp(const OpRow& row, OpImport& op) {
   if (row.build) return row.build(op);
   AG_ASSIGN_OR_RETURN(DType common, commonTypeFor(row.computeIn, op));
   DType compute = computeType(common);
-  std::map<std::string, Operand, std::less<>> names;
+  NamedOperands names;
   for (const std::string& parameter : op.parameters()) {
     if (op.isNone(parameter) || row.expression.find(parameter) == std::string_view::npos) continue;
     AG_ASSIGN_OR_RETURN(names[parameter], op.operand(parameter, common, compute));

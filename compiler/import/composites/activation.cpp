@@ -8,8 +8,6 @@
 namespace agspeed::compiler {
 namespace {
 
-using Names = std::map<std::string, Operand, std::less<>>;
-
 // A builder's named intermediate values; each define() adds one that later expressions may use.
 class Formula {
  public:
@@ -41,7 +39,7 @@ class Formula {
 
   OpImport* op_;
   DType compute_;
-  Names names_;
+  NamedOperands names_;
 };
 
 constexpr double kSqrt2 = 1.41421356237309504880;

@@ -9,7 +9,7 @@ namespace agspeed::compiler {
 namespace {
 
 struct Operands {
-  std::map<std::string, Operand, std::less<>> names;
+  NamedOperands names;
   DType compute = DType::kF32;
 };
 

@@ -99,12 +99,8 @@ class BatchNormBuilder {
   TensorType type_;
   SymExpr planeSize_;
   SymExpr count_;  // elements of a channel
-  std::map<std::string, Operand, std::less<>> names_;
+  NamedOperands names_;
 };
-
-bool isResultWanted(const OpImport& op, size_t index) {
-  return op.node().type.items.at(index).kind == SpecType::Kind::kTensor;
-}
 
 Status defineStatistics(BatchNormBuilder& norm) {
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planesum", "x"));
@@ -157,7 +153,7 @@ Status buildBatchNormBackward(OpImport& op) {
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planedot", "grad * (x - means)"));
   AG_RETURN_IF_ERROR(norm.defineOverBatch("sumgrad", "planegrad"));
   AG_RETURN_IF_ERROR(norm.defineOverBatch("dot", "planedot"));
-  if (isResultWanted(op, 0)) {
+  if (op.isResultWanted(0)) {
     AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
     AG_RETURN_IF_ERROR(norm.define("shift", "sumgrad / count"));
     AG_RETURN_IF_ERROR(norm.define("slope", "rstd * rstd * dot / count"));
@@ -166,11 +162,11 @@ Status buildBatchNormBackward(OpImport& op) {
     norm.spread("slopes", norm["slope"]);
     AG_RETURN_IF_ERROR(norm.resultElements("(grad - shifts - (x - means) * slopes) * scales"));
   }
-  if (isResultWanted(op, 1)) {
+  if (op.isResultWanted(1)) {
     AG_RETURN_IF_ERROR(norm.define("dweight", "dot * rstd"));
     AG_RETURN_IF_ERROR(norm.result("dweight", 1));
   }
-  return isResultWanted(op, 2) ? norm.result("sumgrad", 2) : Status();
+  return op.isResultWanted(2) ? norm.result("sumgrad", 2) : Status();
 }
 
 }  // namespace agspeed::compiler

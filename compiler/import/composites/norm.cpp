@@ -10,8 +10,6 @@
 namespace agspeed::compiler {
 namespace {
 
-using Names = std::map<std::string, Operand, std::less<>>;
-
 // State of one layer-norm import: named operands in compute precision and the shape of a row.
 class NormBuilder {
  public:
@@ -63,14 +61,10 @@ class NormBuilder {
 
   OpImport& op_;
   DType compute_;
-  Names names_;
+  NamedOperands names_;
   size_t numDims_ = 0;
   SymExpr rowSize_;
 };
-
-bool isResultWanted(const OpImport& op, size_t index) {
-  return op.node().type.items.at(index).kind == SpecType::Kind::kTensor;
-}
 
 }  // namespace
 
@@ -98,18 +92,18 @@ Status buildLayerNorm(OpImport& op) {
 Status buildLayerNormBackward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(NormBuilder norm, NormBuilder::make(op, {"grad", "x", "mean", "rstd", "weight"}));
   AG_RETURN_IF_ERROR(norm.define("xhat", "(x - mean) * rstd"));
-  if (isResultWanted(op, 0)) {
+  if (op.isResultWanted(0)) {
     AG_RETURN_IF_ERROR(norm.define("g", norm.has("weight") ? "grad * weight" : "grad"));
     AG_RETURN_IF_ERROR(norm.defineMean("meang", "g"));
     AG_RETURN_IF_ERROR(norm.defineMean("meangx", "g * xhat"));
     AG_RETURN_IF_ERROR(norm.define("dx", "rstd * (g - meang - xhat * meangx)"));
     AG_RETURN_IF_ERROR(norm.result("dx", 0));
   }
-  if (isResultWanted(op, 1)) {
+  if (op.isResultWanted(1)) {
     AG_RETURN_IF_ERROR(norm.define("dweight", "grad * xhat"));
     AG_RETURN_IF_ERROR(norm.sumOverRows("dweight", 1));
   }
-  return isResultWanted(op, 2) ? norm.sumOverRows("grad", 2) : Status();
+  return op.isResultWanted(2) ? norm.sumOverRows("grad", 2) : Status();
 }
 
 }  // namespace agspeed::compiler

@@ -156,9 +156,9 @@ StatusOr<Moments> buildMoments(OpImport& op) {
   bool hasFreedom = !row.size.isConstant() || row.size.constant() > correction;
   if (!hasFreedom) return unsupported("no degrees of freedom, of which ATen warns");
   Emitter& emitter = op.emitter();
-  std::map<std::string, Operand, std::less<>> names = {{"x", row.elements},
-                                                       {"count", emitter.symbol(row.size, compute)},
-                                                       {"correction", emitter.number(correction, compute)}};
+  NamedOperands names = {{"x", row.elements},
+                         {"count", emitter.symbol(row.size, compute)},
+                         {"correction", emitter.number(correction, compute)}};
   auto evaluate = [&](std::string_view expression) { return emitExpression(expression, names, compute, emitter); };
   auto sumOver = [&](const Operand& elements, bool keepsDims) {
     return emitter.reduce(PointwiseOp::kReduceSum, elements, row.numDims, keepsDims);

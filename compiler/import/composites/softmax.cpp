@@ -10,9 +10,9 @@ namespace agspeed::compiler {
 namespace {
 
 // The named rows in compute precision; each must be reducible over `dim`.
-StatusOr<std::map<std::string, Operand, std::less<>>> loadRows(OpImport& op, std::vector<std::string> parameters) {
+StatusOr<NamedOperands> loadRows(OpImport& op, std::vector<std::string> parameters) {
   AG_ASSIGN_OR_RETURN(std::vector<int64_t> dims, op.integers("dim"));
-  std::map<std::string, Operand, std::less<>> rows;
+  NamedOperands rows;
   for (const std::string& parameter : parameters) {
     if (!op.isTensor(parameter)) return unsupported("an input is not a tensor");
     const TensorType type = op.typeOf(parameter);
@@ -24,8 +24,7 @@ StatusOr<std::map<std::string, Operand, std::less<>>> loadRows(OpImport& op, std
 }
 
 // One expression after another; a name starting with "max" or "sum" is the reduction of its expression.
-Status emitSteps(OpImport& op, std::map<std::string, Operand, std::less<>> names,
-                 std::initializer_list<std::pair<std::string, std::string>> steps) {
+Status emitSteps(OpImport& op, NamedOperands names, std::initializer_list<std::pair<std::string, std::string>> steps) {
   DType compute = names.begin()->second.dtype;
   Operand last;
   for (const auto& [name, expression] : steps) {

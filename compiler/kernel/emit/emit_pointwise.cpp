@@ -132,7 +132,7 @@ Val power(const Operands& o) {
   return o.isFloating() ? binary<math::PowFOp>(o) : intPower(o.a(), o.b(), o.signedness());
 }
 
-// Indexed by nothing; looked up by op. Loads, constants, casts and reductions are not pointwise and have no row.
+// Loads, constants, casts and reductions are not pointwise and have no row.
 constexpr Row kRows[] = {
     {Op::kAbs, kAll, false, absolute},
     {Op::kNeg, kNumbers, false, [](const Operands& o) { return -o.a(); }},
