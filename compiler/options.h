@@ -12,7 +12,7 @@ namespace agspeed::compiler {
 struct CompileOptions {
   std::string target = "cpu";               ///< a row of backends/registry.cpp: "cpu", "reference", "null"
   std::string cacheDir;                     ///< object cache folder; empty: no cache
-  std::string dumpDir;                      ///< when set, every pass writes its result here
+  std::string dumpDir;                      ///< every pass writes its result here, compile() makes it; empty: no dumps
   std::vector<std::string> disabledPasses;  ///< rows of passes/passes.def that are not required
   bool verifyEachPass = true;               ///< run the verifiers between passes
 };
