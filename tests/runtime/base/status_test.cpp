@@ -79,7 +79,7 @@ TEST(Check, AFailureNamesConditionPlaceAndMessage) {
     FAIL() << "AG_CHECK did not throw";
   } catch (const InternalError& error) {
     std::string text = error.what();
-    EXPECT_NE(text.find("test_status.cpp:"), std::string::npos) << text;
+    EXPECT_NE(text.find("status_test.cpp:"), std::string::npos) << text;
     EXPECT_NE(text.find("1 + 1 == 3: arithmetic broke"), std::string::npos) << text;
   }
 }
