@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every registered backend must pass. The reference interpreter is the oracle; its own arithmetic is
-// checked against hand-written values in test_reference.cpp. A backend that does not compute only has to launch.
+// checked against hand-written values in reference_test.cpp. A backend that does not compute only has to launch.
 #include <gtest/gtest.h>
 
 #include <cmath>
