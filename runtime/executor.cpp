@@ -21,7 +21,7 @@ struct Executor::Step {
 /// The reusable state of one call in flight.
 struct Executor::Call {
   std::unique_ptr<TensorFrame> frame;
-  Plan plan;
+  Resolved resolved;
   ArenaPool::Buffer arena;
   std::vector<void*> pointers;  ///< scratch: a kernel's operands
   std::vector<int64_t> symbols;
@@ -65,7 +65,7 @@ StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const Execu
       new Executor(std::move(executable), program, std::move(backend), std::move(arenas)));
   executor->flatten();
   if (program.symbols.empty()) {
-    AG_ASSIGN_OR_RETURN(executor->staticPlan_, executor->makePlan({}));
+    AG_ASSIGN_OR_RETURN(executor->staticResolved_, executor->resolveFor({}));
   }
   return executor;
 }
@@ -102,46 +102,47 @@ void Executor::flatten() {
   }
 }
 
-StatusOr<Executor::Plan> Executor::makePlan(std::vector<int64_t> symbols) const {
-  AG_ASSIGN_OR_RETURN(std::unique_ptr<ResolvedProgram> plan, resolve(program_, std::move(symbols)));
-  AG_ASSIGN_OR_RETURN(plan->backend, backend_->plan(*plan));
-  return Plan(std::move(plan));
+StatusOr<Executor::Resolved> Executor::resolveFor(std::vector<int64_t> symbols) const {
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<ResolvedProgram> resolved, resolve(program_, std::move(symbols)));
+  AG_ASSIGN_OR_RETURN(resolved->calls, backend_->prepare(*resolved));
+  return Resolved(std::move(resolved));
 }
 
-StatusOr<Executor::Plan> Executor::findPlan(const std::vector<int64_t>& symbols) const {
-  std::lock_guard lock(plansMutex_);
-  const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p->symbols == symbols; });
-  if (found != plans_.end()) {
-    std::rotate(plans_.begin(), found, found + 1);
-    return plans_.front();
+StatusOr<Executor::Resolved> Executor::findResolved(const std::vector<int64_t>& symbols) const {
+  std::lock_guard lock(recentMutex_);
+  const auto found =
+      std::find_if(recent_.begin(), recent_.end(), [&](const auto& resolved) { return resolved->symbols == symbols; });
+  if (found != recent_.end()) {
+    std::rotate(recent_.begin(), found, found + 1);
+    return recent_.front();
   }
-  AG_ASSIGN_OR_RETURN(Plan plan, makePlan(symbols));
-  plans_.insert(plans_.begin(), plan);
-  if (plans_.size() > kRecentPlans) plans_.pop_back();
-  return plan;
+  AG_ASSIGN_OR_RETURN(Resolved resolved, resolveFor(symbols));
+  recent_.insert(recent_.begin(), resolved);
+  if (recent_.size() > kRecentSizes) recent_.pop_back();
+  return resolved;
 }
 
-Status Executor::choosePlan(Call& call) const {
-  if (staticPlan_ != nullptr) {
-    if (call.plan == nullptr) call.plan = staticPlan_;
+Status Executor::chooseResolved(Call& call) const {
+  if (staticResolved_ != nullptr) {
+    if (call.resolved == nullptr) call.resolved = staticResolved_;
     return {};
   }
   call.symbols.clear();
   for (const SymbolBinding& binding : program_.symbols) {
     call.symbols.push_back(binding.input < 0 ? 0 : call.frame->inputSize(binding.input, binding.dim));
   }
-  if (call.plan != nullptr && call.plan->symbols == call.symbols) return {};
-  AG_ASSIGN_OR_RETURN(call.plan, findPlan(call.symbols));
+  if (call.resolved != nullptr && call.resolved->symbols == call.symbols) return {};
+  AG_ASSIGN_OR_RETURN(call.resolved, findResolved(call.symbols));
   return {};
 }
 
 Status Executor::begin(Call& call) const {
-  AG_RETURN_IF_ERROR(choosePlan(call));
-  call.arena = arenas_->acquire(call.plan->arenaBytes);
-  if (call.plan->arenaBytes > 0 && call.arena.data == nullptr) {
-    return resourceExhausted("no memory for an arena of {} bytes", call.plan->arenaBytes);
+  AG_RETURN_IF_ERROR(chooseResolved(call));
+  call.arena = arenas_->acquire(call.resolved->arenaBytes);
+  if (call.resolved->arenaBytes > 0 && call.arena.data == nullptr) {
+    return resourceExhausted("no memory for an arena of {} bytes", call.resolved->arenaBytes);
   }
-  return call.frame->begin(*call.plan, call.arena.data.get());
+  return call.frame->begin(*call.resolved, call.arena.data.get());
 }
 
 Status Executor::allocateFresh(const Step& step, Call& call) const {
@@ -150,21 +151,21 @@ Status Executor::allocateFresh(const Step& step, Call& call) const {
 }
 
 void Executor::launch(const Step& step, Call& call) const {
-  const ResolvedLaunch& resolved = call.plan->launches[step.index];
-  if (resolved.extent <= 0) return;
+  const ResolvedLaunch& sizes = call.resolved->launches[step.index];
+  if (sizes.extent <= 0) return;
   call.pointers.clear();
   for (size_t i = step.firstOperand; i < step.endOperand; ++i) {
     const ValueId id = operands_[i];
-    const int64_t offset = call.plan->arenaOffsets[id];
+    const int64_t offset = call.resolved->arenaOffsets[id];
     call.pointers.push_back(offset >= 0 ? call.arena.data.get() + offset : call.frame->data(id));
   }
   KernelLaunch kernel = step.kernel;
   kernel.pointers = call.pointers.data();
-  kernel.integers = call.plan->integers.data() + resolved.firstInteger;
-  if (resolved.extent <= resolved.grain) {
-    kernel.run(0, resolved.extent);
+  kernel.integers = call.resolved->integers.data() + sizes.firstInteger;
+  if (sizes.extent <= sizes.grain) {
+    kernel.run(0, sizes.extent);
   } else {
-    backend_->parallelFor(resolved.extent, resolved.grain, kernel);
+    backend_->parallelFor(sizes.extent, sizes.grain, kernel);
   }
 }
 
@@ -192,7 +193,7 @@ Status Executor::run(Lease& lease) const {
   return runSteps(call);
 }
 
-const ResolvedProgram& Executor::resolved(const Lease& lease) { return *lease.call_->plan; }
+const ResolvedProgram& Executor::resolved(const Lease& lease) { return *lease.call_->resolved; }
 
 Executor::Lease Executor::lease() const {
   for (std::atomic<Call*>& slot : idle_) {

@@ -33,7 +33,7 @@ class Executor {
  public:
   class Lease;
 
-  /// Requires: the entry's Program passed verify(). Errors: those of resolve() and of the backend's plan().
+  /// Requires: the entry's Program passed verify(). Errors: those of resolve() and of the backend's prepare().
   static StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const Executable> executable,
                                                     const std::string& entry, std::shared_ptr<TensorBackend> backend,
                                                     std::shared_ptr<ArenaPool> arenas);
@@ -48,14 +48,14 @@ class Executor {
  private:
   struct Call;
   struct Step;
-  using Plan = std::shared_ptr<const ResolvedProgram>;
+  using Resolved = std::shared_ptr<const ResolvedProgram>;
 
   Executor(std::shared_ptr<const Executable> executable, const Program& program, std::shared_ptr<TensorBackend> backend,
            std::shared_ptr<ArenaPool> arenas);
   void flatten();
-  StatusOr<Plan> makePlan(std::vector<int64_t> symbols) const;
-  StatusOr<Plan> findPlan(const std::vector<int64_t>& symbols) const;
-  Status choosePlan(Call& call) const;
+  StatusOr<Resolved> resolveFor(std::vector<int64_t> symbols) const;
+  StatusOr<Resolved> findResolved(const std::vector<int64_t>& symbols) const;
+  Status chooseResolved(Call& call) const;
   Status begin(Call& call) const;
   Status runSteps(Call& call) const;
   void launch(const Step& step, Call& call) const;
@@ -69,13 +69,13 @@ class Executor {
   std::vector<Step> steps_;
   std::vector<ValueId> operands_;  ///< of all steps
   std::vector<ValueId> fresh_;     ///< values to allocate before their first use, of all steps
-  Plan staticPlan_;                ///< set when the Program has no symbols
+  Resolved staticResolved_;        ///< set when the Program has no symbols
 
   static constexpr size_t kIdleCalls = 4;
-  static constexpr size_t kRecentPlans = 16;
+  static constexpr size_t kRecentSizes = 16;
   mutable std::array<std::atomic<Call*>, kIdleCalls> idle_{};
-  mutable std::mutex plansMutex_;
-  mutable std::vector<Plan> plans_;  ///< most recent first; guarded by plansMutex_
+  mutable std::mutex recentMutex_;
+  mutable std::vector<Resolved> recent_;  ///< most recent first; guarded by recentMutex_
 };
 
 /// One call in flight: returns its buffers to the Executor when destroyed.

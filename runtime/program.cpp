@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/program.h"
-#include "runtime/base/format.h"
 
 #include <string>
 #include <utility>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::runtime {
 namespace {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/resolved_program.h"
-#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::runtime {
 namespace {

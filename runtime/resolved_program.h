@@ -28,10 +28,10 @@ struct ResolvedLaunch {
   int64_t grain = 0;
 };
 
-/// What a TensorBackend derives from the sizes and keeps with them (prepared operator arguments).
-class BackendPlan {
+/// What a TensorBackend derives from the sizes and keeps with them: operator calls but for their tensors.
+class PreparedCalls {
  public:
-  virtual ~BackendPlan() = default;
+  virtual ~PreparedCalls() = default;
 };
 
 struct ResolvedProgram {
@@ -42,7 +42,7 @@ struct ResolvedProgram {
   std::vector<int64_t> integers;         ///< of all launches
   std::vector<ResolvedLaunch> launches;  ///< in program order
   int64_t arenaBytes = 0;
-  std::unique_ptr<BackendPlan> backend;
+  std::unique_ptr<PreparedCalls> calls;
 };
 
 /// Errors: kInvalidArgument when an expression cannot be evaluated, a size is negative or an arena value does not fit.

@@ -39,9 +39,9 @@ class TensorFrame {
 
   /// Size of dimension `dim` of a tensor input; the value of an integer input when dim is -1.
   virtual int64_t inputSize(int32_t input, int32_t dim) const = 0;
-  /// Starts a call: checks dtype, sizes, strides and device of the inputs against the plan. `arena` is the call's
-  /// planned memory. The plan outlives the call. Errors: kInvalidArgument naming the input.
-  virtual Status begin(const ResolvedProgram& plan, std::byte* arena) = 0;
+  /// Starts a call: checks dtype, sizes, strides and device of the inputs against `resolved`, which outlives the call.
+  /// `arena` is the call's planned memory. Errors: kInvalidArgument naming the input.
+  virtual Status begin(const ResolvedProgram& resolved, std::byte* arena) = 0;
   /// Address of a tensor's first element. Requires: the value is an input, a constant, or already produced.
   virtual void* data(ValueId value) = 0;
   /// Allocates a kFresh value.
@@ -58,7 +58,7 @@ class TensorBackend {
   virtual ~TensorBackend() = default;
   virtual std::unique_ptr<TensorFrame> newFrame() const = 0;
   /// Prepares operator arguments for these sizes. Errors: kInvalidArgument naming the operator and the argument.
-  virtual StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const = 0;
+  virtual StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const = 0;
   /// Runs [0, extent) in slices of at least `grain`, over the tensor library's own worker threads.
   virtual void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const = 0;
 };

@@ -64,7 +64,7 @@ class _RegionSignatureRequired(TypedDict):
     replay: Callable[..., Sequence[Any]] | None
 
 class RegionSignature(_RegionSignatureRequired, total=False):
-    """Documented in python/csrc/region_signature.h."""
+    """Documented in python/csrc/region_dict.h."""
 
     mutated_inputs: list[int]
     mutated_by_code: list[int]

@@ -4,6 +4,7 @@
 
 #include "compiler/driver/compile.h"
 #include "python/csrc/bindings.h"
+#include "python/csrc/python_arguments.h"
 #include "python/csrc/status_to_python.h"
 
 namespace agspeed::python {
@@ -25,15 +26,9 @@ Argument toArgument(const py::handle& value) {
   return value.cast<at::Tensor>();
 }
 
-py::object fromArgument(const Argument& value) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&value)) return py::cast(*tensor);
-  if (const auto* integer = std::get_if<int64_t>(&value)) return py::cast(*integer);
-  return py::none();
-}
-
 py::list run(const ExecutableObject& self, const std::string& name, const py::list& values) {
   const AtenEntry* entry = self.executable->entry(name);
-  if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"" + name + "\""));
+  if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"{}\"", name));
   std::vector<Argument> inputs;
   for (const py::handle& value : values) inputs.push_back(toArgument(value));
   StatusOr<std::vector<Argument>> outputs = [&] {
@@ -41,7 +36,7 @@ py::list run(const ExecutableObject& self, const std::string& name, const py::li
     return AtenExecutable::run(*entry, inputs);
   }();
   py::list result;
-  for (const Argument& output : unwrap(std::move(outputs))) result.append(fromArgument(output));
+  for (const Argument& output : unwrap(std::move(outputs))) result.append(wrapArgument(output));
   return result;
 }
 
@@ -69,7 +64,7 @@ compiler::CompileOptions parseOptions(const py::dict& dict) {
       new py::set(py::make_tuple("target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass"));
   for (const auto& item : dict) {
     if (!known->contains(item.first)) {
-      raise(invalidArgument("compile() has no option " + py::repr(item.first).cast<std::string>()));
+      raise(invalidArgument("compile() has no option {}", py::repr(item.first).cast<std::string>()));
     }
   }
   compiler::CompileOptions options;

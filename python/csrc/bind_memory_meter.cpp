@@ -6,6 +6,7 @@ namespace agspeed::python {
 
 void bindMemoryMeter(pybind11::module_& module) {
   namespace py = pybind11;
+  using runtime::aten::MemoryMeter;
   const auto start = [](MemoryMeter& meter) {
     if (Status status = meter.start(); !status) throw std::runtime_error(status.message());
   };

@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Region in Python: a type with vectorcall. A call converts arguments, runs Region::forward without the GIL and wraps
-// the outputs; refused or failed calls go to the signature's fallback with the arguments they came with.
+// the outputs; refused or failed calls go to the fallback with the arguments they came with.
 //
-// Garbage collection sees the callables only while no autograd node shares the Region: a graph that is alive keeps
+// Garbage collection sees the Region's callables only while no autograd node shares it: a graph that is alive keeps
 // them.
 #include <cstddef>
 
 #include "python/csrc/bind_executable.h"
 #include "python/csrc/bindings.h"
-#include "python/csrc/program_code.h"
 #include "python/csrc/python_arguments.h"
 #include "python/csrc/python_code.h"
-#include "python/csrc/region.h"
+#include "python/csrc/python_replay.h"
+#include "python/csrc/region_dict.h"
 #include "python/csrc/status_to_python.h"
+#include "runtime/autograd/program_code.h"
+#include "runtime/autograd/region.h"
 
 namespace agspeed::python {
 namespace {
 
 namespace py = pybind11;
-using Argument = Region::Argument;
+using runtime::aten::Argument;
+using runtime::autograd::EagerFunction;
+using runtime::autograd::ProgramCode;
+using runtime::autograd::Region;
+using runtime::autograd::RegionCode;
 
 struct RegionObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* weakrefs;
-  std::shared_ptr<Region> region;
+  PyObject* fallback;  ///< nullptr: none
+  std::shared_ptr<const Region> region;
   uint64_t calls;
   uint64_t fallbacks;
   std::string lastFallback;
@@ -46,25 +53,14 @@ const char* convertArguments(PyObject* const* args, size_t count, std::vector<Ar
   return PyErr_Occurred() != nullptr ? "an integer input is too large" : nullptr;
 }
 
-PyObject* wrapOutputs(std::vector<Argument>& outputs) {
-  auto tuple = py::reinterpret_steal<py::object>(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    PyObject* item = wrapArgument(std::move(outputs[i]));
-    if (item == nullptr) return nullptr;
-    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), item);
-  }
-  return tuple.release().ptr();
-}
-
 PyObject* callFallback(RegionObject* self, const std::string& reason, PyObject* const* args, size_t count) {
   PyErr_Clear();
   ++self->fallbacks;
   self->lastFallback = reason;
-  const RegionSignature& signature = self->region->signature();
-  if (signature.fallback == nullptr) {
-    raise(unsupported("region " + signature.name + " cannot run natively and has no fallback: " + reason));
+  if (self->fallback == nullptr) {
+    raise(unsupported("region {} cannot run natively and has no fallback: {}", self->region->signature().name, reason));
   }
-  const py::object keep = py::reinterpret_borrow<py::object>(signature.fallback);
+  const py::object keep = py::reinterpret_borrow<py::object>(self->fallback);
   return PyObject_Vectorcall(keep.ptr(), args, count, nullptr);
 }
 
@@ -75,15 +71,13 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
   TORCH_CHECK_TYPE(names == nullptr || PyTuple_GET_SIZE(names) == 0, "a Region takes no keyword arguments");
   ++self->calls;
   std::vector<Argument> inputs;
-  const char* reason = convertArguments(args, count, inputs);
-  if (reason == nullptr) reason = self->region->refusal(inputs);
-  if (reason != nullptr) return callFallback(self, reason, args, count);
+  if (const char* reason = convertArguments(args, count, inputs)) return callFallback(self, reason, args, count);
   StatusOr<std::vector<Argument>> outputs = [&] {
     py::gil_scoped_release noGil;
-    return self->region->forward(std::move(inputs));
+    return self->region->forward(inputs);
   }();
   if (!outputs) return callFallback(self, outputs.status().message(), args, count);
-  return wrapOutputs(*outputs);
+  return toTuple(*std::move(outputs)).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -95,6 +89,11 @@ std::unique_ptr<const RegionCode> codeOf(PyObject* code) {
   return unwrap(ProgramCode::create(atenExecutableOf(code)));
 }
 
+std::unique_ptr<const EagerFunction> replayOf(const py::dict& signature) {
+  const py::object callable = parseCallable(signature, "replay");
+  return callable ? std::make_unique<const PythonReplay>(callable.ptr()) : nullptr;
+}
+
 PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   static const char* names[] = {"code", "signature", nullptr};
@@ -104,12 +103,14 @@ PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                                    &signature)) {
     return nullptr;
   }
-  std::shared_ptr<Region> region =
-      unwrap(Region::create(codeOf(code), parseSignature(py::reinterpret_borrow<py::dict>(signature))));
+  const auto dict = py::reinterpret_borrow<py::dict>(signature);
+  py::object fallback = parseCallable(dict, "fallback");
+  std::shared_ptr<const Region> region = unwrap(Region::create(codeOf(code), parseSignature(dict), replayOf(dict)));
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   cast(self)->vectorcall = &call;
-  new (&cast(self)->region) std::shared_ptr<Region>(std::move(region));
+  cast(self)->fallback = fallback.release().ptr();
+  new (&cast(self)->region) std::shared_ptr<const Region>(std::move(region));
   new (&cast(self)->lastFallback) std::string;
   return self;
   END_HANDLE_TH_ERRORS
@@ -117,17 +118,19 @@ PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  const std::shared_ptr<Region>& region = cast(self)->region;
-  if (region != nullptr && region.use_count() == 1) {
-    Py_VISIT(region->signature().fallback);
-    Py_VISIT(region->signature().replay);
-    return region->code().traverse(visit, arg);
+  Py_VISIT(cast(self)->fallback);
+  const std::shared_ptr<const Region>& region = cast(self)->region;
+  if (region == nullptr || region.use_count() != 1) return 0;
+  if (const auto* replay = static_cast<const PythonReplay*>(region->eager())) {
+    if (const int stop = replay->traverse(visit, arg)) return stop;
   }
-  return 0;
+  const auto* code = dynamic_cast<const PythonCode*>(&region->code());
+  return code == nullptr ? 0 : code->traverse(visit, arg);
 }
 
 int clear(PyObject* self) {
-  std::shared_ptr<Region> dropped = std::move(cast(self)->region);
+  Py_CLEAR(cast(self)->fallback);
+  cast(self)->region.reset();
   return 0;
 }
 
@@ -135,6 +138,7 @@ void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   if (cast(self)->weakrefs != nullptr) PyObject_ClearWeakRefs(self);
+  Py_CLEAR(cast(self)->fallback);
   cast(self)->region.~shared_ptr();
   cast(self)->lastFallback.~basic_string();
   type->tp_free(self);
@@ -160,7 +164,7 @@ PyMethodDef kMethods[] = {
     {"stats", &stats, METH_NOARGS, "stats($self)\n--\n\nCounts of calls and fallbacks, and the last reason."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(code, signature)\n--\n\nSee python/csrc/region.h.")},
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Region(code, signature)\n--\n\nSee runtime/autograd/region.h.")},
                         {Py_tp_new, reinterpret_cast<void*>(&newRegion)},
                         {Py_tp_dealloc, reinterpret_cast<void*>(&dealloc)},
                         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},

@@ -14,22 +14,20 @@ namespace agspeed::python {
 namespace {
 
 namespace py = pybind11;
-using Argument = RegionCode::Argument;
+using runtime::aten::Argument;
+using runtime::autograd::RegionCode;
+using runtime::autograd::RegionSignature;
 
 py::object toList(std::vector<Argument> inputs) {
-  auto list = py::reinterpret_steal<py::object>(PyList_New(static_cast<Py_ssize_t>(inputs.size())));
-  if (!list) throwPythonError();
+  py::object list = checked(PyList_New(static_cast<Py_ssize_t>(inputs.size())));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    PyObject* item = wrapArgument(std::move(inputs[i]));
-    if (item == nullptr) throwPythonError();
-    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), item);
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), wrapArgument(std::move(inputs[i])).release().ptr());
   }
   return list;
 }
 
 std::vector<Argument> fromSequence(const py::object& sequence) {
-  const auto items = py::reinterpret_steal<py::object>(PySequence_Fast(sequence.ptr(), "a direction returned no list"));
-  if (!items) throwPythonError();
+  const py::object items = checked(PySequence_Fast(sequence.ptr(), "a direction returned no list"));
   const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
   std::vector<Argument> results(count);
   for (size_t i = 0; i < count; ++i) {
@@ -52,22 +50,10 @@ std::vector<Argument> run(PyObject* code, std::vector<Argument> inputs) {
   const at::AutoGradMode noHistory(false);
   const py::gil_scoped_acquire gil;
   py::object list = toList(std::move(inputs));
-  const auto results = py::reinterpret_steal<py::object>(PyObject_CallOneArg(code, list.ptr()));
-  if (!results) throwPythonError();
-  return fromSequence(results);
+  return fromSequence(checked(PyObject_CallOneArg(code, list.ptr())));
 }
 
 }  // namespace
-
-PythonCode::PythonCode(PyObject* forward, PyObject* backward)
-    : forward_(Py_NewRef(forward)), backward_(Py_NewRef(backward)) {}
-
-PythonCode::~PythonCode() {
-  if (Py_IsInitialized() == 0) return;
-  const py::gil_scoped_acquire gil;
-  Py_DECREF(forward_);
-  Py_DECREF(backward_);
-}
 
 StatusOr<std::unique_ptr<const RegionCode>> PythonCode::create(PyObject* forward, PyObject* backward) {
   if (PyCallable_Check(forward) == 0 || (backward != Py_None && PyCallable_Check(backward) == 0)) {
@@ -77,7 +63,7 @@ StatusOr<std::unique_ptr<const RegionCode>> PythonCode::create(PyObject* forward
 }
 
 Status PythonCode::check(const RegionSignature& signature) const {
-  if (backward_ != Py_None || signature.tangents.empty()) return {};
+  if (backward_.get() != Py_None || signature.tangents.empty()) return {};
   return invalidArgument("the signature has tangents but there is no backward callable");
 }
 
@@ -87,16 +73,16 @@ c10::DispatchKeySet PythonCode::acceptedKeys() const {
 }
 
 StatusOr<std::vector<Argument>> PythonCode::forward(const std::vector<Argument>& inputs) const {
-  return run(forward_, inputs);
+  return run(forward_.get(), inputs);
 }
 
 StatusOr<std::vector<Argument>> PythonCode::backward(std::vector<Argument> inputs, size_t) const {
-  return run(backward_, std::move(inputs));
+  return run(backward_.get(), std::move(inputs));
 }
 
 int PythonCode::traverse(visitproc visit, void* arg) const {
-  Py_VISIT(forward_);
-  Py_VISIT(backward_);
+  Py_VISIT(forward_.get());
+  Py_VISIT(backward_.get());
   return 0;
 }
 

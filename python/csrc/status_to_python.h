@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status -> Python exception: the one place that translates.
+// Status -> exception of agspeed.errors: the one place that translates. GIL required.
 //
-//   kInvalidArgument -> agspeed.errors.UserError (a ValueError)      kInternal, kDataLoss ->
-//   agspeed.errors.InternalError kUnsupported, kUnavailable, kResourceExhausted -> agspeed.errors.UnsupportedError
-// GIL required.
+//   kInvalidArgument                                 UserError (a ValueError)
+//   kUnsupported, kUnavailable, kResourceExhausted   UnsupportedError
+//   all others                                       InternalError
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -39,14 +39,14 @@ void AtenBackend::findRoots() {
 
 std::unique_ptr<TensorFrame> AtenBackend::newFrame() const { return std::make_unique<AtenFrame>(*this); }
 
-StatusOr<std::unique_ptr<BackendPlan>> AtenBackend::plan(const ResolvedProgram& resolved) const {
-  auto plan = std::make_unique<AtenPlan>();
+StatusOr<std::unique_ptr<PreparedCalls>> AtenBackend::prepare(const ResolvedProgram& resolved) const {
+  auto prepared = std::make_unique<AtenCalls>();
   for (const OperatorCall& call : calls_) {
     StatusOr<std::vector<c10::IValue>> arguments = call.resolveArguments(resolved.symbols);
     if (!arguments) return arguments.status().withContext(c10::toString(call.handle().operator_name()));
-    plan->arguments.push_back(*std::move(arguments));
+    prepared->arguments.push_back(*std::move(arguments));
   }
-  return std::unique_ptr<BackendPlan>(std::move(plan));
+  return std::unique_ptr<PreparedCalls>(std::move(prepared));
 }
 
 // --- AtenFrame -------------------------------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ AtenFrame::AtenFrame(const AtenBackend& backend)
 
 bool AtenFrame::isInArena(const at::Tensor& tensor) const {
   const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
-  return arena_ != nullptr && data >= arena_ && data < arena_ + plan_->arenaBytes;
+  return arena_ != nullptr && data >= arena_ && data < arena_ + resolved_->arenaBytes;
 }
 
 at::Tensor AtenFrame::takeOutput(size_t index) {
   const ValueId id = backend_.program().outputs[index];
   if (id == kNoValue || !slots_[id].defined()) return {};
   // Memory that outlives or predates the call must not be handed out.
-  if (constantOutput_[index] || isInArena(slots_[id])) return copyWithLayout(slots_[id], plan_->layouts[id]);
+  if (constantOutput_[index] || isInArena(slots_[id])) return copyWithLayout(slots_[id], resolved_->layouts[id]);
   return lastOutput_[index] ? std::move(slots_[id]) : slots_[id];
 }
 
@@ -93,11 +93,11 @@ int64_t AtenFrame::inputSize(int32_t input, int32_t dim) const {
 Status AtenFrame::checkInput(size_t index) {
   const ValueId id = backend_.program().inputs[index];
   if (backend_.program().values[id].isScalar) {
-    if (integers_[index] == plan_->scalars[id]) return {};
+    if (integers_[index] == resolved_->scalars[id]) return {};
     return invalidArgument("input {} is {} where the graph was compiled for {}", index, integers_[index],
-                           plan_->scalars[id]);
+                           resolved_->scalars[id]);
   }
-  const TensorLayout& layout = plan_->layouts[id];
+  const TensorLayout& layout = resolved_->layouts[id];
   if (matches(slots_[id], layout)) return {};
   if (index >= flexibleFrom_ && matchesExceptStrides(slots_[id], layout)) {
     slots_[id] = copyWithLayout(slots_[id], layout);
@@ -112,19 +112,19 @@ void AtenFrame::moveArena(std::byte* arena) {
   arena_ = arena;
 }
 
-Status AtenFrame::begin(const ResolvedProgram& plan, std::byte* arena) {
-  if (plan_ != &plan || arena_ != arena) moveArena(arena);
-  plan_ = &plan;
-  arguments_ = static_cast<const AtenPlan*>(plan.backend.get());
+Status AtenFrame::begin(const ResolvedProgram& resolved, std::byte* arena) {
+  if (resolved_ != &resolved || arena_ != arena) moveArena(arena);
+  resolved_ = &resolved;
+  calls_ = static_cast<const AtenCalls*>(resolved.calls.get());
   for (size_t i = 0; i < backend_.program().inputs.size(); ++i) AG_RETURN_IF_ERROR(checkInput(i));
   return {};
 }
 
 const at::Tensor& AtenFrame::tensor(ValueId value) {
   at::Tensor& slot = slots_[value];
-  if (!slot.defined() && plan_->arenaOffsets[value] >= 0) {
+  if (!slot.defined() && resolved_->arenaOffsets[value] >= 0) {
     c10::InferenceMode normalTensor(false);  // the wrapper outlives this call
-    slot = wrapMemory(plan_->layouts[value], arena_ + plan_->arenaOffsets[value]);
+    slot = wrapMemory(resolved_->layouts[value], arena_ + resolved_->arenaOffsets[value]);
   }
   return slot;
 }
@@ -133,7 +133,7 @@ void* AtenFrame::data(ValueId value) { return const_cast<void*>(tensor(value).co
 
 Status AtenFrame::allocate(ValueId value) {
   try {
-    slots_[value] = emptyTensor(plan_->layouts[value]);
+    slots_[value] = emptyTensor(resolved_->layouts[value]);
     return {};
   } catch (const std::exception& error) {
     return resourceExhausted(error.what());
@@ -155,13 +155,13 @@ c10::IValue AtenFrame::tensorArgument(const OperatorCall::TensorArgument& argume
   }
   const ValueId id = argument.values.front();
   if (id == kNoValue) return {};
-  if (backend_.program().values[id].isScalar) return plan_->scalars[id];
+  if (backend_.program().values[id].isScalar) return resolved_->scalars[id];
   return tensor(id);
 }
 
 Status AtenFrame::call(size_t index) {
   const OperatorCall& call = backend_.calls()[index];
-  const std::vector<c10::IValue>& prepared = arguments_->arguments[index];
+  const std::vector<c10::IValue>& prepared = calls_->arguments[index];
   try {
     stack_.assign(prepared.begin(), prepared.end());
     for (const OperatorCall::TensorArgument& argument : call.tensorArguments()) {
@@ -201,7 +201,7 @@ Status AtenFrame::storeResults(const OperatorCall& call) {
 }
 
 Status AtenFrame::storeResult(ValueId value, at::Tensor tensor) {
-  const TensorLayout& layout = plan_->layouts[value];
+  const TensorLayout& layout = resolved_->layouts[value];
   if (matches(tensor, layout)) {
     slots_[value] = std::move(tensor);
   } else if (matchesExceptStrides(tensor, layout)) {

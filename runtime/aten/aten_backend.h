@@ -19,7 +19,7 @@
 namespace agspeed::runtime::aten {
 
 /// Prepared arguments of every ExternalCall, for one set of sizes.
-struct AtenPlan final : BackendPlan {
+struct AtenCalls final : PreparedCalls {
   std::vector<std::vector<c10::IValue>> arguments;
 };
 
@@ -31,7 +31,7 @@ class AtenBackend final : public TensorBackend {
                                                        const std::vector<at::Tensor>& constants);
 
   std::unique_ptr<TensorFrame> newFrame() const override;
-  StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const override;
+  StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const override;
   void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override;
 
   const Program& program() const { return program_; }
@@ -65,7 +65,7 @@ class AtenFrame final : public TensorFrame {
   at::Tensor takeOutput(size_t index);
 
   int64_t inputSize(int32_t input, int32_t dim) const override;
-  Status begin(const ResolvedProgram& plan, std::byte* arena) override;
+  Status begin(const ResolvedProgram& resolved, std::byte* arena) override;
   void* data(ValueId value) override;
   Status allocate(ValueId value) override;
   Status call(size_t index) override;
@@ -82,14 +82,14 @@ class AtenFrame final : public TensorFrame {
   Status storeResult(ValueId value, at::Tensor tensor);
 
   const AtenBackend& backend_;
-  const ResolvedProgram* plan_ = nullptr;
-  const AtenPlan* arguments_ = nullptr;
+  const ResolvedProgram* resolved_ = nullptr;
+  const AtenCalls* calls_ = nullptr;
   std::byte* arena_ = nullptr;
   size_t flexibleFrom_ = 0;
   std::vector<at::Tensor> slots_;     ///< by ValueId
   std::vector<int64_t> integers_;     ///< integer inputs, by position
   std::vector<ValueId> transient_;    ///< slots that end() empties
-  std::vector<ValueId> inArena_;      ///< slots that stay as long as plan and arena do
+  std::vector<ValueId> inArena_;      ///< slots that stay as long as sizes and arena do
   std::vector<bool> constantOutput_;  ///< by output: it is, or is a view of, a constant
   std::vector<bool> lastOutput_;      ///< by output: no later output is the same value
   c10::Stack stack_;                  ///< of the operator being called

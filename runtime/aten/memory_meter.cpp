@@ -9,7 +9,7 @@
 
 #include "runtime/memory/arena_pool.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::aten {
 namespace {
 
 std::atomic<bool> meterRuns{false};
@@ -17,7 +17,7 @@ std::atomic<int64_t> live{0};
 std::atomic<int64_t> peak{0};
 std::atomic<c10::DeleterFnPtr> originalDelete{nullptr};
 
-int64_t liveNow() { return live.load(std::memory_order_relaxed) + runtime::ArenaPool::bytesInUse(); }
+int64_t liveNow() { return live.load(std::memory_order_relaxed) + ArenaPool::bytesInUse(); }
 
 void raisePeakTo(int64_t bytes) {
   int64_t seen = peak.load(std::memory_order_relaxed);
@@ -42,7 +42,7 @@ class CountingAllocator final : public c10::Allocator {
     c10::DataPtr data = original_->allocate(bytes);
     if (data.get() != nullptr && data.compare_exchange_deleter(originalDelete.load(), &countedDelete)) {
       const auto size = static_cast<int64_t>(malloc_usable_size(data.get()));
-      raisePeakTo(live.fetch_add(size, std::memory_order_relaxed) + size + runtime::ArenaPool::bytesInUse());
+      raisePeakTo(live.fetch_add(size, std::memory_order_relaxed) + size + ArenaPool::bytesInUse());
     }
     return data;
   }
@@ -101,4 +101,4 @@ int64_t MemoryMeter::liveBytes() const { return running_ ? liveNow() - baseline_
 
 int64_t MemoryMeter::peakBytes() const { return running_ ? peak.load() - baseline_ : finalPeak_; }
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::aten

@@ -15,7 +15,7 @@
 
 #include "runtime/base/status.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::aten {
 
 class MemoryMeter {
  public:
@@ -45,4 +45,4 @@ class MemoryMeter {
   int64_t finalPeak_ = 0;
 };
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::aten

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-namespace agspeed::python {
+namespace agspeed::runtime::aten {
 
 at::Tensor randomState() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -29,4 +29,4 @@ RandomStateScope::~RandomStateScope() {
   if (before_.defined()) setRandomState(before_);
 }
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::aten

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace agspeed::python {
+namespace agspeed::runtime::aten {
 
 /// A copy of the state (about 5 KB).
 at::Tensor randomState();
@@ -25,4 +25,4 @@ class RandomStateScope {
   at::Tensor before_;
 };
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::aten

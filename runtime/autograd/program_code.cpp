@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/csrc/program_code.h"
-#include "runtime/base/format.h"
+#include "runtime/autograd/program_code.h"
 
 #include <string>
 #include <utility>
 
-namespace agspeed::python {
+#include "runtime/base/format.h"
+
+namespace agspeed::runtime::autograd {
 namespace {
 
-using runtime::aten::AtenExecutable;
+using aten::AtenExecutable;
 
 Status contradiction(const std::string& what, size_t said, size_t found) {
   return invalidArgument("the signature says {} {}, the entries have {}", said, what, found);
@@ -37,7 +38,7 @@ Status ProgramCode::check(const RegionSignature& signature) const {
 }
 
 Status ProgramCode::checkCounts(const RegionSignature& signature) const {
-  const runtime::Program& forward = forward_->program();
+  const Program& forward = forward_->program();
   const size_t numInputs = forward.inputs.size();
   if (signature.requiresGrad.size() != numInputs) {
     return contradiction("inputs", signature.requiresGrad.size(), numInputs);
@@ -47,7 +48,7 @@ Status ProgramCode::checkCounts(const RegionSignature& signature) const {
   }
   if (signature.tangents.empty()) return {};
   if (backward_ == nullptr) return invalidArgument("the signature has tangents but there is no backward entry");
-  const runtime::Program& backward = backward_->program();
+  const Program& backward = backward_->program();
   if (signature.numBackwardInputs() != backward.inputs.size()) {
     return contradiction("backward inputs", signature.numBackwardInputs(), backward.inputs.size());
   }
@@ -105,4 +106,4 @@ StatusOr<std::vector<RegionCode::Argument>> ProgramCode::backward(std::vector<Ar
   return AtenExecutable::run(*backward_, inputs, firstTangent);
 }
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

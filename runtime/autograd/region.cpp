@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/csrc/region.h"
+#include "runtime/autograd/region.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -11,10 +11,10 @@
 #include <string>
 #include <utility>
 
-#include "python/csrc/region_node.h"
 #include "runtime/aten/random_state.h"
+#include "runtime/autograd/region_node.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::autograd {
 namespace {
 
 using Argument = Region::Argument;
@@ -52,30 +52,26 @@ at::Tensor withoutHistory(const at::Tensor& tensor) {
       torch::autograd::impl::version_counter(tensor), /*allow_tensor_metadata_change=*/true));
 }
 
-void releaseCallables(const RegionSignature& signature) {
-  if (signature.fallback == nullptr && signature.replay == nullptr) return;
-  if (Py_IsInitialized() == 0) return;
-  pybind11::gil_scoped_acquire gil;
-  Py_XDECREF(signature.fallback);
-  Py_XDECREF(signature.replay);
-}
-
 }  // namespace
 
-Region::Region(std::unique_ptr<const RegionCode> code, RegionSignature signature)
-    : code_(std::move(code)), signature_(std::move(signature)), refusedKeys_(~code_->acceptedKeys().raw_repr()) {}
+Region::Region(std::unique_ptr<const RegionCode> code, RegionSignature signature,
+               std::unique_ptr<const EagerFunction> eager)
+    : code_(std::move(code)),
+      signature_(std::move(signature)),
+      eager_(std::move(eager)),
+      refusedKeys_(~code_->acceptedKeys().raw_repr()),
+      savedViews_(code_->savedViews(signature_)) {}
 
-Region::~Region() { releaseCallables(signature_); }
-
-StatusOr<std::shared_ptr<Region>> Region::create(std::unique_ptr<const RegionCode> code, RegionSignature signature) {
-  std::shared_ptr<Region> region(new Region(std::move(code), std::move(signature)));
-  const std::string context = "region " + region->signature_.name;
-  AG_RETURN_IF_ERROR(checkSignature(region->signature_).withContext(context));
-  AG_RETURN_IF_ERROR(region->code_->check(region->signature_).withContext(context));
-  region->savedViews_ = region->code_->savedViews(region->signature_);
-  return region;
+StatusOr<std::shared_ptr<const Region>> Region::create(std::unique_ptr<const RegionCode> code,
+                                                       RegionSignature signature,
+                                                       std::unique_ptr<const EagerFunction> eager) {
+  const std::string context = "region " + signature.name;
+  AG_RETURN_IF_ERROR(verify(signature).withContext(context));
+  AG_RETURN_IF_ERROR(code->check(signature).withContext(context));
+  return std::shared_ptr<const Region>(new Region(std::move(code), std::move(signature), std::move(eager)));
 }
 
+// Why the caller must compute these inputs eagerly, or nullptr.
 const char* Region::refusal(const std::vector<Argument>& inputs) const {
   if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) {
     return "a functorch transform is active";
@@ -175,7 +171,7 @@ void Region::shareVersions(const std::vector<Argument>& inputs, const std::vecto
 StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& inputs,
                                                    const at::Tensor& randomState) const {
   const auto rewind = [&] {
-    if (randomState.defined()) setRandomState(randomState);
+    if (randomState.defined()) aten::setRandomState(randomState);
   };
   try {
     StatusOr<std::vector<Argument>> results = code_->forward(inputs);
@@ -187,8 +183,9 @@ StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& 
   }
 }
 
-StatusOr<std::vector<Argument>> Region::forward(std::vector<Argument> inputs) const {
-  const at::Tensor state = signature_.drawsRandomNumbers ? randomState() : at::Tensor();
+StatusOr<std::vector<Argument>> Region::forward(const std::vector<Argument>& inputs) const {
+  if (const char* reason = refusal(inputs)) return unsupported(reason);
+  const at::Tensor state = signature_.drawsRandomNumbers ? aten::randomState() : at::Tensor();
   AG_ASSIGN_OR_RETURN(std::vector<Argument> results, runForward(inputs, state));
   TORCH_CHECK(results.size() == signature_.numForwardOutputs(), "the forward direction of region ", signature_.name,
               " returned ", results.size(), " results instead of ", signature_.numForwardOutputs());
@@ -204,4 +201,4 @@ StatusOr<std::vector<Argument>> Region::forward(std::vector<Argument> inputs) co
   return results;
 }
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

@@ -5,56 +5,58 @@
 //   loss.backward()                 the node runs the backward direction
 //
 // What a Region replaces of AOTAutograd's run-time wrappers: applying mutations, returning inputs that are outputs,
-// saved tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. Everything it
-// cannot do itself goes to `fallback`, which computes the same function eagerly: see Region::refusal().
+// saved tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. A call that it
+// cannot make itself is refused with the reason, and its caller computes the same function eagerly.
 //
 // The two directions are RegionCode: an Executable's entries, or callables made by AOTAutograd or Inductor. How they
-// fit together is a RegionSignature.
+// fit together is a RegionSignature. What differentiates where they cannot is an EagerFunction.
 //
-// Refused with UnsupportedError when the Region is made: a mutated input that requires grad; a view of a mutated input
+// Unsupported when the Region is made: a mutated input that requires grad; a view of a mutated input
 // that is an output; with an Executable also an output that is a view of an input, or shares memory with another
 // output, where the signature does not say so.
 //
 // Random numbers come from torch's default generator, in the code's order, which is eager's. A Region that draws
-// remembers the generator's state at its start: a forward that failed rewinds to it before the fallback draws, and a
-// replay draws the same numbers again without touching the user's stream.
+// remembers the generator's state at its start: a forward that failed rewinds to it before its caller draws again, and
+// a replay draws the same numbers again without touching the user's stream.
 //
-// Threading: immutable after construction except for its counters; any thread may call it. Nodes share ownership, so a
-// graph outlives the Python object. The callables are released under the GIL.
+// Threading: immutable; any thread may call it. Nodes share ownership, so a graph outlives whoever made the Region.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "python/csrc/region_code.h"
-#include "python/csrc/region_signature.h"
+#include "runtime/autograd/eager_function.h"
+#include "runtime/autograd/region_code.h"
+#include "runtime/autograd/region_signature.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::autograd {
 
 class Region : public std::enable_shared_from_this<Region> {
  public:
-  using Argument = runtime::aten::Argument;
+  using Argument = aten::Argument;
 
-  /// Takes the signature's references to the callables, also when it fails. GIL required.
-  /// Errors: kInvalidArgument when the signature contradicts the code; kUnsupported as listed above.
-  static StatusOr<std::shared_ptr<Region>> create(std::unique_ptr<const RegionCode> code, RegionSignature signature);
+  /// `eager` may be nullptr: what needs it is then an error of the backward.
+  /// Errors: kInvalidArgument when the signature contradicts itself or the code; kUnsupported as listed above.
+  static StatusOr<std::shared_ptr<const Region>> create(std::unique_ptr<const RegionCode> code,
+                                                        RegionSignature signature,
+                                                        std::unique_ptr<const EagerFunction> eager);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
-  ~Region();
 
-  /// Why these inputs must take the fallback, or nullptr: tensor subclasses, batched or fake tensors, active dispatch
-  /// modes, forward-mode AD, gradients required where none were traced.
-  const char* refusal(const std::vector<Argument>& inputs) const;
-  /// Runs the forward direction, applies mutations and records the node. Returns the user outputs. No GIL needed.
-  /// Errors: what RegionCode::forward reports; nothing was mutated and no random number drawn then.
-  StatusOr<std::vector<Argument>> forward(std::vector<Argument> inputs) const;
+  /// Runs the forward direction, applies mutations and records the node. Returns the user outputs.
+  /// Errors, after which nothing was mutated and no random number drawn: kUnsupported for inputs that were not traced
+  /// (tensor subclasses, batched or fake tensors, active dispatch modes, forward-mode AD, gradients required where none
+  /// were); else what RegionCode::forward reports or throws.
+  StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const;
 
   const RegionSignature& signature() const { return signature_; }
   const RegionCode& code() const { return *code_; }
+  const EagerFunction* eager() const { return eager_.get(); }
 
  private:
-  Region(std::unique_ptr<const RegionCode> code, RegionSignature signature);
+  Region(std::unique_ptr<const RegionCode> code, RegionSignature signature, std::unique_ptr<const EagerFunction> eager);
+  const char* refusal(const std::vector<Argument>& inputs) const;
   bool needsNode(const std::vector<Argument>& inputs) const;
   StatusOr<std::vector<Argument>> runForward(const std::vector<Argument>& inputs, const at::Tensor& randomState) const;
   void separateResults(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
@@ -65,8 +67,9 @@ class Region : public std::enable_shared_from_this<Region> {
 
   const std::unique_ptr<const RegionCode> code_;
   const RegionSignature signature_;
+  const std::unique_ptr<const EagerFunction> eager_;
   const uint64_t refusedKeys_;  ///< bits of a DispatchKeySet
-  std::vector<SavedView> savedViews_;
+  const std::vector<SavedView> savedViews_;
 };
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

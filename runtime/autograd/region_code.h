@@ -2,21 +2,20 @@
 // RegionCode: what computes the two directions of a Region. Pure functions of tensors: the Region around it applies
 // mutations, makes history and knows about autograd.
 //
-// Implementations: ProgramCode (entries of our Executable, no Python inside) and PythonCode (two callables that
-// AOTAutograd or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and
-// autocast excluded while a direction runs.
+// Implementations: ProgramCode (entries of our Executable) and python/csrc's PythonCode (two callables that AOTAutograd
+// or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and autocast excluded
+// while a direction runs.
 #pragma once
 
-#include <Python.h>
 #include <c10/core/DispatchKeySet.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "python/csrc/region_signature.h"
 #include "runtime/aten/aten_executable.h"
+#include "runtime/autograd/region_signature.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::autograd {
 
 /// A saved tensor that is a view of an input or of a user output.
 struct SavedView {
@@ -27,7 +26,7 @@ struct SavedView {
 
 class RegionCode {
  public:
-  using Argument = runtime::aten::Argument;
+  using Argument = aten::Argument;
   virtual ~RegionCode() = default;
 
   /// Errors: kInvalidArgument when the signature contradicts the code; kUnsupported for aliases that it does not name.
@@ -36,12 +35,11 @@ class RegionCode {
   virtual c10::DispatchKeySet acceptedKeys() const = 0;
   /// Saved views that do not share the version counter of what they view. Requires: check passed.
   virtual std::vector<SavedView> savedViews(const RegionSignature& signature) const = 0;
-  /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. PythonCode throws python_error.
+  /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. Code of another language may throw
+  /// that language's own error instead.
   virtual StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const = 0;
   /// Inputs from `firstTangent` on may have any strides. Errors: as forward.
   virtual StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const = 0;
-  /// Shows Python's garbage collector the objects held.
-  virtual int traverse(visitproc visit, void* arg) const = 0;
 };
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

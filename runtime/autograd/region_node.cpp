@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/csrc/region_node.h"
+#include "runtime/autograd/region_node.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -11,10 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "python/csrc/python_arguments.h"
-#include "runtime/aten/random_state.h"
-
-namespace agspeed::python {
+namespace agspeed::runtime::autograd {
 namespace {
 
 using torch::autograd::ERR_BACKWARD_TWICE;
@@ -85,50 +81,21 @@ void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<
   for (size_t k = signature.firstSavedSymint(); k < signature.numForwardOutputs(); ++k) {
     node->symints_.push_back(std::get<int64_t>(results[k]));
   }
-  if (signature.replay == nullptr) return;
-  node->randomState_ = randomState;
-  node->kept_.reserve(inputs.size());
-  for (const Argument& input : inputs) node->keepInput(input);
-}
-
-void RegionNode::keepInput(const Argument& input) {
-  KeptInput kept;
-  if (const auto* integer = std::get_if<int64_t>(&input)) kept.integer = *integer;
-  if (const at::Tensor* tensor = tensorOf(input)) {
-    if (tensor->is_leaf()) {
-      kept.leaf = *tensor;
-      kept.version = tensor->is_inference() ? 0 : tensor->_version();
-    } else {
-      kept.derived = std::make_unique<Derived>(Derived{SavedVariable(*tensor, /*is_output=*/true), tensor->grad_fn()});
-    }
-  }
-  kept_.push_back(std::move(kept));
-}
-
-at::Tensor RegionNode::unpackInput(const KeptInput& input) const {
-  if (input.derived != nullptr) return input.derived->saved.unpack(input.derived->history);
-  if (!input.leaf.defined() || input.leaf.is_inference()) return input.leaf;
-  TORCH_CHECK(
-      input.leaf._version() == input.version,
-      "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
-      "of region ",
-      region_->signature().name, " is at version ", input.leaf._version(), "; expected version ", input.version,
-      " instead.");
-  return input.leaf;
+  if (node->region_->eager() != nullptr) node->replay_.emplace(inputs, randomState);
 }
 
 variable_list RegionNode::apply(variable_list&& tangents) {
   std::lock_guard lock(mutex_);
-  return needsReplay(tangents) ? replay(std::move(tangents)) : runBackward(std::move(tangents));
+  return needsReplay(tangents) ? differentiateEagerly(tangents) : runBackward(std::move(tangents));
 }
 
 // The saved tensors for one run of the backward direction. In its last run (the graph is not retained) the node lets go
 // of them, so that the code may free each after its last use. In any other, and where hooks may know the tensor, the
 // code gets copies of those that it overwrites.
-std::vector<at::Tensor> RegionNode::takeSaved() {
+variable_list RegionNode::takeSaved() {
   const bool isLastRun = !torch::autograd::get_current_graph_task_keep_graph();
   const std::shared_ptr<Node> self = getptr();
-  std::vector<at::Tensor> tensors;
+  variable_list tensors;
   tensors.reserve(saved_.size());
   for (const SavedVariable& saved : saved_) tensors.push_back(saved.unpack(self));
   for (int32_t index : region_->signature().overwrittenSaved) {
@@ -168,70 +135,19 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   return gradients;
 }
 
-pybind11::tuple RegionNode::replayArguments(const variable_list& inputs) const {
-  auto arguments = pybind11::reinterpret_steal<pybind11::tuple>(PyTuple_New(static_cast<Py_ssize_t>(inputs.size())));
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::optional<int64_t>& integer = kept_[i].integer;
-    PyObject* value = wrapArgument(integer ? Argument(*integer) : Argument(inputs[i]));
-    if (value == nullptr) throwPythonError();
-    PyTuple_SET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i), value);
-  }
-  return arguments;
-}
-
-// The user outputs, computed by Python on these inputs with the random numbers of the forward.
-variable_list RegionNode::callReplay(const variable_list& inputs) const {
-  const RandomStateScope sameNumbers(randomState_);
-  pybind11::gil_scoped_acquire gil;
-  const pybind11::tuple arguments = replayArguments(inputs);
-  const auto result =
-      pybind11::reinterpret_steal<pybind11::object>(PyObject_CallObject(region_->signature().replay, arguments.ptr()));
-  if (!result) throwPythonError();
-  const auto items =
-      pybind11::reinterpret_steal<pybind11::object>(PySequence_Fast(result.ptr(), "replay must return a sequence"));
-  if (!items) throwPythonError();
-  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
-  TORCH_CHECK(count == region_->signature().numOutputs, "replay of region ", region_->signature().name, " returned ",
-              count, " outputs instead of ", region_->signature().numOutputs);
-  variable_list outputs;
-  for (int32_t output : region_->signature().tangents) {
-    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), output);
-    TORCH_CHECK(THPVariable_Check(item), "replay returned no tensor for output ", output);
-    outputs.push_back(THPVariable_Unpack(item));
-  }
-  return outputs;
-}
-
-variable_list RegionNode::replay(variable_list&& tangents) {
-  const bool createGraph = c10::GradMode::is_enabled();
+variable_list RegionNode::differentiateEagerly(const variable_list& tangents) const {
   TORCH_CHECK(!released_, ERR_BACKWARD_TWICE);
-  TORCH_CHECK(!kept_.empty(), "region ", region_->signature().name,
+  TORCH_CHECK(replay_.has_value(), "region ", region_->signature().name,
               " was compiled without a way to differentiate its backward (create_graph, batched gradients): switch "
               "agspeed off around this call with agspeed.paused()");
-  variable_list inputs;
-  for (const KeptInput& kept : kept_) inputs.push_back(unpackInput(kept));
-  at::AutoGradMode withHistory(true);
-  const variable_list outputs = callReplay(inputs);
-  variable_list reached;
-  variable_list gradients;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!tangents[i].defined() || !outputs[i].requires_grad()) continue;
-    reached.push_back(outputs[i]);
-    gradients.push_back(tangents[i]);
-  }
-  if (reached.empty()) return variable_list(differentiated_.size());
-  variable_list wanted;
-  for (size_t i : differentiated_) wanted.push_back(inputs[i]);
-  return torch::autograd::grad(reached, wanted, gradients, /*retain_graph=*/createGraph, createGraph,
-                               /*allow_unused=*/true);
+  return replay_->differentiate(*region_, differentiated_, tangents);
 }
 
 void RegionNode::release_variables() {
   std::lock_guard lock(mutex_);
   for (SavedVariable& saved : saved_) saved.reset_data();
-  kept_.clear();
-  randomState_.reset();
+  replay_.reset();
   released_ = true;
 }
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

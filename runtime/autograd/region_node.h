@@ -6,11 +6,10 @@
 // makes no reference cycle, and release follows torch's rules (retain_graph, second backward).
 //
 // Under create_graph=True, and for tangents that are not plain tensors, the backward direction would be wrong or not
-// differentiable: the node then recomputes the outputs with the signature's `replay` and differentiates those. For this
-// it keeps the region's inputs.
+// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h).
 //
 // Threading: as every torch node: apply and release_variables exclude each other, any engine thread may call them.
-// The GIL is taken for replay and by PythonCode.
+// Errors: exceptions, as torch's engine expects.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -21,16 +20,17 @@
 #include <string>
 #include <vector>
 
-#include "python/csrc/region.h"
+#include "runtime/autograd/region.h"
+#include "runtime/autograd/replay.h"
 
-namespace agspeed::python {
+namespace agspeed::runtime::autograd {
 
 /// What a tensor is now: a copy with the same strides and without history.
 at::Tensor snapshot(const at::Tensor& tensor);
 
 class RegionNode final : public torch::autograd::Node {
  public:
-  using Argument = runtime::aten::Argument;
+  using Argument = aten::Argument;
 
   /// Makes the node of one call: `results` are the forward direction's outputs, of which the differentiable ones get
   /// this node as their grad_fn; `randomState` is the generator's state before it, undefined when it drew nothing.
@@ -45,35 +45,16 @@ class RegionNode final : public torch::autograd::Node {
  private:
   using Tensors = torch::autograd::variable_list;
 
-  /// An input with a history, kept for replay: the tensor and its grad_fn apart, so that an input modified later does
-  /// not tie itself into a cycle with this node.
-  struct Derived {
-    torch::autograd::SavedVariable saved;
-    std::shared_ptr<torch::autograd::Node> history;
-  };
-  /// An input kept for replay: an integer, a leaf with its version, or a Derived.
-  struct KeptInput {
-    std::optional<int64_t> integer;
-    at::Tensor leaf;
-    uint32_t version = 0;
-    std::unique_ptr<Derived> derived;
-  };
-
-  void keepInput(const Argument& input);
-  at::Tensor unpackInput(const KeptInput& input) const;
-  std::vector<at::Tensor> takeSaved();
+  Tensors takeSaved();
   Tensors runBackward(Tensors&& tangents);
-  Tensors replay(Tensors&& tangents);
-  Tensors callReplay(const Tensors& inputs) const;
-  pybind11::tuple replayArguments(const Tensors& inputs) const;
+  Tensors differentiateEagerly(const Tensors& tangents) const;
 
   const std::shared_ptr<const Region> region_;
   std::vector<size_t> differentiated_;  ///< forward inputs of this node's outputs, in order
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<int64_t> symints_;
-  std::vector<KeptInput> kept_;  ///< by forward input; empty without replay
-  at::Tensor randomState_;
+  std::optional<Replay> replay_;  ///< empty without an EagerFunction, and after release
   bool released_ = false;
 };
 
-}  // namespace agspeed::python
+}  // namespace agspeed::runtime::autograd

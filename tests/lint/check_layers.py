@@ -39,6 +39,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/tune": ("runtime/base", "runtime/tune/measure", "runtime/tune/store"),
     "runtime": ("runtime/base", "runtime/memory"),
     "runtime/aten": ("runtime", "runtime/base", "runtime/memory"),
+    "runtime/autograd": _RUNTIME,
     "comm/security": ("runtime/base",),
     "comm/topology": ("runtime/base",),
     "comm/io": ("runtime/base",),
@@ -106,6 +107,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "comm/topology",
         "comm/world",
         "compiler/driver",
+        "runtime/autograd",
         "runtime/tune",
         "runtime/tune/store",
         *_RUNTIME,
@@ -114,7 +116,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
-    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/world", "python/csrc", "runtime/aten"),
+    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/world", "python/csrc", "runtime/aten", "runtime/autograd"),
     r"(llvm|llvm-c|mlir|mlir-c)/": (
         "compiler/kernel",
         "compiler/kernel/emit",
@@ -123,6 +125,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
         "passes/kernel",
     ),
     r"(pybind11/|Python\.h)": ("python/csrc",),
+    r"torch/(extension|python|csrc/(Exceptions|THP|python_|.*/(pybind|python_)))": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": (),
     r"fmt/": ("runtime/base",),
     r"hwy/": ("comm/reduce",),
@@ -259,6 +262,10 @@ def test_the_command_line_does_not_load_torch_at_import() -> None:
         ("runtime/base/log.cpp", "runtime/program.h", False),
         ("runtime/executor.cpp", "torch/torch.h", False),
         ("runtime/aten/call.cpp", "ATen/core/dispatch/Dispatcher.h", True),
+        ("runtime/autograd/node.cpp", "torch/csrc/autograd/function.h", True),
+        ("runtime/autograd/node.cpp", "torch/csrc/autograd/python_variable.h", False),
+        ("runtime/autograd/node.cpp", "torch/csrc/utils/pybind.h", False),
+        ("runtime/autograd/node.cpp", "Python.h", False),
         ("compiler/graph/graph.cpp", "mlir/IR/Builders.h", False),
         ("compiler/kernel/emit.cpp", "llvm/IR/Module.h", True),
         ("runtime/executor.cpp", "compiler/graph/graph.h", False),

@@ -22,15 +22,15 @@ class FakeFrame final : public TensorFrame {
   int64_t inputSize(int32_t input, int32_t dim) const override {
     return static_cast<int64_t>(tensors.at(input).size());
   }
-  Status begin(const ResolvedProgram& plan, std::byte* arena) override {
-    this->plan = &plan;
+  Status begin(const ResolvedProgram& program, std::byte* arena) override {
+    resolved = &program;
     log.push_back("begin");
     return {};
   }
   void* data(ValueId value) override { return tensors.at(value).data(); }
   Status allocate(ValueId value) override {
     log.push_back("allocate " + std::to_string(value));
-    tensors[value].resize(plan->layouts[value].bytes / sizeof(float));
+    tensors[value].resize(resolved->layouts[value].bytes / sizeof(float));
     return {};
   }
   Status call(size_t index) override {
@@ -40,7 +40,7 @@ class FakeFrame final : public TensorFrame {
   void release(ValueId value) override { log.push_back("release " + std::to_string(value)); }
   void end() override { log.clear(); }
 
-  const ResolvedProgram* plan = nullptr;
+  const ResolvedProgram* resolved = nullptr;
   std::map<ValueId, std::vector<float>> tensors;
   std::vector<std::string> log;
   bool failCalls = false;
@@ -52,15 +52,15 @@ class FakeBackend final : public TensorBackend {
     ++frames;
     return std::make_unique<FakeFrame>();
   }
-  StatusOr<std::unique_ptr<BackendPlan>> plan(const ResolvedProgram& resolved) const override {
-    ++plans;
-    return std::make_unique<BackendPlan>();
+  StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const override {
+    ++prepared;
+    return std::make_unique<PreparedCalls>();
   }
   void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override {
     for (int64_t begin = 0; begin < extent; begin += grain) launch.run(begin, std::min(extent, begin + grain));
   }
   mutable std::atomic<int> frames{0};
-  mutable std::atomic<int> plans{0};
+  mutable std::atomic<int> prepared{0};
 };
 
 // y[i] = integers[0] * x[i]
@@ -117,7 +117,7 @@ TEST(Executor, StaticProgramsAreResolvedOnce) {
     frameOf(lease).tensors[0] = {1, 2, 3, 4};
     ASSERT_TRUE(f.executor->run(lease).isOk());
   }
-  EXPECT_EQ(f.backend->plans, 1);
+  EXPECT_EQ(f.backend->prepared, 1);
   EXPECT_EQ(f.backend->frames, 1) << "frames are reused";
 }
 
@@ -131,7 +131,7 @@ TEST(Executor, DynamicProgramsAreResolvedOncePerSize) {
       EXPECT_EQ(frameOf(lease).tensors[2], std::vector<float>(n, 2.0f * static_cast<float>(n)));
     }
   }
-  EXPECT_EQ(f.backend->plans, 3);
+  EXPECT_EQ(f.backend->prepared, 3);
 }
 
 TEST(Executor, AFailingOperatorIsNamedWithItsOrigin) {

@@ -55,7 +55,7 @@ def make_region(
         code: an Executable with both entries, or a pair of boxed callables.
         joint: its signature, and the forward graph that tells whether random numbers are drawn.
         gm: what falls back to eager and is replayed. Not changed.
-        tangent_layouts: as in python/csrc/region_signature.h.
+        tangent_layouts: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
     """
     module = native.load()

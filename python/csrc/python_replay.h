@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// PythonReplay: the "replay" callable of a Region's signature as EagerFunction.
+//
+// Threading: takes the GIL for the call and the conversions. What the callable raises is thrown as python_error.
+#pragma once
+
+#include "python/csrc/python_reference.h"
+#include "runtime/autograd/eager_function.h"
+
+namespace agspeed::python {
+
+class PythonReplay final : public runtime::autograd::EagerFunction {
+ public:
+  /// Takes a new reference. GIL required.
+  explicit PythonReplay(PyObject* callable) : callable_(callable) {}
+
+  std::vector<at::Tensor> replay(const std::vector<runtime::aten::Argument>& inputs) const override;
+  /// Shows the garbage collector what this holds.
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  const PythonReference callable_;
+};
+
+}  // namespace agspeed::python

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replay: what one call of a Region keeps so that its EagerFunction can compute the outputs again, and torch
+// differentiate them: the inputs, by version, and the state of the random stream.
+//
+// The way of create_graph=True and of tangents that are not plain tensors. Not thread-safe: its node's mutex guards it.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/autograd/region.h"
+
+namespace agspeed::runtime::autograd {
+
+class Replay {
+ public:
+  /// `randomState` is the generator's state before the call, undefined when it drew nothing.
+  Replay(const std::vector<aten::Argument>& inputs, at::Tensor randomState);
+
+  /// The gradients of the inputs at the positions `wanted`, with a history of their own under create_graph; undefined
+  /// where no tangent reaches. Requires: the region has an EagerFunction. Throws: c10::Error when an input was modified
+  /// since or the function returned something else than the signature says; what the function throws.
+  torch::autograd::variable_list differentiate(const Region& region, const std::vector<size_t>& wanted,
+                                               const torch::autograd::variable_list& tangents) const;
+
+ private:
+  /// An input with a history: the tensor and its grad_fn apart, so that an input modified later does not tie itself
+  /// into a cycle with the node that owns this.
+  struct Derived {
+    torch::autograd::SavedVariable saved;
+    std::shared_ptr<torch::autograd::Node> history;
+  };
+  /// An integer, a leaf with its version, or a Derived.
+  struct KeptInput {
+    std::optional<int64_t> integer;
+    at::Tensor leaf;
+    uint32_t version = 0;
+    std::unique_ptr<Derived> derived;
+  };
+
+  static KeptInput keep(const aten::Argument& input);
+  static aten::Argument unpack(const KeptInput& input, const RegionSignature& signature);
+
+  std::vector<KeptInput> inputs_;
+  at::Tensor randomState_;
+};
+
+}  // namespace agspeed::runtime::autograd
