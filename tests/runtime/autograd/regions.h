@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions for tests: their directions and their eager function are plain functions of tensors, written with ATen.
+//
+// The usual one computes y = sin(x) * w and saves x and w.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/autograd/region.h"
+
+namespace agspeed::runtime::autograd {
+
+using Arguments = std::vector<aten::Argument>;
+using Tensors = std::vector<at::Tensor>;
+
+inline const at::Tensor& tensor(const aten::Argument& argument) { return std::get<at::Tensor>(argument); }
+
+/// Two functions; called below autograd as Programs are.
+class FunctionCode final : public RegionCode {
+ public:
+  using Direction = std::function<StatusOr<Arguments>(Arguments)>;
+  FunctionCode(Direction forward, Direction backward) : forward_(std::move(forward)), backward_(std::move(backward)) {}
+
+  Status check(const RegionSignature&) const override { return {}; }
+  c10::DispatchKeySet acceptedKeys() const override {
+    return c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+           c10::autocast_dispatch_keyset;
+  }
+  std::vector<SavedView> savedViews(const RegionSignature&) const override { return {}; }
+  StatusOr<Arguments> forward(const Arguments& inputs) const override {
+    const aten::OperatorsOnly guard;
+    return forward_(inputs);
+  }
+  StatusOr<Arguments> backward(Arguments inputs, size_t) const override {
+    const aten::OperatorsOnly guard;
+    return backward_(std::move(inputs));
+  }
+
+ private:
+  const Direction forward_;
+  const Direction backward_;
+};
+
+/// A function that may be replayed.
+class FunctionReplay final : public EagerFunction {
+ public:
+  using Function = std::function<Tensors(const Arguments&)>;
+  explicit FunctionReplay(Function function) : function_(std::move(function)) {}
+  Tensors replay(const Arguments& inputs) const override { return function_(inputs); }
+
+ private:
+  const Function function_;
+};
+
+/// All tensors, all inputs and outputs differentiable.
+inline RegionSignature plainSignature(size_t numInputs, size_t numOutputs, size_t numSavedTensors) {
+  RegionSignature signature;
+  signature.name = "test";
+  signature.requiresGrad.assign(numInputs, true);
+  signature.numOutputs = numOutputs;
+  signature.outputsAsInputs.assign(numOutputs, -1);
+  signature.outputViews.assign(numOutputs, -1);
+  for (size_t i = 0; i < numOutputs; ++i) signature.tangents.push_back(static_cast<int32_t>(i));
+  signature.numSavedTensors = numSavedTensors;
+  return signature;
+}
+
+inline std::shared_ptr<const Region> makeRegion(FunctionCode::Direction forward, FunctionCode::Direction backward,
+                                                RegionSignature signature, FunctionReplay::Function replay = nullptr) {
+  auto eager = replay ? std::make_unique<FunctionReplay>(std::move(replay)) : nullptr;
+  auto region = Region::create(std::make_unique<FunctionCode>(std::move(forward), std::move(backward)),
+                               std::move(signature), std::move(eager));
+  EXPECT_TRUE(region.isOk()) << region.status().message();
+  return region.isOk() ? *region : nullptr;
+}
+
+inline at::Tensor sineProduct(const at::Tensor& x, const at::Tensor& w) { return at::sin(x) * w; }
+
+inline StatusOr<Arguments> sineProductForward(Arguments inputs) {
+  return Arguments{sineProduct(tensor(inputs[0]), tensor(inputs[1])), inputs[0], inputs[1]};
+}
+
+inline StatusOr<Arguments> sineProductBackward(Arguments inputs) {
+  const at::Tensor &x = tensor(inputs[0]), &w = tensor(inputs[1]), &tangent = tensor(inputs[2]);
+  return Arguments{tangent * w * at::cos(x), tangent * at::sin(x)};
+}
+
+inline std::shared_ptr<const Region> sineProductRegion() {
+  return makeRegion(sineProductForward, sineProductBackward, plainSignature(2, 1, 2),
+                    [](const Arguments& inputs) { return Tensors{sineProduct(tensor(inputs[0]), tensor(inputs[1]))}; });
+}
+
+inline at::Tensor leaf(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble).requires_grad_(); }
+
+/// The only output; a failed expectation and an undefined tensor when the call was refused.
+inline at::Tensor run(const Region& region, const Arguments& inputs) {
+  const auto outputs = region.forward(inputs);
+  EXPECT_TRUE(outputs.isOk()) << outputs.status().message();
+  return outputs.isOk() ? tensor(outputs->at(0)) : at::Tensor();
+}
+
+inline std::string refusal(const Region& region, const Arguments& inputs) {
+  return region.forward(inputs).status().message();
+}
+
+/// What() of the torch error that `action` ends with; empty when it ends well.
+template <typename Action>
+std::string errorOf(const Action& action) {
+  try {
+    action();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+}  // namespace agspeed::runtime::autograd
