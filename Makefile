@@ -39,7 +39,7 @@ lint: setup
 
 format: setup
 	@$(FORMATTED_CPP) | xargs -r .venv/bin/clang-format -i
-	@$(PY) .ci/knobs_markdown.py
+	@$(PY) .ci/generate_settings.py
 	@.venv/bin/ruff format --quiet python tests benchmarks .ci
 	@.venv/bin/ruff check --quiet --fix python tests benchmarks .ci
 

@@ -4,20 +4,20 @@
 #include <tuple>
 
 #include "comm/topology/interface_selector.h"
-#include "runtime/base/knobs.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed::comm {
 
-StatusOr<NetworkOptions> NetworkOptions::fromKnobs(int rank, int size) {
+StatusOr<NetworkOptions> NetworkOptions::fromSettings(int rank, int size) {
   NetworkOptions options;
   options.rank = rank;
   options.size = size;
   std::tie(options.interfacesFrom, options.interfaces) = interfaceSelection();
-  options.mode = knobs().commMode;
-  options.peerTimeout = std::chrono::milliseconds(knobs().peerTimeoutMs);
-  options.flowsPerInterface = knobs().flowsPerInterface;
-  options.sharesMemory = knobs().sharedMemory;
-  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(knobs().jobKey, knobs().jobKeyFile));
+  options.mode = settings().commMode;
+  options.peerTimeout = std::chrono::milliseconds(settings().peerTimeoutMs);
+  options.flowsPerInterface = settings().flowsPerInterface;
+  options.sharesMemory = settings().sharedMemory;
+  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(settings().jobKey, settings().jobKeyFile));
   return options;
 }
 

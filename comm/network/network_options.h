@@ -35,7 +35,7 @@ struct NetworkOptions {
   std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)> decorate;
 
   /// What the environment says: job key, mode, interfaces (agspeed's variable before NCCL's before Gloo's), timeout.
-  static StatusOr<NetworkOptions> fromKnobs(int rank, int size);
+  static StatusOr<NetworkOptions> fromSettings(int rank, int size);
 };
 
 }  // namespace agspeed::comm

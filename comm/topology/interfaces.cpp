@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "runtime/base/format.h"
-#include "runtime/base/knobs.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed::comm {
 namespace {
@@ -74,7 +74,7 @@ int connectionsToFill(const std::string& name, int numPeers, const std::string& 
 }
 
 std::pair<std::string, std::string> interfaceSelection() {
-  const Knobs& all = knobs();
+  const Settings& all = settings();
   if (!all.socketInterfaces.empty()) return {"AGSPEED_SOCKET_IFNAME", all.socketInterfaces};
   if (!all.socketInterfacesNccl.empty()) return {"NCCL_SOCKET_IFNAME", all.socketInterfacesNccl};
   if (!all.socketInterfacesGloo.empty()) return {"GLOO_SOCKET_IFNAME", all.socketInterfacesGloo};

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "runtime/base/knobs.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed::comm {
 namespace {
@@ -106,7 +106,7 @@ std::string FlightRecorder::toJson(const std::string& reason) {
 }
 
 void FlightRecorder::write(const std::string& reason) {
-  const std::string& folder = knobs().flightRecordDir;
+  const std::string& folder = settings().flightRecordDir;
   if (folder.empty()) return;
   const std::string path = formatText("{}/flight-record-rank{}.json", folder, rank_);
   const std::string temporary = formatText("{}.{}", path, getpid());

@@ -42,7 +42,7 @@ StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::
   const c10::intrusive_ptr<::c10d::Store> store = ownConnection(jobStore);
   // Every rank counts its own worlds; all ranks make them in the same order.
   AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add(formatText("epoch/{}", rank), 1));
-  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromKnobs(rank, size));
+  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
   options.epoch = static_cast<uint32_t>(epoch);
   std::string prefix = formatText("agspeed/{}/", epoch);
   auto own = std::make_unique<TorchStore>(store, prefix);
@@ -64,7 +64,7 @@ void World::end(World* world) {
 
 StatusOr<std::string> World::describeAlone() {
   MemoryStore store;
-  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromKnobs(0, 1));
+  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromSettings(0, 1));
   AG_ASSIGN_OR_RETURN(const std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(store, options));
   return messenger->describe();
 }

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdio>
 
-#include "runtime/base/knobs.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed {
 namespace {
@@ -14,9 +14,9 @@ namespace {
 constexpr std::array<std::string_view, 3> kNames = {"trace", "info", "warn"};
 
 LogLevel readThreshold() {
-  std::optional<LogLevel> level = logLevelFromString(knobs().debug);
+  std::optional<LogLevel> level = logLevelFromString(settings().debug);
   if (level) return *level;
-  writeLogLine("AGSPEED_DEBUG=\"" + knobs().debug + "\" is none of warn, info, trace; using warn");
+  writeLogLine("AGSPEED_DEBUG=\"" + settings().debug + "\" is none of warn, info, trace; using warn");
   return LogLevel::kWarn;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line per event on stderr: "agspeed: kernel cache /x is not writable; compiling without it".
 //
-// Quiet at the default level. The level comes from the knob AGSPEED_DEBUG. Any thread may log; lines never mix,
+// Quiet at the default level. The level comes from the setting AGSPEED_DEBUG. Any thread may log; lines never mix,
 // because each is written by one call.
 #pragma once
 

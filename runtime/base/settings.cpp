@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/base/knobs.h"
+#include "runtime/base/settings.h"
 
 #include <algorithm>
 #include <array>
@@ -15,9 +15,9 @@ constexpr std::array<std::string_view, 4> kTrueWords = {"1", "true", "on", "yes"
 constexpr std::array<std::string_view, 4> kFalseWords = {"0", "false", "off", "no"};
 
 template <typename T>
-void readKnob(const EnvironmentLookup& lookup, const char* variable, T& value, std::vector<std::string>& problems) {
+void readSetting(const EnvironmentLookup& lookup, const char* variable, T& value, std::vector<std::string>& problems) {
   std::optional<std::string> text = lookup(variable);
-  if (text && !parseKnob(*text, value)) {
+  if (text && !parseSetting(*text, value)) {
     problems.push_back(std::string(variable) + "=\"" + *text + "\" is not a valid value; using the default");
   }
 }
@@ -27,9 +27,9 @@ std::optional<std::string> fromEnvironment(const char* variable) {
   return text ? std::optional<std::string>(text) : std::nullopt;
 }
 
-Knobs readProcessKnobs() {
+Settings readProcessSettings() {
   std::vector<std::string> problems;
-  Knobs result = readKnobs(fromEnvironment, problems);
+  Settings result = readSettings(fromEnvironment, problems);
   // Not through log.h: the log asks for its level here.
   for (const std::string& problem : problems) std::fprintf(stderr, "agspeed: %s\n", problem.c_str());
   return result;
@@ -37,21 +37,21 @@ Knobs readProcessKnobs() {
 
 }  // namespace
 
-const Knobs& knobs() {
-  static const Knobs instance = readProcessKnobs();
+const Settings& settings() {
+  static const Settings instance = readProcessSettings();
   return instance;
 }
 
-Knobs readKnobs(const EnvironmentLookup& lookup, std::vector<std::string>& problems) {
-  Knobs result;
-#define AG_KNOB(member, type, defaultValue, variable, documentation) \
-  readKnob(lookup, variable, result.member, problems);
-#include "runtime/base/knobs.def"
-#undef AG_KNOB
+Settings readSettings(const EnvironmentLookup& lookup, std::vector<std::string>& problems) {
+  Settings result;
+#define AG_SETTING(member, type, defaultValue, variable, documentation) \
+  readSetting(lookup, variable, result.member, problems);
+#include "runtime/base/settings.def"
+#undef AG_SETTING
   return result;
 }
 
-bool parseKnob(std::string_view text, bool& value) {
+bool parseSetting(std::string_view text, bool& value) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   auto isIn = [&](const auto& words) { return std::find(words.begin(), words.end(), lower) != words.end(); };
@@ -60,7 +60,7 @@ bool parseKnob(std::string_view text, bool& value) {
   return true;
 }
 
-bool parseKnob(std::string_view text, int64_t& value) {
+bool parseSetting(std::string_view text, int64_t& value) {
   int64_t parsed = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
   if (error != std::errc() || end != text.data() + text.size()) return false;
@@ -68,7 +68,7 @@ bool parseKnob(std::string_view text, int64_t& value) {
   return true;
 }
 
-bool parseKnob(std::string_view text, std::string& value) {
+bool parseSetting(std::string_view text, std::string& value) {
   value = text;
   return true;
 }

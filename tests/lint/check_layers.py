@@ -258,7 +258,7 @@ def test_the_command_line_does_not_load_torch_at_import() -> None:
 @pytest.mark.parametrize(
     ("path", "header", "allowed"),
     [
-        ("runtime/base/log.cpp", "runtime/base/knobs.h", True),
+        ("runtime/base/log.cpp", "runtime/base/settings.h", True),
         ("runtime/base/log.cpp", "runtime/program.h", False),
         ("runtime/executor.cpp", "torch/torch.h", False),
         ("runtime/aten/call.cpp", "ATen/core/dispatch/Dispatcher.h", True),

@@ -157,25 +157,25 @@ def test_no_byte_from_outside_becomes_code_or_a_command() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_only_the_knobs_read_the_environment() -> None:
+def test_only_the_settings_read_the_environment() -> None:
     found = [
         f"{path}:{at}"
         for path in sources.cpp_files()
-        if path != "runtime/base/knobs.cpp" and not sources.is_test(path)
+        if path != "runtime/base/settings.cpp" and not sources.is_test(path)
         for at, line in enumerate(sources.without_hidden_text(sources.read(path)).splitlines(), 1)
         if re.search(r"\b(secure_)?getenv\b|\benviron\b", line)
     ]
-    assert not found, "add a row to runtime/base/knobs.def instead: " + ", ".join(found)
+    assert not found, "add a row to runtime/base/settings.def instead: " + ", ".join(found)
 
 
-def test_the_documentation_of_the_knobs_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("knobs_markdown", sources.ROOT / ".ci" / "knobs_markdown.py")
+def test_the_documentation_of_the_settings_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("generate_settings", sources.ROOT / ".ci" / "generate_settings.py")
     assert spec is not None and spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    definitions = sources.read("runtime/base/knobs.def")
-    assert generator.markdown(definitions).count("\n| `") == definitions.count("\nAG_KNOB("), "a row was not understood"
-    assert sources.read("runtime/base/knobs.md") == generator.markdown(definitions), "run make format"
+    definitions = sources.read("runtime/base/settings.def")
+    assert generator.markdown(definitions).count("\n| `") == definitions.count("\nAG_SETTING("), "a row was not understood"
+    assert sources.read("runtime/base/settings.md") == generator.markdown(definitions), "run make format"
 
 
 # --- sorted lists -----------------------------------------------------------------------------------------------------

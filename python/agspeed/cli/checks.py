@@ -145,7 +145,7 @@ def settings() -> Iterator[Check]:
         yield Check("settings", "fail", probe()["settings_error"], _CORRECT)
         return
     for complaint in probe().get("complaints", []):
-        yield Check("settings", "warn", complaint, "correct or unset the variable; runtime/base/knobs.md lists them")
+        yield Check("settings", "warn", complaint, "correct or unset the variable; runtime/base/settings.md lists them")
     changed = [name for name, origin in effective.origins.items() if origin.source != "default"]
     yield Check("settings", "ok", f"set: {', '.join(changed)}" if changed else "all at their defaults")
     yield from _misspelt_variables()

@@ -90,7 +90,7 @@ def transport() -> Iterator[Check]:
         yield Check("transport", "ok", str(probe()["transport"]))
     elif "transport_error" in probe() and _selected():
         reason = str(probe()["transport_error"])
-        yield Check("transport", "fail", reason, "correct the variables; runtime/base/knobs.md lists them")
+        yield Check("transport", "fail", reason, "correct the variables; runtime/base/settings.md lists them")
 
 
 def packets() -> Iterator[Check]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes runtime/base/knobs.md, the documentation of the environment variables, from runtime/base/knobs.def."""
+"""Writes runtime/base/settings.md, the documentation of the environment variables, from runtime/base/settings.def."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 BASE = Path(__file__).resolve().parent.parent / "runtime" / "base"
-OUTPUT = BASE / "knobs.md"
-ROW = re.compile(r'^AG_KNOB\(\s*\w+,\s*([\w:]+),\s*(.+?),\s*"([A-Z]+_\w+)",\s*((?:"(?:\\.|[^"])*"\s*)+)\)', re.M | re.S)
+OUTPUT = BASE / "settings.md"
+ROW = re.compile(r'^AG_SETTING\(\s*\w+,\s*([\w:]+),\s*(.+?),\s*"([A-Z]+_\w+)",\s*((?:"(?:\\.|[^"])*"\s*)+)\)', re.M | re.S)
 
 
 def markdown(definitions: str) -> str:
@@ -17,7 +17,7 @@ def markdown(definitions: str) -> str:
     lines = [
         "# Environment variables of the C++ side",
         "",
-        "Generated from `knobs.def` by `make format`. What users choose per model is listed by `agspeed config`.",
+        "Generated from `settings.def` by `make format`. What users choose per model is listed by `agspeed config`.",
         "",
         "| variable | type | default | what it does |",
         "|---|---|---|---|",
@@ -29,4 +29,4 @@ def markdown(definitions: str) -> str:
 
 
 if __name__ == "__main__":
-    OUTPUT.write_text(markdown((BASE / "knobs.def").read_text()))
+    OUTPUT.write_text(markdown((BASE / "settings.def").read_text()))
