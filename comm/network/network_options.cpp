@@ -9,15 +9,17 @@
 namespace agspeed::comm {
 
 StatusOr<NetworkOptions> NetworkOptions::fromSettings(int rank, int size) {
+  AG_RETURN_IF_ERROR(checkSettings());
+  const Settings& all = settings();
   NetworkOptions options;
   options.rank = rank;
   options.size = size;
   std::tie(options.interfacesFrom, options.interfaces) = interfaceSelection();
-  options.mode = settings().commMode;
-  options.peerTimeout = std::chrono::milliseconds(settings().peerTimeoutMs);
-  options.flowsPerInterface = settings().flowsPerInterface;
-  options.sharesMemory = settings().sharedMemory;
-  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(settings().jobKey, settings().jobKeyFile));
+  options.mode = all.commMode;
+  options.peerTimeout = std::chrono::milliseconds(all.peerTimeoutMs);
+  options.flowsPerInterface = all.flowsPerInterface;
+  options.sharesMemory = all.sharedMemory;
+  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(all.jobKey, all.jobKeyFile));
   return options;
 }
 

@@ -21,7 +21,7 @@ struct NetworkOptions {
   int size = 1;
   uint32_t epoch = 0;          ///< incarnation of the group
   std::string interfaces;      ///< as in comm/topology/interface_selector.h
-  std::string interfacesFrom;  ///< the environment variable that says so; empty: the caller does
+  std::string interfacesFrom;  ///< the variable or the file that says so; empty: the caller does
   /// integrity, authenticated, encrypted or opportunistic; empty: authenticated with a key, opportunistic without.
   std::string mode;
   JobKey key;
@@ -34,7 +34,7 @@ struct NetworkOptions {
   /// Wraps each rail; for tests.
   std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)> decorate;
 
-  /// What the environment says: job key, mode, interfaces (agspeed's variable before NCCL's before Gloo's), timeout.
+  /// What the settings say: job key, mode, interfaces, timeout. Fails where they must not be used (checkSettings).
   static StatusOr<NetworkOptions> fromSettings(int rank, int size);
 };
 

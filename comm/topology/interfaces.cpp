@@ -75,10 +75,8 @@ int connectionsToFill(const std::string& name, int numPeers, const std::string& 
 
 std::pair<std::string, std::string> interfaceSelection() {
   const Settings& all = settings();
-  if (!all.socketInterfaces.empty()) return {"AGSPEED_SOCKET_IFNAME", all.socketInterfaces};
-  if (!all.socketInterfacesNccl.empty()) return {"NCCL_SOCKET_IFNAME", all.socketInterfacesNccl};
-  if (!all.socketInterfacesGloo.empty()) return {"GLOO_SOCKET_IFNAME", all.socketInterfacesGloo};
-  return {};
+  const auto origin = all.origins.find("socket_interfaces");
+  return {origin == all.origins.end() ? "" : origin->second, all.socketInterfaces};
 }
 
 std::string hostIdentity() {

@@ -20,8 +20,8 @@ StatusOr<std::vector<Interface>> listInterfaces();
 /// each. `folder`: the kernel's list of interfaces.
 int connectionsToFill(const std::string& name, int numPeers, const std::string& folder = "/sys/class/net");
 
-/// The environment variable that selects interfaces (agspeed's before NCCL's before Gloo's), and its value; both empty
-/// when none is set.
+/// What selects interfaces, an environment variable (agspeed's before NCCL's before Gloo's) or a line of a file, and
+/// the selector; both empty when nothing does.
 std::pair<std::string, std::string> interfaceSelection();
 
 /// Equal for two processes exactly when they share memory and network: the boot and the network namespace.

@@ -151,6 +151,15 @@ def collective_algorithms() -> list[tuple[str, str]]:
 def create_process_group(options: Any) -> ProcessGroup:
     """Joins the group that torch's DistributedBackendOptions describe. Blocks until the ranks can be found."""
 
+# --- settings (bind_settings.cpp) -------------------------------------------------------------------------------------
+
+def configure(values: dict[str, bool | int | bytes], origins: dict[str, str] = ...) -> None:
+    """Takes over the settings that C++ reads, by name, and where those not at their defaults came from.
+
+    Before anything here is used; else C++ has read the environment, and a value that differs raises UserError. So does
+    an unknown name or a value of a wrong type. Nothing has changed then.
+    """
+
 # --- tuner (bind_tuner.cpp) -------------------------------------------------------------------------------------------
 
 class TunerArm(TypedDict, total=False):

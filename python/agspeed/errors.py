@@ -8,7 +8,7 @@ catch any of these: whatever goes wrong inside a compiled candidate makes the re
 
 from __future__ import annotations
 
-__all__ = ["AgspeedError", "InternalError", "UnsupportedError", "UserError"]
+__all__ = ["AgspeedError", "InternalError", "UnsupportedError", "UserError", "UserTypeError"]
 
 
 class AgspeedError(Exception):
@@ -17,6 +17,10 @@ class AgspeedError(Exception):
 
 class UserError(AgspeedError, ValueError):
     """The caller's fault: a wrong value, path or setting. Nothing was changed before it was raised."""
+
+
+class UserTypeError(UserError, TypeError):
+    """A `UserError` for a value of a wrong type."""
 
 
 class UnsupportedError(AgspeedError):

@@ -12,21 +12,39 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import sys
 from types import ModuleType
 
-__all__ = ["load", "why_missing"]
+from agspeed import config
+
+__all__ = ["check_loaded", "configure", "load", "why_missing"]
 
 _EXTENSION = "agspeed._native"
 
 
 def load() -> ModuleType | None:
-    """The extension, or None; then `why_missing` says why."""
+    """The extension, or None; then `why_missing` says why. Raises: as `configure`, until it has succeeded."""
     return _load()[0]
 
 
 def why_missing() -> str:
     """One sentence with the remedy; empty when the extension is loaded."""
     return _load()[1]
+
+
+def configure() -> None:
+    """Hands the settings over once more, for variables that were set since the extension was loaded.
+
+    Raises: UserError for settings that are wrong, or that the extension has read already and that are others now.
+    """
+    if (module := load()) is not None:
+        module.configure(*config.for_cpp())
+
+
+def check_loaded() -> None:
+    """Raises what `load` raises, where somebody has imported the extension already; does not import it."""
+    if _EXTENSION in sys.modules:
+        load()
 
 
 @functools.cache
@@ -47,6 +65,7 @@ def _load() -> tuple[ModuleType | None, str]:
     built_for = str(module.build_info()["torch"])
     if _release(built_for) != _release(torch.__version__):
         return None, _other_torch(built_for, torch.__version__)
+    module.configure(*config.for_cpp())
     return module, ""
 
 

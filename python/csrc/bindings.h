@@ -22,6 +22,8 @@ void bindNetwork(pybind11::module_& module);
 void bindProcessGroup(pybind11::module_& module);
 /// Region: a compiled forward/backward pair with its own autograd node.
 void bindRegion(pybind11::module_& module);
+/// configure(): takes over the settings that the Python side has resolved.
+void bindSettings(pybind11::module_& module);
 /// Tuner and TuningDatabase.
 void bindTuner(pybind11::module_& module);
 

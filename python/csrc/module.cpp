@@ -13,5 +13,6 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindMemoryMeter(module);
   agspeed::python::bindNetwork(module);
   agspeed::python::bindProcessGroup(module);
+  agspeed::python::bindSettings(module);
   agspeed::python::bindTuner(module);
 }

@@ -13,13 +13,6 @@ namespace {
 // Indexed by the enum's value.
 constexpr std::array<std::string_view, 3> kNames = {"trace", "info", "warn"};
 
-LogLevel readThreshold() {
-  std::optional<LogLevel> level = logLevelFromString(settings().debug);
-  if (level) return *level;
-  writeLogLine("AGSPEED_DEBUG=\"" + settings().debug + "\" is none of warn, info, trace; using warn");
-  return LogLevel::kWarn;
-}
-
 }  // namespace
 
 std::string_view toString(LogLevel level) { return kNames[static_cast<size_t>(level)]; }
@@ -31,7 +24,7 @@ std::optional<LogLevel> logLevelFromString(std::string_view text) {
 }
 
 bool isLogged(LogLevel level) {
-  static const LogLevel threshold = readThreshold();
+  static const LogLevel threshold = logLevelFromString(settings().debug).value_or(LogLevel::kWarn);
   return level >= threshold;
 }
 

@@ -1,42 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings: settings that the C++ side takes from the environment, one row each in settings.def. They are for people
-// who debug agspeed; what users choose per model comes as options through Python.
+// Settings: what users choose and C++ reads, one row each in settings.toml, from which settings.def is generated.
 //
-// The environment is read once, on first use, and only in settings.cpp. The values are immutable after that, so any
-// thread may read them.
+// In a Python process the Python side resolves all settings (keywords, environment, agspeed.toml) and hands C++ its
+// part through configureSettings() before anything reads them. Where nobody does, C++ reads the environment by the same
+// rows, once, on first use. Values are immutable from the first read on, so any thread may read them. This is the only
+// place that looks at the environment.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <map>
+#include <mutex>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
+
+#include "runtime/base/status.h"
 
 namespace agspeed {
 
-/// The values, one member per row of settings.def, starting as the defaults.
+/// The values, one member per row, starting as the defaults.
 struct Settings {
-#define AG_SETTING(member, type, defaultValue, variable, documentation) type member = defaultValue;
+#define AG_SETTING(member, type, defaultValue, ...) type member = defaultValue;
 #include "runtime/base/settings.def"
-#undef AG_SETTING
+  /// By name of a setting that somebody set: the environment variable, or file and line.
+  std::map<std::string, std::string> origins;
 };
 
-/// Value of an environment variable, or nullopt when unset.
-using EnvironmentLookup = std::function<std::optional<std::string>(const char* variable)>;
+using SettingValue = std::variant<bool, int64_t, std::string>;
+/// By name, such as peer_timeout_ms.
+using SettingValues = std::map<std::string, SettingValue>;
+/// Variables by name.
+using Environment = std::map<std::string, std::string>;
 
-/// The process's settings. A malformed value keeps the default and is named once on stderr.
+/// What is wrong with a variable, in one sentence without the value of a secret or of an unknown variable.
+struct SettingsProblem {
+  std::string sentence;
+  bool isRefused = false;  ///< no default may replace the value: nothing that needs the settings may start
+};
+
+/// Reads all rows. A malformed value keeps its default and becomes a problem; so does each unknown variable with our
+/// prefix. An empty variable counts as unset.
+Settings readSettings(const Environment& environment, std::vector<SettingsProblem>& problems);
+
+/// Settings that are settled by their first reader. Thread-safe.
+class SettingsStore {
+ public:
+  /// `readEnvironment` is called once, unless values are handed over first.
+  explicit SettingsStore(std::function<Environment()> readEnvironment) : readEnvironment_(std::move(readEnvironment)) {}
+
+  /// The same object each time. Where the environment is read, what is wrong with it is said on stderr.
+  const Settings& get();
+  /// As configureSettings().
+  Status configure(const SettingValues& values, const std::map<std::string, std::string>& origins);
+  /// As checkSettings().
+  Status check();
+
+ private:
+  const Settings& settle();  // under mutex_
+
+  const std::function<Environment()> readEnvironment_;
+  std::mutex mutex_;
+  bool isConfigured_ = false;
+  bool isSettled_ = false;
+  Settings values_;  ///< Invariant: unchanged once isSettled_
+  std::vector<SettingsProblem> problems_;
+};
+
+/// The settings of this process.
 const Settings& settings();
 
-/// Reads every setting through `lookup`; appends one sentence to `problems` per malformed value, which keeps its
-/// default.
-Settings readSettings(const EnvironmentLookup& lookup, std::vector<std::string>& problems);
+/// Hands over values and their origins; settings that are not named stay as they are. Nothing changes when it fails: on
+/// a name or a type that no row has, and on a value that differs from what settings() has given out already.
+Status configureSettings(const SettingValues& values, const std::map<std::string, std::string>& origins);
 
-/// Parses "1/true/on/yes" and "0/false/off/no" in any case. Returns: false, leaving `value`, for any other text.
-bool parseSetting(std::string_view text, bool& value);
-/// Parses a decimal integer. Returns: false, leaving `value`, for any other text or one out of range.
-bool parseSetting(std::string_view text, int64_t& value);
-/// Takes any text.
-bool parseSetting(std::string_view text, std::string& value);
+/// Why nothing that needs the settings may start, in one sentence: a malformed value that no default may replace or,
+/// with AGSPEED_STRICT, anything else that is wrong with the environment.
+Status checkSettings();
 
 }  // namespace agspeed

@@ -281,7 +281,7 @@ def test_an_include_is_judged_by_the_tables(path: str, header: str, allowed: boo
 @pytest.mark.parametrize(
     ("path", "module", "allowed"),
     [
-        ("python/agspeed/config.py", "agspeed.errors.UserError", True),
+        ("python/agspeed/config/resolve.py", "agspeed.errors.UserError", True),
         ("python/agspeed/native.py", "agspeed._native", True),
         ("python/agspeed/native.py", "agspeed.frontend.api", False),
         ("python/agspeed/frontend/api.py", "agspeed.tuning.gate.check", True),

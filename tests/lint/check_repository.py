@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -158,24 +159,41 @@ def test_no_byte_from_outside_becomes_code_or_a_command() -> None:
 
 
 def test_only_the_settings_read_the_environment() -> None:
-    found = [
-        f"{path}:{at}"
+    lines = [
+        (path, at, line)
         for path in sources.cpp_files()
-        if path != "runtime/base/settings.cpp" and not sources.is_test(path)
+        if not sources.is_test(path)
         for at, line in enumerate(sources.without_hidden_text(sources.read(path)).splitlines(), 1)
-        if re.search(r"\b(secure_)?getenv\b|\benviron\b", line)
     ]
-    assert not found, "add a row to runtime/base/settings.def instead: " + ", ".join(found)
+    reads = [f"{path}:{at}" for path, at, line in lines if re.search(r"\b(secure_)?getenv\b|\benviron\b", line)]
+    elsewhere = [where for where in reads if not where.startswith("runtime/base/settings.cpp:")]
+    assert not elsewhere, "add a row to runtime/base/settings.toml instead: " + ", ".join(elsewhere)
+    assert sum("getenv" in line for _, _, line in lines) == 1
 
 
-def test_the_documentation_of_the_settings_is_current() -> None:
+def test_what_is_written_from_the_table_of_settings_is_current() -> None:
     spec = importlib.util.spec_from_file_location("generate_settings", sources.ROOT / ".ci" / "generate_settings.py")
     assert spec is not None and spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    definitions = sources.read("runtime/base/settings.def")
-    assert generator.markdown(definitions).count("\n| `") == definitions.count("\nAG_SETTING("), "a row was not understood"
-    assert sources.read("runtime/base/settings.md") == generator.markdown(definitions), "run make format"
+    stale = [path for path, text in generator.generate().items() if sources.read(path) != text]
+    assert not stale, f"run make format: {', '.join(stale)} differ from runtime/base/settings.toml"
+
+
+def test_variables_with_our_prefix_are_in_the_table_of_settings() -> None:
+    """Also those that only tests, benchmarks and tools read: else users would be warned of them."""
+    rows = tomllib.loads(sources.read("runtime/base/settings.toml"))
+    known = {name for row in rows["setting"] for name in (row["env"], *row.get("env_aliases", ()))}
+    known.update(rows["internal"])
+    read = re.compile(r"""(?:getenv\(|environ(?:\.get)?[\[(]\s*|\benv\(|\$\{?)["']?(AGSPEED_[A-Z_]+)""")
+    found = [
+        f"{path}: {name}"
+        for path in text_files()
+        if not sources.is_test(path) or path.endswith((".cfg.py", "conftest.py"))
+        for name in read.findall(sources.read(path))
+        if name not in known
+    ]
+    assert not found, "\n" + "\n".join(found)
 
 
 # --- sorted lists -----------------------------------------------------------------------------------------------------

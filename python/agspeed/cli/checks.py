@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from agspeed import config
 from agspeed.cli import cache_files as files
+from agspeed.cli.config import shown
 from agspeed.cli.probe import installed_version, native_files, probe, run_child
 from agspeed.errors import UserError
 from agspeed.reporting import environment
@@ -135,6 +136,7 @@ def memory() -> Iterator[Check]:
 
 
 def settings() -> Iterator[Check]:
+    """What is wrong with the settings; else all of them, each with the place it came from."""
     try:
         effective = config.resolve()
         config.check_paths(effective)
@@ -144,11 +146,10 @@ def settings() -> Iterator[Check]:
     if "settings_error" in probe() and "torch" in probe():  # names of backends and plans: it takes the whole package
         yield Check("settings", "fail", probe()["settings_error"], _CORRECT)
         return
-    for complaint in probe().get("complaints", []):
-        yield Check("settings", "warn", complaint, "correct or unset the variable; runtime/base/settings.md lists them")
-    changed = [name for name, origin in effective.origins.items() if origin.source != "default"]
-    yield Check("settings", "ok", f"set: {', '.join(changed)}" if changed else "all at their defaults")
-    yield from _misspelt_variables()
+    for name, entry in effective.to_dict().items():
+        yield Check("setting", "ok", f"{name}: {shown(entry['value'])} ({entry['origin']})")
+    for sentence in effective.warnings:
+        yield Check("settings", "fail", sentence, f"unset {sentence.split()[0]}, or correct its name")
     if effective.disable or effective.mode == "off":
         remedy = "unset AGSPEED_DISABLE, or set another mode"
         yield Check("kill switch", "warn", "on: every model runs eagerly", remedy)
@@ -213,19 +214,6 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     cache,
     inductor,
 )
-
-
-def _misspelt_variables() -> Iterator[Check]:
-    """Variables that look much like a setting but are none. Others with our prefix belong to other parts."""
-    known = [setting.env for setting in config.SETTINGS]
-    for variable in sorted(os.environ):
-        if variable.startswith("AGSPEED_") and variable not in known:
-            names = [setting.name for setting in config.SETTINGS]
-            hint = config.suggestion(variable.removeprefix("AGSPEED_"), names, likeness=0.8)
-            if hint:
-                yield Check(
-                    "settings", "warn", f"{variable} is not a setting and is ignored{hint}", f"unset {variable}"
-                )
 
 
 def _release(version: str) -> tuple[int, ...]:

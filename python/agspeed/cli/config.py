@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.text import Text
 from agspeed import config
 from agspeed.cli.console import make_console
 
-__all__ = ["add"]
+__all__ = ["add", "shown"]
 
 
 def add(commands: Any) -> None:
@@ -30,6 +31,8 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = config.resolve()
+    for sentence in settings.warnings:
+        print(f"agspeed: {sentence}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(settings.to_dict(), indent=1))
         return 0
@@ -41,14 +44,14 @@ def _values(settings: config.Settings) -> Table:
     table = _table("Setting", "Value", "Came from")
     for name, entry in settings.to_dict().items():
         style = "dim" if entry["origin"] == "default" else "bold"
-        table.add_row(Text(name), Text(_shown(entry["value"]), style=style), Text(entry["origin"], style=style))
+        table.add_row(Text(name), Text(shown(entry["value"]), style=style), Text(entry["origin"], style=style))
     return table
 
 
 def _explanation() -> Table:
     table = _table("Setting", "Environment variable", "Must be", "Meaning")
     for setting in config.SETTINGS:
-        table.add_row(Text(setting.name), Text(setting.env), Text(setting.expects), Text(setting.doc))
+        table.add_row(Text(setting.name), Text(", ".join(setting.variables)), Text(setting.expects), Text(setting.doc))
     return table
 
 
@@ -59,7 +62,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of `Settings.to_dict` for people."""
     if value is None:
         return "unset"
     if isinstance(value, bool):

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from agspeed import config
 from agspeed.cli.checks import Check
 from agspeed.cli.probe import probe
+from agspeed.errors import UserError
 from agspeed.reporting import format as fmt
 
 __all__ = ["NET_CHECKS"]
@@ -25,7 +27,6 @@ _SYSTEM = Path("/sys/class/net")
 _SETTINGS = Path("/proc/sys/net/ipv4/conf")
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_MEMORY = 64 << 20
-_LEAST_KEY_BYTES = 16
 _MAKE_A_KEY = (
     "once: head -c 32 /dev/urandom | base64 > job.key; chmod 600 job.key; copy it to all hosts; on each: "
     "export AGSPEED_JOB_KEY_FILE=$PWD/job.key"
@@ -90,7 +91,7 @@ def transport() -> Iterator[Check]:
         yield Check("transport", "ok", str(probe()["transport"]))
     elif "transport_error" in probe() and _selected():
         reason = str(probe()["transport_error"])
-        yield Check("transport", "fail", reason, "correct the variables; runtime/base/settings.md lists them")
+        yield Check("transport", "fail", reason, "correct it; `agspeed config` shows what is set and where")
 
 
 def packets() -> Iterator[Check]:
@@ -157,22 +158,25 @@ def shared_memory() -> Iterator[Check]:
 
 
 def job_key() -> Iterator[Check]:
-    path = os.environ.get("AGSPEED_JOB_KEY_FILE", "")
-    if key := os.environ.get("AGSPEED_JOB_KEY"):
-        if (length := len(os.fsencode(key))) < _LEAST_KEY_BYTES:
-            detail = f"AGSPEED_JOB_KEY has {length} bytes, at least {_LEAST_KEY_BYTES} are needed"
-            yield Check("job key", "fail", detail, _MAKE_A_KEY)
-            return
-        yield Check("job key", "ok", "set by AGSPEED_JOB_KEY: ranks authenticate each other")
+    try:
+        settings = config.resolve()
+    except UserError as error:
+        yield Check("job key", "fail", str(error), _MAKE_A_KEY)
         return
-    if not path:
+    if settings.job_key is not None:
+        yield Check("job key", "ok", f"set by {settings.origins['job_key'].name}: ranks authenticate each other")
+        return
+    path = settings.job_key_file
+    if path is None:
         detail = "none: ranks agree on keys through the store, and trust whoever can write to it"
         yield Check("job key", "warn", detail, _MAKE_A_KEY)
         return
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        yield Check("job key", "fail", f"{path} cannot be read: {error.strerror}", "correct AGSPEED_JOB_KEY_FILE")
+        yield Check(
+            "job key", "fail", f"{path} cannot be read: {error.strerror}", f"correct {settings.origins['job_key_file']}"
+        )
         return
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         yield Check("job key", "fail", f"others may read or write {path}: ranks refuse it", f"chmod 600 {path}")

@@ -11,7 +11,6 @@ import functools
 import importlib.metadata
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ from typing import Any
 __all__ = ["installed_version", "native_files", "probe", "run_child"]
 
 _TIMEOUT_S = 120
-_COMPLAINT = re.compile(r"^agspeed: ((?:AGSPEED|GLOO|NCCL)_\w+=.*)$", re.MULTILINE)
 _SCRIPT = """
 import json
 found = {}
@@ -33,11 +31,12 @@ try:
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
 try:
-    from agspeed import _native
+    from agspeed import _native, native
     found["native"] = _native.build_info()
 except Exception as error:
     found["native_error"] = f"{type(error).__name__}: {error}"
 try:
+    native.load()
     found["network"] = _native.explain_interfaces()
 except Exception as error:
     found["network_error"] = f"{type(error).__name__}: {error}"
@@ -58,14 +57,13 @@ print("PROBE" + json.dumps(found))
 @functools.cache
 def probe() -> Mapping[str, Any]:
     """What the child found: torch, threads, cuda, native, network, transport; in place of what is missing x_error with
-    why. Also settings_error, and complaints: what the child said on standard error about variables."""
+    why. Also settings_error."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:
         reason = f"a process that loads it ended with code {code}"
         return {"torch_error": reason, "native_error": reason}
     found: dict[str, Any] = json.loads(line.removeprefix("PROBE"))
-    found["complaints"] = _COMPLAINT.findall(output)
     return found
 
 

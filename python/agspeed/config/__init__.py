@@ -1,34 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: one table, four places a value may come from, and a record of which place won."""
+"""Settings: one table, four places a value may come from, and a record of which place won.
 
+    keyword argument  >  environment variable  >  agspeed.toml  >  default
+
+The only list of settings is runtime/base/settings.toml; `table.py` is generated from it, and names, types, defaults,
+variables, keys, checks and documentation all come from there. agspeed.toml is looked for in the working directory and
+its parents (the nearest one counts), then as ~/.config/agspeed/agspeed.toml; a key in the nearer file wins.
+
+To add a setting: one row in runtime/base/settings.toml, then `make format`.
+"""
+
+from agspeed.config.kinds import Secret, Setting
+from agspeed.config.paths import FILE_NAME, find_files
 from agspeed.config.resolve import (
-    FILE_NAME,
-    MODES,
-    NUMERICS,
-    SETTINGS,
     UNSET,
     Origin,
-    Setting,
     Settings,
     check_names,
     check_paths,
-    find_files,
+    choices_of,
+    for_cpp,
     resolve,
+    shown_variables,
     suggestion,
+    without_secrets,
 )
+from agspeed.config.table import INTERNAL_VARIABLES, SETTINGS
 
 __all__ = [
     "FILE_NAME",
+    "INTERNAL_VARIABLES",
     "MODES",
     "NUMERICS",
     "SETTINGS",
     "UNSET",
     "Origin",
+    "Secret",
     "Setting",
     "Settings",
     "check_names",
     "check_paths",
     "find_files",
+    "for_cpp",
     "resolve",
+    "shown_variables",
     "suggestion",
+    "without_secrets",
 ]
+
+MODES = choices_of("mode")
+NUMERICS = choices_of("numerics")

@@ -74,12 +74,16 @@ def register_once_loaded() -> None:
 
 def _create(options: Any, backend_options: Any) -> Any:
     """What torch.distributed calls to make a group; `backend_options` are those of other backends."""
-    from agspeed import native
+    from agspeed import config, native
     from agspeed.errors import AgspeedError
+    from agspeed.log import warn_once
 
+    for sentence in config.resolve().warnings:
+        warn_once(sentence, sentence)
     module = native.load()
     if module is None:
         raise AgspeedError(f'the torch.distributed backend "{BACKEND}" is not there: {native.why_missing()}')
+    native.configure()  # once more: variables may have been set since it was loaded
     return module.create_process_group(options)
 
 

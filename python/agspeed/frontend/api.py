@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from agspeed import config
-from agspeed.errors import UserError
+from agspeed.errors import UserError, UserTypeError
 from agspeed.frontend import session as sessions
 from agspeed.frontend import startup
 from agspeed.frontend.checks import check_settings, switched_off
@@ -228,19 +228,23 @@ def _reason_of(target: Any) -> str | None:
 
 def _not_none(decorated: Any) -> Any:
     if decorated is None:
-        raise UserError("optimize takes an nn.Module or a step function, got None: did a builder forget to return it?")
+        raise UserTypeError(
+            "optimize takes an nn.Module or a step function, got None: did a builder forget to return it?"
+        )
     return decorated
 
 
 def _check(model: object, optimizer: object) -> None:
     if isinstance(model, type):
-        raise UserError(f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance")
+        raise UserTypeError(
+            f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance"
+        )
     if not callable(model):
-        raise UserError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
+        raise UserTypeError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         is_mode = isinstance(optimizer, str) and optimizer in config.MODES
         hint = f"; a mode is a keyword: mode={optimizer!r}" if is_mode else ""
-        raise UserError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}{hint}")
+        raise UserTypeError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}{hint}")
 
 
 def _unwrapped(model: Any) -> Any:

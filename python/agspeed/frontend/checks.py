@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agspeed import config
+from agspeed import config, native
 from agspeed.backends import candidate_names
 from agspeed.errors import UserError
+from agspeed.log import warn_once
 
 
 def switched_off(settings: config.Settings) -> str | None:
@@ -18,12 +19,19 @@ def switched_off(settings: config.Settings) -> str | None:
 
 
 def check_settings(settings: config.Settings) -> None:
-    """Raises: UserError for unknown backends, paths that cannot be used and plans that cannot be replayed."""
+    """Warns of unknown variables.
+
+    Raises: UserError for unknown backends, paths that cannot be used, plans that cannot be replayed, and settings that
+    the native extension has read already and that are others now.
+    """
     if settings.backends is not None:
         config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
     config.check_paths(settings)
     if settings.plan is not None and switched_off(settings) is None:
         _check_plan(settings.plan, settings)
+    native.check_loaded()
+    for sentence in settings.warnings:
+        warn_once(sentence, sentence)
 
 
 def _check_plan(plan: Path, settings: config.Settings) -> None:

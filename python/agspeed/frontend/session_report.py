@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
 import statistics
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agspeed import config
 from agspeed.distributed import groups, metrics
 from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
@@ -54,7 +54,11 @@ def make_report(session: Session) -> model.Report:
     data["cache"]["stores"] = _cache_stores(tuner, session)
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
-    data["reproduce"] = {"command": environment.command(), "environment": _environment(), "plan": _plan_file(session)}
+    data["reproduce"] = {
+        "command": environment.command(),
+        "environment": config.shown_variables(),
+        "plan": _plan_file(session),
+    }
     return model.Report(data)
 
 
@@ -65,7 +69,7 @@ def make_idle_report(name: str, reason: str) -> model.Report:
     data["header"].update({key: value for key, value in described.items() if key in data["header"]})
     data["status"] = {"state": "eager", "reason": reason}
     data["decision"].update(chosen="eager", why=reason)
-    data["reproduce"] = {"command": environment.command(), "environment": _environment(), "plan": None}
+    data["reproduce"] = {"command": environment.command(), "environment": config.shown_variables(), "plan": None}
     return model.Report(data)
 
 
@@ -305,7 +309,3 @@ def _plan_file(session: Session) -> str | None:
     """The file that ``plan=`` replays: this report where it was saved, once something was decided."""
     path = session.settings.report
     return str(path) if path is not None and session.state != "tuning" and str(path).endswith(".json") else None
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("AGSPEED_")}

@@ -6,7 +6,7 @@ Numbers measured under different conditions are still shown, under a line that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from rich.console import Group
@@ -37,8 +37,12 @@ def compare(before: Json, after: Json) -> list[Row]:
 
 
 def differing_conditions(before: Json, after: Json) -> list[Row]:
-    """Machine, threads, versions, settings that are not the same: numbers then compare only loosely."""
-    left, right = _conditions(before), _conditions(after)
+    """Machine, threads, versions, settings that are not the same: numbers then compare only loosely.
+
+    A setting that one of them does not know was added later, and is not compared.
+    """
+    common = before["header"]["settings"].keys() & after["header"]["settings"].keys()
+    left, right = _conditions(before, common), _conditions(after, common)
     rows = (
         _row(name, left.get(name, fmt.MISSING), right.get(name, fmt.MISSING)) for name in dict.fromkeys([*left, *right])
     )
@@ -109,10 +113,10 @@ _FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
 )
 
 
-def _conditions(report: Json) -> dict[str, str]:
+def _conditions(report: Json, settings: Collection[str]) -> dict[str, str]:
     header = report["header"]
     found = {f"machine {key}": str(value) for key, value in header["machine"].items()}
     found |= {f"threads {key}": str(value) for key, value in header["threads"].items()}
     found |= {f"version of {key}": value for key, value in header["versions"].items()}
-    found |= {f"setting {key}": str(setting["value"]) for key, setting in header["settings"].items()}
+    found |= {f"setting {key}": str(setting["value"]) for key, setting in header["settings"].items() if key in settings}
     return found | {"world size": str(header["world_size"]), "parameters": fmt.count(header["parameters"])}

@@ -46,7 +46,23 @@ def test_config_shows_which_place_won(agspeed, monkeypatch, tmp_path):
 def test_config_explains_every_setting(agspeed):
     text = agspeed("config", "--explain").out
     for setting in config.SETTINGS:
-        assert setting.name in text and setting.env in text
+        assert setting.name in text and all(variable in text for variable in setting.variables)
+
+
+def test_config_shows_every_setting_and_no_secret(agspeed, monkeypatch):
+    monkeypatch.setenv("AGSPEED_JOB_KEY", "correct horse battery staple")
+    assert list(json.loads(agspeed("config", "--json").out)) == [setting.name for setting in config.SETTINGS]
+    for result in (agspeed("config"), agspeed("config", "--json"), agspeed("config", "--explain")):
+        assert result.code == 0 and "horse" not in result.out + result.err
+    shown = json.loads(agspeed("config", "--json").out)["job_key"]
+    assert shown == {"value": "set", "origin": "environment variable AGSPEED_JOB_KEY"}
+
+
+def test_config_warns_of_unknown_variables(agspeed, monkeypatch):
+    monkeypatch.setenv("AGSPEED_BUDGET", "3")
+    result = agspeed("config")
+    expected = "agspeed: AGSPEED_BUDGET is not a setting (did you mean AGSPEED_BUDGET_S?); it is ignored\n"
+    assert (result.code, result.err) == (0, expected)
 
 
 def test_wrong_setting_is_one_sentence_and_exit_code_2(agspeed, monkeypatch):

@@ -14,3 +14,9 @@ def test_one_base_catches_everything():
 def test_the_callers_fault_is_a_value_error():
     assert issubclass(errors.UserError, ValueError)
     assert not issubclass(errors.InternalError, ValueError)
+
+
+def test_a_wrong_type_is_a_type_error_too():
+    assert issubclass(errors.UserTypeError, errors.UserError)
+    assert issubclass(errors.UserTypeError, TypeError)
+    assert not issubclass(errors.UserError, TypeError)

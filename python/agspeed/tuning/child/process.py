@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agspeed import config
 from agspeed.backends import CompileOptions
 from agspeed.log import logger
 
@@ -139,7 +140,7 @@ class Child:
     def _spawn(self) -> None:
         self._kill()
         reader, writer = os.pipe()
-        environment = dict(os.environ)
+        environment = config.without_secrets(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "agspeed.tuning.child.worker", str(writer)],
