@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agspeed import config
 from agspeed.errors import AgspeedError, UserError
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
@@ -192,7 +193,8 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    for variable, value in (("AGSPEED_SOCKET_IFNAME", "lo"), ("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")):
+    shared["AGSPEED_SOCKET_IFNAME"] = config.resolve().socket_interfaces or "lo"
+    for variable, value in (("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")):
         shared[variable] = os.environ.get(variable, value)
     command = [sys.executable, "-m", "agspeed", *_of_one_rank(arguments)]
     processes = [

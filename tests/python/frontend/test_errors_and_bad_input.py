@@ -67,6 +67,19 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 }
 
 
+WRONG_TYPES = {
+    # keep-sorted
+    "backends not a list",
+    "budget not a number",
+    "class instead of instance",
+    "dynamic of a wrong type",
+    "mode of a wrong type",
+    "not callable",
+    "strict of a wrong type",
+    "string",
+}
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_sentence_and_changes_nothing(name: str) -> None:
     make, keywords, expected = BAD[name]
@@ -76,6 +89,7 @@ def test_bad_input_is_one_sentence_and_changes_nothing(name: str) -> None:
         agspeed.optimize(target, **keywords)
     message = str(caught.value)
     assert expected in message
+    assert isinstance(caught.value, TypeError) is (name in WRONG_TYPES)
     assert "\n" not in message.strip() and len(message) < 400, message
     assert before is None or vars(target) == before
 
