@@ -193,7 +193,7 @@ def _path(value: Any) -> Path:
         raise ValueError
     try:
         return Path(value).expanduser().absolute()
-    except RuntimeError:  # there is no home of that name
+    except (OSError, RuntimeError):  # the working directory has been deleted, or there is no home of that name
         raise ValueError from None
 
 

@@ -19,9 +19,7 @@ FILE_NAME = "agspeed.toml"
 def find_files(environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None) -> list[Path]:
     """The agspeed.toml files in force, nearest first: at most one from the working directory up, one of the user."""
     env = os.environ if environ is None else environ
-    start = Path(cwd or os.getcwd()).absolute()
-    nearest = (folder / FILE_NAME for folder in (start, *start.parents))
-    found = next((path for path in nearest if _is_trusted_file(path)), None)
+    found = next((path for path in _candidates(cwd) if _is_trusted_file(path)), None)
     own = _home_folder(env, "XDG_CONFIG_HOME", ".config") / FILE_NAME
     files = [] if found is None else [found]
     return files + ([own] if own != found and own.is_file() else [])
@@ -45,6 +43,15 @@ def why_not_writable(folder: Path) -> str | None:
     if not os.access(existing, os.W_OK | os.X_OK) or _is_kernel_filesystem(existing):
         return f"{str(existing)!r} cannot be written"
     return None
+
+
+def _candidates(cwd: str | os.PathLike[str] | None) -> list[Path]:
+    """From the working directory up; none where that has been deleted."""
+    try:
+        start = Path(cwd or os.getcwd()).absolute()
+    except FileNotFoundError:
+        return []
+    return [folder / FILE_NAME for folder in (start, *start.parents)]
 
 
 def _home_folder(env: Mapping[str, str], variable: str, fallback: str) -> Path:

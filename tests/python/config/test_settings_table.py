@@ -62,8 +62,8 @@ def valid(setting: Setting) -> tuple[Any, Any, str]:
     return VALID[setting.kind]
 
 
-def places(kind: str) -> list[tuple[Setting, str, Any]]:
-    """(setting, place, wrong value), place being keyword, file or a variable."""
+def places(kind: str) -> list[Any]:
+    """Parameters (setting, place, wrong value), place being keyword, file or a variable."""
     found: list[tuple[Setting, str, Any]] = []
     for setting in NOT_SECRET:
         values, texts = MALFORMED[setting.kind]
@@ -77,7 +77,7 @@ def places(kind: str) -> list[tuple[Setting, str, Any]]:
             found += [(setting, "file", value) for value in values if as_toml(value) is not None]
         if kind == "variable":
             found += [(setting, variable, text) for variable in setting.variables for text in texts]
-    return found
+    return [pytest.param(*row, id=f"{row[0].name}-{row[1]}-{number}") for number, row in enumerate(found)]
 
 
 def as_toml(value: Any) -> str | None:
@@ -281,6 +281,14 @@ def test_both_files_must_be_readable(place: Place, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(UserError, match=r"agspeed\.toml cannot be read: .*Permission denied"):
         place.resolve()
+
+
+def test_a_working_directory_that_was_deleted_has_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.project)
+    place.project.rmdir()
+    assert config.resolve(environ={"HOME": "/nonexistent"}).mode == "auto"
+    with pytest.raises(UserError, match=r"report='r\.json'"):
+        config.resolve({"report": "r.json"}, environ={"HOME": "/nonexistent"})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
