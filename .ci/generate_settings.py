@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = "runtime/base/settings.toml"
 _KINDS = "python/agspeed/config/kinds.py"
 _NOTICE = "Generated from settings.toml by `make format`: edit that."
-_COLUMNS = ("name", "type", "default", "reader", "env", "doc", "choices", "at_least", "at_most", "keyword", "secret",
-            "env_aliases", "guards")  # fmt: skip
+# Columns that are fields of the package's Setting under the same name, in its order.
+_FIELDS = ("reader", "env", "doc", "choices", "at_least", "at_most", "keyword", "secret", "env_aliases")
+_COLUMNS = {"name", "type", "default", "guards", *_FIELDS}
 _CPP_TYPES = {
     "choice": "std::string",
     "flag": "bool",
@@ -57,7 +58,7 @@ def generate() -> dict[str, str]:
 
 def _check(row: dict[str, Any]) -> None:
     """A row that contradicts itself ends the program with a sentence."""
-    unknown = set(row) - set(_COLUMNS)
+    unknown = set(row) - _COLUMNS
     if unknown:
         sys.exit(f"{TABLE}: {row['name']} has unknown columns: {', '.join(sorted(unknown))}")
     if row["reader"] not in ("python", "c++", "both") or (row["reader"] != "python" and row["type"] not in _CPP_TYPES):
@@ -85,7 +86,7 @@ def _setting(row: dict[str, Any]) -> Any:
 def _arguments(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Fields of `Setting` in their order; those at their defaults are left out."""
     yield from (("name", row["name"]), ("kind", row["type"]), ("default", row.get("default")))
-    for column in _COLUMNS[3:-1]:
+    for column in _FIELDS:
         if column in row:
             yield column, tuple(row[column]) if isinstance(row[column], list) else row[column]
 

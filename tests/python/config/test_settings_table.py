@@ -243,12 +243,14 @@ def test_what_is_no_keyword_is_refused_as_one(place: Place, setting: Setting) ->
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize("given", [{"keywords": {"strict": True}}, {"AGSPEED_STRICT": "1"}])
-def test_under_strict_an_unknown_variable_is_an_error(place: Place, given: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"AGSPEED_BUDGET is not a setting \(did you mean AGSPEED_BUDGET_S\?\), and strict"
-    ):
-        place.resolve(**given, AGSPEED_BUDGET="3")
+@pytest.mark.parametrize("where", ["keyword", "variable", "file"])
+def test_under_strict_an_unknown_variable_is_an_error(place: Place, where: str) -> None:
+    if where == "file":
+        (place.project / config.FILE_NAME).write_text("strict = true\n")
+    variables = {"AGSPEED_STRICT": "1"} if where == "variable" else {}
+    expected = r"AGSPEED_BUDGET is not a setting \(did you mean AGSPEED_BUDGET_S\?\), and strict"
+    with pytest.raises(UserError, match=expected):
+        place.resolve({"strict": True} if where == "keyword" else None, AGSPEED_BUDGET="3", **variables)
 
 
 def test_variables_of_others_and_of_our_tests_are_no_mistakes(place: Place) -> None:

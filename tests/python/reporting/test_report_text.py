@@ -142,6 +142,14 @@ def test_comparison_marks_changes_and_differing_conditions(data):
     assert "Conditions that differ" in console.export_text()
 
 
+def test_a_setting_that_an_older_report_does_not_know_is_no_differing_condition(data):
+    other = report_sample.report()
+    other["header"]["settings"]["added_later"] = {"value": 1, "origin": "default"}
+    assert compare.differing_conditions(data, other) == compare.differing_conditions(other, data) == []
+    data["header"]["settings"]["added_later"] = {"value": 2, "origin": "default"}
+    assert [row.label for row in compare.differing_conditions(data, other)] == ["setting added_later"]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
