@@ -224,8 +224,7 @@ Status SettingsStore::configure(const SettingValues& values, const std::map<std:
     if (name == nullptr) return {};
     return invalidArgument(
         "the setting {} has another value now than when agspeed first read it in this process: set it before agspeed "
-        "is "
-        "first used, or start a new process",
+        "is used, or start a new process",
         name);
   }
   changed.origins = origins;
