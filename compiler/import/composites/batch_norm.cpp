@@ -66,7 +66,7 @@ class BatchNormBuilder {
 
   // `name` becomes a [C] or [N, C] operand for elements: in their dtype, with a dimension of size 1 for each dimension
   // of a plane.
-  void spread(const char* name, const Operand& source) {
+  void broadcast(const char* name, const Operand& source) {
     names_[name] = op_.emitter().unsqueezeLast(op_.emitter().convert(source, type_.dtype), type_.rank() - 2);
   }
 
@@ -105,7 +105,7 @@ class BatchNormBuilder {
 Status defineStatistics(BatchNormBuilder& norm) {
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planesum", "x"));
   AG_RETURN_IF_ERROR(norm.defineRounded("shift", "planesum / planesize"));
-  norm.spread("shifts", norm["shift"]);
+  norm.broadcast("shifts", norm["shift"]);
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("residual", "x - shifts"));
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("squared", "(x - shifts) * (x - shifts)"));
   AG_RETURN_IF_ERROR(norm.define("planemean", "shift + residual / planesize"));
@@ -136,9 +136,9 @@ Status buildBatchNorm(OpImport& op) {
   AG_RETURN_IF_ERROR(defineStatistics(norm));
   AG_RETURN_IF_ERROR(norm.define("rstd", "rsqrt(squares / count + eps)"));
   AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
-  norm.spread("means", norm["mean"]);
-  norm.spread("scales", norm["scale"]);
-  norm.spread("biases", op.emitter().use(op.tensor("bias")));
+  norm.broadcast("means", norm["mean"]);
+  norm.broadcast("scales", norm["scale"]);
+  norm.broadcast("biases", op.emitter().use(op.tensor("bias")));
   AG_RETURN_IF_ERROR(norm.resultElements("(x - means) * scales + biases"));
   AG_RETURN_IF_ERROR(norm.result("mean", 1));
   AG_RETURN_IF_ERROR(norm.result("rstd", 2));
@@ -148,7 +148,7 @@ Status buildBatchNorm(OpImport& op) {
 // With d = x - mean:  dx = scale * (grad - sum(grad) / count - d * rstd^2 * sum(grad * d) / count).
 Status buildBatchNormBackward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op, {"grad", "weight", "mean", "rstd"}));
-  norm.spread("means", norm["mean"]);
+  norm.broadcast("means", norm["mean"]);
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planegrad", "grad"));
   AG_RETURN_IF_ERROR(norm.defineOverPlanes("planedot", "grad * (x - means)"));
   AG_RETURN_IF_ERROR(norm.defineOverBatch("sumgrad", "planegrad"));
@@ -157,9 +157,9 @@ Status buildBatchNormBackward(OpImport& op) {
     AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
     AG_RETURN_IF_ERROR(norm.define("shift", "sumgrad / count"));
     AG_RETURN_IF_ERROR(norm.define("slope", "rstd * rstd * dot / count"));
-    norm.spread("scales", norm["scale"]);
-    norm.spread("shifts", norm["shift"]);
-    norm.spread("slopes", norm["slope"]);
+    norm.broadcast("scales", norm["scale"]);
+    norm.broadcast("shifts", norm["shift"]);
+    norm.broadcast("slopes", norm["slope"]);
     AG_RETURN_IF_ERROR(norm.resultElements("(grad - shifts - (x - means) * slopes) * scales"));
   }
   if (op.isResultWanted(1)) {

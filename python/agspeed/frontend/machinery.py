@@ -9,8 +9,8 @@ from agspeed.frontend.capture import Capture
 from agspeed.frontend.region import Region
 from agspeed.tuning.build import build
 from agspeed.tuning.controller import Controller
-from agspeed.tuning.deferred_regions import LateRegions
+from agspeed.tuning.deferred_regions import DeferredRegions
 
-__all__ = ["Capture", "Controller", "LateRegions", "Region", "build"]
+__all__ = ["Capture", "Controller", "DeferredRegions", "Region", "build"]
 
 candidates()  # their modules are the largest part

@@ -33,7 +33,7 @@ from agspeed.errors import AgspeedError
 from agspeed.frontend import startup
 from agspeed.frontend.history import History
 from agspeed.frontend.optimizer import OptimizerSession, pause_optimizers
-from agspeed.frontend.step_sampler import Naps
+from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.log import logger, warn_once
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from agspeed.frontend.capture import Capture, CaptureEvent
     from agspeed.frontend.region import Region
     from agspeed.tuning.controller import Controller
-    from agspeed.tuning.deferred_regions import LateRegions
+    from agspeed.tuning.deferred_regions import DeferredRegions
     from agspeed.tuning.outcome import Outcome
 
 EAGER = "eager"
@@ -79,12 +79,12 @@ class Session:
         self.state, self.reason = "tuning", "waiting for the first training step"
         self._capture: Capture | None = None
         self._controller: Controller | None = None
-        self._late: LateRegions | None = None
+        self._deferred: DeferredRegions | None = None
         self._trained = (0, 0.0)
         self._refused: AgspeedError | None = None  # to be raised at the end of the step
         self._current: Callable[..., Any] = target.eager
         self.clock = StepClock(target.parameters, self._step_ended)
-        self._naps = Naps(self.clock)
+        self._sampler = StepSampler(self.clock)
         self._first_call: tuple[Any, Any] = ((), {})
         self._shapes: list[str] = []
         self._key: dict[str, Any] | None = None
@@ -114,7 +114,7 @@ class Session:
         self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
         logger.info("%s: %s (%s)", self.target.name, plan, reason)
         if plan == EAGER or not self.target.has_untouched_eager:
-            self._naps.end()
+            self._sampler.end()
             self.clock.stop()
         if plan == EAGER:
             self._end_background_work()
@@ -166,13 +166,13 @@ class Session:
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background, each group of them for at most `timeout_s`."""
-        if self._controller is not None and self._late is not None:
+        if self._controller is not None and self._deferred is not None:
             self._controller.wait(timeout_s)
-            self._late.wait(timeout_s)
+            self._deferred.wait(timeout_s)
 
     def note_unseen_steps(self) -> None:
         """Counts the steps that a settled session let pass without looking at them."""
-        self._skip_steps(*self._naps.take_unseen())
+        self._skip_steps(*self._sampler.take_unseen())
 
     def num_modules(self) -> int:
         """How large the target is, roughly; 0 for functions."""
@@ -182,7 +182,7 @@ class Session:
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
         self._end_background_work()
-        self._naps.end()
+        self._sampler.end()
         self.clock.stop()
         self.target.uninstall()
         if self.optimizer is not None:
@@ -200,9 +200,9 @@ class Session:
         return self._controller is not None and self._controller.has_database
 
     def _end_background_work(self) -> None:
-        if self._controller is not None and self._late is not None:
+        if self._controller is not None and self._deferred is not None:
             self._controller.close()
-            self._late.close()
+            self._deferred.close()
 
     # --- calls of the target ------------------------------------------------------------------------------------------
 
@@ -210,10 +210,10 @@ class Session:
         """Entry while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
-        if self._naps.forwards_left > 0:
-            self._naps.forwards_left -= 1
+        if self._sampler.forwards_left > 0:
+            self._sampler.forwards_left -= 1
             return self._current(*args, **kwargs)
-        self._wake()
+        self._resume()
         self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
         if self._controller is None and self._is_due():
@@ -240,10 +240,10 @@ class Session:
         except Exception as error:
             self.settle(EAGER, f"what tunes could not be loaded: {type(error).__name__}: {error}")
             return
-        from agspeed.frontend.machinery import Controller, LateRegions
+        from agspeed.frontend.machinery import Controller, DeferredRegions
 
         self._first_call = (args, kwargs)
-        self._controller, self._late = Controller(self), LateRegions(self)
+        self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self.history.start_up_seconds += startup.claim()
         self._controller.start(*self._trained)
         self._first_call = ((), {})
@@ -263,26 +263,26 @@ class Session:
         return run_eagerly
 
     def _compiled_entry(self) -> Callable[..., Any]:
-        eager, clock, naps = self.target.eager, self.clock, self._naps
+        eager, clock, sampler = self.target.eager, self.clock, self._sampler
         is_grad_enabled = torch.is_grad_enabled
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
             if not is_grad_enabled() or _is_traced():
                 return eager(*args, **kwargs)
-            if naps.forwards_left > 0:
-                naps.forwards_left -= 1
+            if sampler.forwards_left > 0:
+                sampler.forwards_left -= 1
                 return self._current(*args, **kwargs)
-            self._wake()
+            self._resume()
             clock.forward_begins()
             output = self._current(*args, **kwargs)
             clock.forward_ends()
             return output
 
         def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
-            if naps.forwards_left > 0:
-                naps.forwards_left -= 1
+            if sampler.forwards_left > 0:
+                sampler.forwards_left -= 1
                 return self._current(*args, **kwargs)
-            self._wake()
+            self._resume()
             clock.forward_begins()
             try:
                 return self._current(*args, **kwargs)
@@ -325,9 +325,9 @@ class Session:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
             self._frame_called(args)
         if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
-            assert self._late is not None  # the plan that runs was chosen by a controller
-            self._late.add(region)
-            self._naps.cut_short()
+            assert self._deferred is not None  # the plan that runs was chosen by a controller
+            self._deferred.add(region)
+            self._sampler.interrupt()
 
     def _frame_called(self, args: Sequence[Any]) -> None:
         """A region of a torch.compile session runs: the nearest thing to a call of the target."""
@@ -352,7 +352,7 @@ class Session:
             warn_once(("skipped", event.where), left)
             if self.settings.strict:  # Dynamo would swallow it here
                 self._refused = AgspeedError(f"{left} (raised because strict is set)")
-                self._naps.cut_short()
+                self._sampler.interrupt()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -361,18 +361,18 @@ class Session:
             refused, self._refused = self._refused, None
             raise refused
         shape, self._shapes = "|".join(self._shapes), []
-        if self._naps.is_first_step():
+        if self._sampler.is_first_step():
             self._skip_steps(1, times.busy)
             return
         self.history.add_step(self.plan, times)
         num_quiet = self._learn_from_step(times.busy, shape)
-        if self.state == "tuned" and self._late is not None:
-            self._late.advance()
+        if self.state == "tuned" and self._deferred is not None:
+            self._deferred.advance()
         if self.state == "eager" or not self.target.has_untouched_eager:
             return
-        if num_quiet > 0 and (self._late is None or self._late.is_idle):
+        if num_quiet > 0 and (self._deferred is None or self._deferred.is_idle):
             num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
-            self._naps.begin(num_quiet, times.forwards, self.history.typical_step_seconds())
+            self._sampler.skip(num_quiet, times.forwards, self.history.typical_step_seconds())
 
     def _learn_from_step(self, seconds: float, shape: str) -> int:
         """Returns: of the steps to come, how many need not be seen."""
@@ -393,11 +393,11 @@ class Session:
         else:
             self._add_trained(count, seconds)
 
-    def _wake(self) -> None:
+    def _resume(self) -> None:
         """A forward is to be seen."""
-        if self._naps.is_asleep and self.clock.is_own_thread():
+        if self._sampler.is_skipping and self.clock.is_own_thread():
             self.note_unseen_steps()
-            self._naps.wake()
+            self._sampler.resume()
 
     def _select(self, plan: str, *, observed: bool) -> None:
         if self.target.has_untouched_eager:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Naps: most steps run without the clock and the hooks it needs.
+"""Samples steps: most of them run without the clock and the hooks it needs.
 
 A watched step costs some ten microseconds, some sixty while tuning, which a tiny model would feel and which no step's
 time contains. So while the controller has no use for steps, forwards are only counted; that is exact for loops with a
-fixed number of forwards per step and an estimate for others. The step after a nap may have begun before the clock was
-awake, and the wait before it was not seen: it is counted, its time is not recorded.
+fixed number of forwards per step and an estimate for others. The step after a skip may have begun before the clock ran
+again, and the wait before it was not seen: it is counted, its time is not recorded.
 
-Threads: the training thread. Forwards of other threads may shorten a nap, nothing else.
+Threads: the training thread. Forwards of other threads may shorten a skip, nothing else.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import time
 from agspeed.frontend.steps import StepClock
 
 _LONGEST = 240
-"""Steps of one nap: the report's timeline gets points at least that often."""
+"""Steps of one skip: the report's timeline gets points at least that often."""
 
 
-class Naps:
-    """One per session; awake until the first nap."""
+class StepSampler:
+    """One per session; sees every step until the first `skip`."""
 
     def __init__(self, clock: StepClock) -> None:
         self.forwards_left = 0
-        """Forwards that the session's entry lets pass, counting down, before it calls `wake`."""
-        self.is_asleep = False
+        """Forwards that the session's entry lets pass, counting down, before it calls `resume`."""
+        self.is_skipping = False
         self._clock = clock
         self._is_first_step = False
         self._forwards = 0
         self._forwards_per_step, self._step_seconds = 1, 0.0
         self._begun = 0.0
 
-    def begin(self, num_steps: int, forwards_per_step: int, step_seconds: float) -> None:
+    def skip(self, num_steps: int, forwards_per_step: int, step_seconds: float) -> None:
         """The next `num_steps` steps need not be seen. Requires: a step has just ended.
 
         Args:
@@ -41,28 +41,28 @@ class Naps:
         if num_steps > 0:
             self._forwards_per_step, self._step_seconds = forwards_per_step, step_seconds
             self._forwards = min(num_steps, _LONGEST) * forwards_per_step
-            self.forwards_left, self.is_asleep = self._forwards, True
+            self.forwards_left, self.is_skipping = self._forwards, True
             self._begun = time.perf_counter()
             self._clock.stop()
 
-    def cut_short(self) -> None:
+    def interrupt(self) -> None:
         """The next forward is to be seen."""
         self._forwards -= self.forwards_left
         self.forwards_left = 0
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """The clock runs again from the next forward on."""
         self.forwards_left = 0
-        if self.is_asleep:
-            self.is_asleep, self._is_first_step = False, True
+        if self.is_skipping:
+            self.is_skipping, self._is_first_step = False, True
             self._clock.start()
 
     def end(self) -> None:
-        """No more naps; the clock stays as it is."""
-        self.forwards_left, self.is_asleep, self._is_first_step = 0, False, False
+        """Nothing is skipped any more; the clock stays as it is."""
+        self.forwards_left, self.is_skipping, self._is_first_step = 0, False, False
 
     def is_first_step(self) -> bool:
-        """True once after each nap: the step that has just ended is not to be recorded."""
+        """True once after each skip: the step that has just ended is not to be recorded."""
         was, self._is_first_step = self._is_first_step, False
         return was
 

@@ -20,7 +20,7 @@ from agspeed.errors import AgspeedError
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
 from agspeed.tuning.capture_cost import expected_seconds
-from agspeed.tuning.child.queue import Compiles
+from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
@@ -71,7 +71,7 @@ class Controller:
     def __init__(self, session: Steerable) -> None:
         self._session = session
         self._module = native.load()
-        self._compiles = Compiles(session.options)
+        self._compile_queue = CompileQueue(session.options)
         self._shape = ""
         self._is_capturing = False
         self._num_quiet = 0
@@ -129,7 +129,7 @@ class Controller:
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
-        self._compiles.wait(timeout_s)
+        self._compile_queue.wait(timeout_s)
 
     @property
     def activity(self) -> str:
@@ -154,7 +154,7 @@ class Controller:
     def close(self) -> None:
         """Ends background work."""
         _searching.discard(self)
-        self._compiles.close()
+        self._compile_queue.close()
         METER.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Controller:
 
     def _poll(self) -> None:
         """Reports compiles that the child has finished."""
-        for batch in self._compiles.poll():
+        for batch in self._compile_queue.poll():
             failed = self._first_failure(batch.name)
             if failed is not None:
                 self._tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
@@ -198,7 +198,7 @@ class Controller:
 
     def _lacking(self, name: str) -> bool:
         """True when graphs were captured while plan `name` was being compiled."""
-        return any(self._compiles.lacks(region, wish) for region, wish in self._foreign(name))
+        return any(self._compile_queue.lacks(region, wish) for region, wish in self._foreign(name))
 
     def _foreign(self, name: str) -> list[tuple[Any, str]]:
         """What plan `name` needs of the child: regions with their candidates."""
@@ -227,7 +227,7 @@ class Controller:
             case "compile":
                 return self._start_compile(arm, action["level"])
             case "priority":
-                self._compiles.set_level(action["level"])
+                self._compile_queue.set_level(action["level"])
             case "wait":
                 return self._wait_for(arm)
             case "load":
@@ -256,7 +256,7 @@ class Controller:
         self._session.history.enter_phase("compile")
         self._tuner.arm_changed(name, "compiling")
         foreign = self._foreign(name)
-        if foreign and self._compiles.start(name, foreign, level) is not None:
+        if foreign and self._compile_queue.start(name, foreign, level) is not None:
             return False
         failed = self._first_failure(name)
         if failed is not None:
@@ -266,13 +266,13 @@ class Controller:
         return True
 
     def _wait_for(self, name: str) -> bool:
-        if not self._compiles.is_running(name):
+        if not self._compile_queue.is_running(name):
             return False
         started = time.perf_counter()
-        self._compiles.wait(_MAX_MODE_TIMEOUT_S, name)
+        self._compile_queue.wait(_MAX_MODE_TIMEOUT_S, name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
         self._poll()
-        if self._compiles.is_running(name):
+        if self._compile_queue.is_running(name):
             self._tuner.arm_changed(name, "failed", f"it was not ready after {_MAX_MODE_TIMEOUT_S:.0f} s")
         return True
 
@@ -304,8 +304,8 @@ class Controller:
         self._session.settle(arm, reason)
         self._store_decision()
         METER.release(self)
-        if self._compiles.is_idle:
-            self._compiles.close()
+        if self._compile_queue.is_idle:
+            self._compile_queue.close()
         return False
 
     def _refine(self, decided: str) -> bool:

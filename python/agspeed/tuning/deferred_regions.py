@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions captured after the decision: new shapes, unfrozen layers, other branches of the user's code.
 
-A late region runs its graph operator by operator until the chosen candidate is ready for it. Like the first regions it
-is compiled, gated and tried in a child process unless the candidate may run here at once; only then is it compiled
-here (with cache hits), gated, and switched to at the border of a step. A candidate that crashes, hangs or exits on a
-late graph is out for that region alone, with the reason in the report.
+A deferred region runs its graph operator by operator until the chosen candidate is ready for it. Like the first
+regions it is compiled, gated and tried in a child process unless the candidate may run here at once; only then is it
+compiled here (with cache hits), gated, and switched to at the border of a step. A candidate that crashes, hangs or
+exits on such a graph is out for that region alone, with the reason in the report.
 
 mode="max" and mode="deterministic" wait for the child: in the latter what runs must not depend on time. All methods run
 on the training thread.
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
-from agspeed.tuning.child.queue import Compiles
+from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.outcome import Outcome
 
 _MAX_REGIONS = 32
@@ -25,7 +25,7 @@ _MAX_WAIT_S = 600.0
 
 
 class Adopter(Protocol):
-    """The verbs of a session that late regions need."""
+    """The verbs of a session that deferred regions need."""
 
     settings: Settings
     options: CompileOptions
@@ -35,12 +35,12 @@ class Adopter(Protocol):
     def adopt_region(self, region: Any) -> None: ...
 
 
-class LateRegions:
+class DeferredRegions:
     """See the module's text. One per session."""
 
     def __init__(self, session: Adopter) -> None:
         self._session = session
-        self._compiles = Compiles(session.options)
+        self._compile_queue = CompileQueue(session.options)
         self._seen: set[Any] = set()
         self._new: list[Any] = []
         self._compiling: list[Any] = []
@@ -53,7 +53,7 @@ class LateRegions:
 
     @property
     def is_idle(self) -> bool:
-        """True when no late region waits for anything."""
+        """True when no deferred region waits for anything."""
         return not self._new and not self._compiling
 
     def advance(self) -> None:
@@ -67,23 +67,23 @@ class LateRegions:
             self._compiling.remove(region)
             self._adopt(region)
         if not self._compiling:
-            self._compiles.close()
+            self._compile_queue.close()
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for the child; what it finished is adopted when the next step ends."""
-        self._compiles.wait(timeout_s)
+        self._compile_queue.wait(timeout_s)
 
     def close(self) -> None:
         """Ends background work; what is not ready stays on graph-eager."""
         self._new.clear()
         self._compiling.clear()
-        self._compiles.close()
+        self._compile_queue.close()
 
     def _start(self, region: Any) -> None:
         name = self._session.candidate_for(region)
         if len(self._seen) > _MAX_REGIONS:
             region.outcomes[name] = Outcome(name, "skipped", "too many different graphs were captured")
-        elif not candidate(name).in_process and self._compiles.start(str(region.index), [(region, name)], "idle"):
+        elif not candidate(name).in_process and self._compile_queue.start(str(region.index), [(region, name)], "idle"):
             self._compiling.append(region)
             return
         self._adopt(region)
@@ -92,10 +92,10 @@ class LateRegions:
         """Regions that the child is through with."""
         waits = self._session.settings.mode in ("deterministic", "max")
         if waits:
-            self._compiles.wait(_MAX_WAIT_S)
-        finished = [region for batch in self._compiles.poll() for region, _ in batch.jobs]
-        if waits and not self._compiles.is_idle:
-            self._compiles.give_up(f"it was not ready after {_MAX_WAIT_S:.0f} s")
+            self._compile_queue.wait(_MAX_WAIT_S)
+        finished = [region for batch in self._compile_queue.poll() for region, _ in batch.jobs]
+        if waits and not self._compile_queue.is_idle:
+            self._compile_queue.give_up(f"it was not ready after {_MAX_WAIT_S:.0f} s")
             return list(self._compiling)
         return finished
 

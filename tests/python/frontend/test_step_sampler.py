@@ -58,7 +58,7 @@ def test_few_steps_are_timed_and_all_are_counted(
     tmp_path: Path, timed_forwards: list[StepClock], forwards: int
 ) -> None:
     model, step = _settled(tmp_path)
-    for _ in range(300):  # the first nap, begun with one forward per step, is over: the next knows how many there are
+    for _ in range(300):  # the first skip, begun with one forward per step, is over: the next knows how many there are
         step(forwards)
     before = _steps(model)
     timed_forwards.clear()
@@ -69,7 +69,7 @@ def test_few_steps_are_timed_and_all_are_counted(
     agspeed.restore(model)
 
 
-def test_a_sleeping_session_leaves_no_hook_in_the_optimizer(tmp_path: Path) -> None:
+def test_a_session_that_skips_steps_leaves_no_hook_in_the_optimizer(tmp_path: Path) -> None:
     before = len(torch_optimizer._global_optimizer_pre_hooks), len(torch_optimizer._global_optimizer_post_hooks)
     model, step = _settled(tmp_path)
     step()
@@ -78,8 +78,8 @@ def test_a_sleeping_session_leaves_no_hook_in_the_optimizer(tmp_path: Path) -> N
     agspeed.restore(model)
 
 
-def test_a_new_shape_ends_a_nap(tmp_path: Path, timed_forwards: list[StepClock]) -> None:
-    """A graph captured after the decision is compiled within two steps, not when the nap would have ended."""
+def test_a_new_shape_ends_a_skip(tmp_path: Path, timed_forwards: list[StepClock]) -> None:
+    """A graph captured after the decision is compiled within two steps, not when the skip would have ended."""
     model, step = _settled(tmp_path)
     step()
     before = _steps(model)

@@ -36,7 +36,7 @@ class Batch:
         return sum(float((job.answer or {}).get("compile_seconds", 0.0)) for _, job in self.jobs)
 
 
-class Compiles:
+class CompileQueue:
     """See the module's text."""
 
     def __init__(self, options: CompileOptions) -> None:
