@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests.python.tuning.graph_mutations import Mutant, equivalent, mutants
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from agspeed.tuning.gate import check as gate
+from tests.python.tuning.gate.graph_mutations import Mutant, equivalent, mutants
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
