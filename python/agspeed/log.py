@@ -18,7 +18,7 @@ import socket
 import threading
 from collections.abc import Hashable
 
-__all__ = ["LEVELS", "TRACE", "debug_handler", "forget_warnings", "logger", "set_level", "warn_once"]
+__all__ = ["LEVELS", "TRACE", "logger", "set_level", "warn_once"]
 
 TRACE = 5
 LEVELS = {"warn": logging.WARNING, "info": logging.INFO, "trace": TRACE}
@@ -59,11 +59,6 @@ def set_level(name: str) -> None:
         logger.addHandler(_handler)
 
 
-def debug_handler() -> logging.Handler | None:
-    """The handler `set_level` attached on request, or None: lets a caller route or remove it."""
-    return _handler
-
-
 def warn_once(key: Hashable, message: str) -> bool:
     """Logs `message` as a warning the first time `key` is seen in this process.
 
@@ -75,12 +70,6 @@ def warn_once(key: Hashable, message: str) -> bool:
         _seen.add(key)
     logger.warning("%s", message)
     return True
-
-
-def forget_warnings() -> None:
-    """Lets every warning be logged again: for tests, and for a process that optimizes a new model."""
-    with _seen_lock:
-        _seen.clear()
 
 
 logger.addFilter(_Prefix())

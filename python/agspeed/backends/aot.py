@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_runner
 
 
@@ -24,17 +23,14 @@ class Aot(Candidate):
     in_process = True
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        recorder = Recorder()
-        with aot_settings(example_inputs):
-            from_aot = aot_module_simplified(
-                gm,
-                list(example_inputs),
-                fw_compiler=recorder.wrap("forward", run_by_aten),
-                bw_compiler=recorder.wrap("backward", run_by_aten),
-                inference_compiler=recorder.wrap("inference", run_by_aten),
-                partition_fn=default_partition,
-            )
-        return make_runner(finish(recorder, from_aot, example_inputs), gm)
+        joint = trace(
+            gm,
+            example_inputs,
+            compiler=run_by_aten,
+            inference_compiler=run_by_aten,
+            partition_fn=default_partition,
+        )
+        return make_runner(joint, gm)
 
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:

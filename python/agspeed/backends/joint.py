@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, tracing
 
 from agspeed.errors import UnsupportedError
@@ -130,6 +131,30 @@ def aot_settings(example_inputs: Sequence[Any]) -> Iterator[None]:
         torch._dynamo.utils.preserve_rng_state(),
     ):
         yield
+
+
+def trace(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    compiler: GraphCompiler,
+    inference_compiler: GraphCompiler,
+    partition_fn: Callable[..., Any],
+    decompositions: dict[Any, Any] | None = None,
+) -> Joint:
+    """Both halves of `gm`, each made by `compiler`. Raises UnsupportedError with the reason."""
+    recorder = Recorder()
+    with aot_settings(example_inputs):
+        from_aot = aot_module_simplified(
+            gm,
+            list(example_inputs),
+            fw_compiler=recorder.wrap("forward", compiler),
+            bw_compiler=recorder.wrap("backward", compiler),
+            inference_compiler=recorder.wrap("inference", inference_compiler),
+            partition_fn=partition_fn,
+            decompositions=decompositions,
+        )
+    return finish(recorder, from_aot, example_inputs)
 
 
 def finish(recorder: Recorder, callable_from_aot: Callable[..., Sequence[Any]], example_inputs: Sequence[Any]) -> Joint:

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 from torch._decomp import get_decompositions
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from agspeed import native
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, Recorder, aot_settings, finish
+from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_region, make_runner
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
@@ -58,18 +57,14 @@ class Native(Candidate):
         return None if hasattr(module, "compile") else "the native extension was built without the compiler"
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        recorder = Recorder()
-        with aot_settings(example_inputs):
-            from_aot = aot_module_simplified(
-                gm,
-                list(example_inputs),
-                fw_compiler=recorder.wrap("forward", run_by_aten),
-                bw_compiler=recorder.wrap("backward", run_by_aten),
-                inference_compiler=lambda graph, inputs: _boxed(_compile({"forward": graph}, options), "forward"),
-                partition_fn=min_cut_rematerialization_partition,
-                decompositions=_decompositions(),
-            )
-        joint = finish(recorder, from_aot, example_inputs)
+        joint = trace(
+            gm,
+            example_inputs,
+            compiler=run_by_aten,
+            inference_compiler=lambda graph, inputs: _boxed(_compile({"forward": graph}, options), "forward"),
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=_decompositions(),
+        )
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)

@@ -9,9 +9,7 @@ Stateless functions; the fake mode of a rebuilt graph belongs to that graph. One
 from __future__ import annotations
 
 import ast
-import contextlib
-import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
@@ -19,7 +17,7 @@ import sympy
 import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
-from torch._guards import CompileContext, CompileId, TracingContext, detect_fake_mode, tracing
+from torch._guards import CompileId
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
@@ -62,40 +60,10 @@ def example_inputs(gm: fx.GraphModule) -> list[Any]:
     return [next((n.meta[k] for k in keys if k in n.meta), None) for n in gm.graph.find_nodes(op="placeholder")]
 
 
-@contextlib.contextmanager
-def compiling(gm: fx.GraphModule) -> Iterator[None]:
-    """The context a Dynamo backend runs in, for a rebuilt graph: tracing context, compile id, the graph's fake mode."""
-    fake_mode = gm.meta["agspeed_fake_mode"]
-    with (
-        tracing(TracingContext(fake_mode)),
-        torch._guards.compile_context(CompileContext(gm.meta["dynamo_compile_id"])),
-    ):
-        yield
-
-
-def cacheable_copy(gm: fx.GraphModule) -> fx.GraphModule:
-    """A private copy of a torch-level graph whose cache keys equal those of the same graph rebuilt in another process.
-
-    AOTAutograd's key covers every attribute of the module it is given, so a module straight from Dynamo misses what a
-    rebuilt one stored. The process that captured the graph compiles this copy; compilers may change it freely.
-    """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(gm.graph, copies))
-    for node, copy in copies.items():
-        if hasattr(node, "_dynamo_source"):
-            copy._dynamo_source = node._dynamo_source
-    targets = [str(node.target) for node in gm.graph.find_nodes(op="get_attr")]
-    return _module(
-        graph, {name: operator.attrgetter(name)(gm) for name in targets}, detect_fake_mode(example_inputs(gm))
-    )
-
-
-def _module(graph: fx.Graph, tensors: Mapping[str, Any], fake_mode: FakeTensorMode | None) -> fx.GraphModule:
-    """The one way to make a module here: same attributes in the same order, hence the same cache keys."""
+def _module(graph: fx.Graph, tensors: Mapping[str, Any]) -> fx.GraphModule:
+    """With what Dynamo attaches to its modules: AOTAutograd reads there which inputs are parameters."""
     gm = fx.GraphModule(dict(tensors), graph)
     gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
-    gm.meta["agspeed_fake_mode"] = fake_mode
     gm._param_name_to_source = {name: ConstantSource(name) for name in tensors}  # type: ignore[assignment]
     return gm
 
@@ -121,7 +89,7 @@ class _Rebuild:
                 node._rename(entry["name"])
             self._nodes[entry["name"]] = node
         used = [node["target"] for node in self._spec.nodes if node["op"] == "attr"]
-        return _module(self._graph, {name: self._tensors[name] for name in used}, self._fake_mode)
+        return _module(self._graph, {name: self._tensors[name] for name in used})
 
     def _symbol(self, entry: dict[str, Any]) -> sympy.Expr:
         """Creates a symbol of the recorded name (cache keys hold symbol names) with the recorded hint and range."""

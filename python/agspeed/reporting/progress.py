@@ -16,8 +16,6 @@ import sys
 import time
 from typing import TextIO
 
-from agspeed.reporting import format as fmt
-
 __all__ = ["Progress"]
 
 _MIN_INTERVAL_S = 0.1
@@ -35,8 +33,8 @@ class Progress:
         self._written: set[tuple[str, str]] = set()
         self._bar_shown = False
 
-    def update(self, done: float, activity: str, *, eta_s: float | None = None) -> None:
-        """Shows `activity` ("trial of native, 40 of 160 pairs") with `done` in 0..1 and the time left, if known."""
+    def update(self, done: float, activity: str) -> None:
+        """Shows `activity` ("trial of native, 40 of 160 pairs") with `done` in 0..1."""
         if not self._enabled:
             return
         if not self._is_terminal:
@@ -46,12 +44,7 @@ class Progress:
         if now - self._last_drawn >= _MIN_INTERVAL_S:
             self._last_drawn = now
             self._bar_shown = True
-            self._write(f"\r\x1b[2K{_bar(done, activity, eta_s, _columns(self._stream))}\r")
-
-    def line(self, message: str) -> None:
-        """Prints one line that stays, above the bar."""
-        if self._enabled:
-            self._write(f"{self._erase()}agspeed: {message}\n")
+            self._write(f"\r\x1b[2K{_bar(done, activity, _columns(self._stream))}\r")
 
     def close(self) -> None:
         """Removes the bar. `update` may be called again later."""
@@ -77,11 +70,10 @@ class Progress:
             self._enabled = False
 
 
-def _bar(done: float, activity: str, eta_s: float | None, columns: int) -> str:
+def _bar(done: float, activity: str, columns: int) -> str:
     filled = round(_clamp(done) * _BAR_WIDTH)
     bar = f"\x1b[36m{'━' * filled}\x1b[2m{'━' * (_BAR_WIDTH - filled)}\x1b[0m"
-    left = "" if eta_s is None else f" · {fmt.seconds(eta_s)} left"
-    text = f" {_clamp(done):4.0%} {activity}{left}"
+    text = f" {_clamp(done):4.0%} {activity}"
     room = columns - len("agspeed ") - _BAR_WIDTH - 1
     return f"agspeed {bar}{text[: max(room, 0)]}"
 

@@ -22,7 +22,7 @@ def machinery() -> None:
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
-    log.forget_warnings()
+    log._seen.clear()
     torch.manual_seed(1234)
     yield
     for session in list(sessions._live):

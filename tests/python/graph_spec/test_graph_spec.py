@@ -16,7 +16,7 @@ from torch.nn import functional
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
-from agspeed.graph_spec.read import cacheable_copy, compiling, example_inputs, rebuild
+from agspeed.graph_spec.read import example_inputs, rebuild
 
 Captured = list[tuple[fx.GraphModule, list[Any]]]
 
@@ -213,29 +213,3 @@ def test_names_lead_back_to_the_same_function(function: Any) -> None:
 def test_other_versions_are_refused() -> None:
     with pytest.raises(ValueError, match="version 1"):
         GraphSpec.from_json('{"version": 2, "symbols": [], "nodes": []}')
-
-
-def test_inductor_keys_of_a_rebuilt_graph_equal_the_originals() -> None:
-    """AOTAutograd's cache key covers graph, sources, inputs and module attributes: equal keys mean equal entries."""
-    from torch._functorch._aot_autograd import autograd_cache
-    from torch._inductor.compile_fx import compile_fx
-
-    keys: list[str] = []
-
-    class StopHere(BaseException):
-        """Not an Exception: Inductor survives those."""
-
-    def record(*args: Any, **kwargs: Any) -> Any:
-        keys.append(original(*args, **kwargs)[0])
-        raise StopHere
-
-    original = autograd_cache.autograd_cache_key
-    ((gm, _),) = capture(Block(), torch.randn(6, 3, 5, 5), dynamic=None)
-    graphs = [cacheable_copy(gm), rebuild(GraphSpec.from_json(export(gm).to_json()))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autograd_cache, "autograd_cache_key", record)
-        for graph in graphs:
-            with pytest.raises(StopHere), compiling(graph):
-                compile_fx(graph, example_inputs(graph), config_patches={"fallback_random": True})
-    assert len(keys) == 2
-    assert keys[0] == keys[1]
