@@ -15,14 +15,20 @@ from pathlib import PurePosixPath
 from tests.lint import sources
 
 # File or folder -> why it may exceed its budget.
-EXPLAINED: dict[str, str] = {}
+EXPLAINED: dict[str, str] = {
+    "python/agspeed/config.py": "becomes a package with the settings table",
+    "python/csrc": "loses its regions to runtime/autograd",
+}
 
 MAX_LINES = {".cpp": 600, ".h": 400, ".py": 600, ".cmake": 300, ".txt": 200, ".md": 200}
+PRODUCT = ("backends/", "comm/", "compiler/", "passes/", "python/", "runtime/")
+MAX_PRODUCT_LINES = {**MAX_LINES, ".py": 400}
 MAX_FUNCTION_LINES = 100
 MAX_PASS_LINES = 150  # MLIR pass bodies and emitters build IR line by line
 MAX_NESTING = 5
 MAX_PARAMETERS = 8
 MAX_FILES_IN_FOLDER = 40
+MAX_FILES_IN_PRODUCT_FOLDER = 25
 MAX_MEDIAN_FUNCTION = 15
 MAX_P90_FUNCTION = 50
 
@@ -44,7 +50,10 @@ def report(violations: Iterable[str]) -> str:
 
 def test_files_stay_within_their_budget() -> None:
     sizes = {path: sources.read(path).count("\n") for path in sources.tracked() if path not in EXPLAINED}
-    limits = {path: MAX_LINES.get(PurePosixPath(path).suffix) for path in sizes}
+    limits = {
+        path: (MAX_PRODUCT_LINES if path.startswith(PRODUCT) else MAX_LINES).get(PurePosixPath(path).suffix)
+        for path in sizes
+    }
     found = [
         f"{path}: {sizes[path]} lines, limit {limit}" for path, limit in limits.items() if limit and sizes[path] > limit
     ]
@@ -76,8 +85,14 @@ def test_most_functions_are_short() -> None:
 
 def test_folders_are_not_crowded() -> None:
     counts = Counter(str(PurePosixPath(path).parent) for path in sources.tracked())
-    found = [f"{folder}: {count} files, limit {MAX_FILES_IN_FOLDER}" for folder, count in counts.items()
-             if count > MAX_FILES_IN_FOLDER and folder not in EXPLAINED]  # fmt: skip
+    limits = {
+        folder: MAX_FILES_IN_PRODUCT_FOLDER if folder.startswith(PRODUCT) else MAX_FILES_IN_FOLDER for folder in counts
+    }
+    found = [
+        f"{folder}: {counts[folder]} files, limit {limit}"
+        for folder, limit in limits.items()
+        if counts[folder] > limit and folder not in EXPLAINED
+    ]
     assert not found, report(found)
 
 

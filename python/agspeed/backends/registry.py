@@ -11,6 +11,7 @@ import functools
 import importlib
 import pkgutil
 from importlib import metadata
+from pathlib import Path
 
 from agspeed.backends.base import Candidate
 from agspeed.errors import UserError
@@ -18,7 +19,6 @@ from agspeed.log import warn_once
 
 ENTRY_POINT_GROUP = "agspeed.backends"
 _ORDER = ("native", "inductor", "inductor-max-autotune", "aot", "graph-eager", "torchscript")
-_NOT_CANDIDATES = frozenset({"base", "joint", "registry", "ambient", "region_function"})
 
 
 @functools.cache
@@ -48,12 +48,8 @@ def candidate(name: str) -> Candidate:
 
 
 def _built_in() -> dict[str, Candidate]:
-    import agspeed.backends as package
-
     found: dict[str, Candidate] = {}
-    for module_info in pkgutil.iter_modules(package.__path__):
-        if module_info.name in _NOT_CANDIDATES:
-            continue
+    for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         module = importlib.import_module(f"agspeed.backends.{module_info.name}")
         for member in vars(module).values():
             if _is_candidate_class(member) and member.__module__ == module.__name__:

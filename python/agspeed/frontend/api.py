@@ -15,16 +15,14 @@ from torch import nn
 
 from agspeed import config
 from agspeed.errors import UserError, UserTypeError
-from agspeed.frontend import session as sessions
-from agspeed.frontend import startup
+from agspeed.frontend import live_sessions, startup
 from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
-from agspeed.frontend.target import FunctionTarget, ModuleTarget, session_of
+from agspeed.frontend.session import Session, session_of
+from agspeed.frontend.target import FunctionTarget, ModuleTarget
 from agspeed.log import logger, set_level, warn_once
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 
 
 _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -164,7 +162,7 @@ def report(model: object) -> Any:
     return make_idle_report(getattr(inner, "__name__", type(inner).__name__), reason)
 
 
-def _session_of(model: object) -> sessions.Session | None:
+def _session_of(model: object) -> Session | None:
     """The session that `model` was handed to `optimize` for, or that torch.compile's backend made for it."""
     inner = _unwrapped(model)
     session = session_of(inner)
@@ -177,7 +175,7 @@ def _session_of(model: object) -> sessions.Session | None:
 
 def paused() -> AbstractContextManager[None]:
     """``with agspeed.paused():`` runs every optimized model eagerly inside the block."""
-    return sessions.paused()
+    return live_sessions.paused()
 
 
 def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
@@ -199,7 +197,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
-    sessions.Session(ModuleTarget(inner), settings)
+    live_sessions.open_session(ModuleTarget(inner), settings)
     return module
 
 
@@ -210,7 +208,7 @@ def _optimize_function(function: Callable[..., Any], settings: config.Settings) 
     if session_of(function) is not None:
         return function
     target = FunctionTarget(function)
-    sessions.Session(target, settings)
+    live_sessions.open_session(target, settings)
     return target.wrapper
 
 

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from agspeed import config
 from agspeed.frontend.checks import check_settings, switched_off
+from agspeed.frontend.live_sessions import open_session
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import CompiledFramesTarget
 
@@ -42,5 +43,5 @@ def session_of_torch_compiled(module: nn.Module) -> Session | None:
 
 def _session_for(key: str, settings: config.Settings) -> Session:
     if key not in _sessions:
-        _sessions[key] = Session(CompiledFramesTarget(), settings)
+        _sessions[key] = open_session(CompiledFramesTarget(), settings)
     return _sessions[key]

@@ -29,7 +29,6 @@ class History:
     start_up_seconds: float = 0.0
     """Before the first step: loading agspeed, setting up the session, looking up earlier decisions."""
     capture_seconds: float = 0.0
-    foreground_seconds: float = 0.0
     phase: str = "eager"
 
     def add_step(self, plan: str, times: StepTimes) -> None:

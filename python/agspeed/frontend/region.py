@@ -31,8 +31,7 @@ from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
-
-GRAPH_EAGER = "graph-eager"
+from agspeed.tuning.plan import EAGER, GRAPH_EAGER
 
 
 class PythonDispatcher:
@@ -90,7 +89,7 @@ class Region:
         self.selected = name if runner is not None else GRAPH_EAGER
         target = self._protected(name, runner) if runner is not None else self._eager
         self._is_observed = observed
-        if observed or (outcome is None and name != "eager"):
+        if observed or (outcome is None and name != EAGER):
             target = self._observing(target)
         self._point_to(target)
         return self.selected

@@ -10,17 +10,14 @@ Training forwards of the thread that called ``optimize`` are managed. Everything
 other threads while tuning, forwards without gradients, forwards under tracing or export.
 
 In mode="auto" a session only watches the clock at first: the controller, and all it needs, comes when training has paid
-for loading it (`startup.py`).
+for loading it (`earned_start.py`).
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,64 +28,70 @@ from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend import startup
+from agspeed.frontend.earned_start import EarnedStart
 from agspeed.frontend.history import History
-from agspeed.frontend.optimizer import OptimizerSession, pause_optimizers
+from agspeed.frontend.optimizer import OptimizerSession
+from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
+from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, owner_of
 from agspeed.log import logger, warn_once
-from agspeed.tuning.database_key import database_key, shape_class
-from agspeed.tuning.plan import candidate_of
-from agspeed.tuning.stored_decision import chose_compiled
+from agspeed.tuning.database_key import TrainingCall, shape_class
+from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
-    from agspeed.frontend.capture import Capture, CaptureEvent
+    from agspeed.frontend.capture import CaptureEvent
     from agspeed.frontend.region import Region
     from agspeed.tuning.controller import Controller
     from agspeed.tuning.deferred_regions import DeferredRegions
     from agspeed.tuning.outcome import Outcome
 
-EAGER = "eager"
 _TRUSTED = 16
 """Steps that each recent one may stand for unseen."""
 
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
-_pauses = 0
-
 
 class Session:
-    """See the module's text. Created by ``optimize`` on the thread that trains."""
+    """See the module's text. Opened (`live_sessions.py`) on the thread that trains."""
 
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(self, target: Target, settings: Settings, write_report: Callable[[Session], None]) -> None:
+        """Arguments:
+        write_report: writes the session's report where its settings ask for one; may raise.
+        """
         if settings.mode != "auto" or not target.has_untouched_eager:
             startup.load_machinery()
         begun = time.perf_counter()
         self.target = target
         self.settings = settings
         self.owner = os.getpid()
+        self.is_closed = False
         self.options = CompileOptions(
             num_threads=torch.get_num_threads(),
             numerics=settings.numerics,
             cache_dir=str(settings.cache_dir),
             dynamic=settings.dynamic,
         )
-        self.regions: list[Region] = []
         self.optimizer: OptimizerSession | None = None
         self.history = History()
         self.plan = EAGER
-        self.state, self.reason = "tuning", "waiting for the first training step"
-        self._capture: Capture | None = None
+        self.state, self.reason = "tuning", ""
         self._controller: Controller | None = None
         self._deferred: DeferredRegions | None = None
-        self._trained = (0, 0.0)
+        self._write_report = write_report
+        self._earned = EarnedStart(target.eager, settings.cache_dir)
+        self._learner: EarnedStart | Controller = self._earned
         self._refused: AgspeedError | None = None  # to be raised at the end of the step
-        self._current: Callable[..., Any] = target.eager
+        self._runner = PlanRunner(
+            target,
+            settings.dynamic,
+            on_capture_event=self._on_capture_event,
+            on_call=self._on_region_call,
+            on_failure=self._on_region_failure,
+        )
+        self.regions = self._runner.regions
         self.clock = StepClock(target.parameters, self._step_ended)
         self._sampler = StepSampler(self.clock)
-        self._first_call: tuple[Any, Any] = ((), {})
         self._shapes: list[str] = []
-        self._key: dict[str, Any] | None = None
-        _live.add(self)
+        self._is_paused = False
         self.clock.start()
         self._install(self._managed_call)
         self.history.start_up_seconds = time.perf_counter() - begun
@@ -96,20 +99,20 @@ class Session:
     @property
     def current_reason(self) -> str:
         """Why the state is what it is, as a sentence; while tuning, what the tuner is doing."""
-        return self._controller.activity if self.state == "tuning" and self._controller else self.reason
+        return self._learner.activity if self.state == "tuning" else self.reason
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def run_plan(self, plan: str) -> None:
         """Runs `plan` from the next forward on; the session stays managed (timed, switchable)."""
-        self._select(plan, observed=self.state == "tuning")
+        self._runner.select(plan, observed=self.state == "tuning")
         self.plan = plan
 
     def settle(self, plan: str, reason: str) -> None:
         """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry."""
         for region in self.regions:
             region.release_sample()
-        self._select(plan, observed=False)
+        self._runner.select(plan, observed=False)
         self.plan = plan
         self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
         logger.info("%s: %s (%s)", self.target.name, plan, reason)
@@ -123,12 +126,8 @@ class Session:
 
     def save_report(self) -> None:
         """Writes the report where ``report=`` asks for one. A failure is a warning: training matters more."""
-        if self.settings.report is None:
-            return
-        from agspeed.frontend.session_report import make_report
-
         try:
-            make_report(self).save(self.settings.report)
+            self._write_report(self)
         except Exception as error:
             warn_once(("report", str(self.settings.report)), f"the report could not be written: {error}")
 
@@ -138,15 +137,12 @@ class Session:
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected; under numerics="exact" other
         bits than eager's are what most candidates are expected to give, and no fault.
         """
-        from agspeed.frontend.machinery import build
-
-        outcomes = []
-        for region in self.regions if regions is None else regions:
-            name = candidate_of(plan, region.index)
-            if name not in region.outcomes:
-                region.outcomes[name] = build(name, region, self.options)
-            outcomes.append(region.outcomes[name])
-        self._raise_if_strict(outcomes)
+        chosen = self.regions if regions is None else regions
+        outcomes = [self._runner.compile(region, candidate_of(plan, region.index), self.options) for region in chosen]
+        faults = {"failed"} if self.settings.numerics == "exact" else {"failed", "rejected"}
+        bad = [outcome for outcome in outcomes if outcome.state in faults] if self.settings.strict else []
+        if bad:
+            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
         return outcomes
 
     def candidate_for(self, region: Region) -> str:
@@ -158,12 +154,6 @@ class Session:
         region.select(self.candidate_for(region))
         region.release_sample()
 
-    def database_key(self) -> dict[str, Any]:
-        """The tuning database's key of this session, made at its first training call."""
-        if self._key is None:
-            self._key = database_key(self.target.eager, *self._first_call, self.settings)
-        return self._key
-
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background, each group of them for at most `timeout_s`."""
         if self._controller is not None and self._deferred is not None:
@@ -174,11 +164,6 @@ class Session:
         """Counts the steps that a settled session let pass without looking at them."""
         self._skip_steps(*self._sampler.take_unseen())
 
-    def num_modules(self) -> int:
-        """How large the target is, roughly; 0 for functions."""
-        owner = getattr(self.target.eager, "__self__", None)
-        return sum(1 for _ in owner.modules()) if isinstance(owner, torch.nn.Module) else 0
-
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
         self._end_background_work()
@@ -188,7 +173,17 @@ class Session:
         if self.optimizer is not None:
             self.optimizer.close()
         self.state, self.reason, self.plan = "eager", "restored", EAGER
-        _live.discard(self)
+        self.is_closed = True
+
+    def pause(self) -> None:
+        """The target runs eagerly, whatever the plan."""
+        self._is_paused = True
+        self.target.install(self._eager_entry(), self)
+
+    def unpause(self) -> None:
+        """The plan in force runs again."""
+        self._is_paused = False
+        self.target.install(self._entry, self)
 
     def tuner_snapshot(self) -> dict[str, Any]:
         """What the tuner knows, for the report; {} without one."""
@@ -212,26 +207,24 @@ class Session:
             return self.target.eager(*args, **kwargs)
         if self._sampler.forwards_left > 0:
             self._sampler.forwards_left -= 1
-            return self._current(*args, **kwargs)
+            return self._runner.current(*args, **kwargs)
         self._resume()
         self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
-        if self._controller is None and self._is_due():
+        if self._controller is None and self._earned.is_due():
             self._start(args, kwargs)
+        return self._run_timed(args, kwargs)
+
+    def _run_timed(self, args: Any, kwargs: Any) -> Any:
+        """The current plan; the clock has been told that it begins."""
         if not isinstance(self.target, FunctionTarget):
-            output = self._current(*args, **kwargs)
+            output = self._runner.current(*args, **kwargs)
             self.clock.forward_ends()
             return output
         try:
-            return self._current(*args, **kwargs)
+            return self._runner.current(*args, **kwargs)
         finally:
             self.clock.function_ends()
-
-    def _is_due(self) -> bool:
-        """Tuning may begin: it need not be earned, or has been."""
-        if startup.has_machinery() or self._trained[1] >= startup.PAYS_AFTER_S:
-            return True
-        return self._trained[0] == 0 and chose_compiled(self.target.eager, self.settings.cache_dir)
 
     def _start(self, args: Any, kwargs: Any) -> None:
         """A training call of a session that is due: the controller may decide what it runs."""
@@ -242,11 +235,12 @@ class Session:
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
-        self._first_call = (args, kwargs)
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
+        self._learner = self._controller
         self.history.start_up_seconds += startup.claim()
-        self._controller.start(*self._trained)
-        self._first_call = ((), {})
+        self._controller.start(
+            self._earned.num_steps, self._earned.seconds, TrainingCall(self.target.eager, args, kwargs)
+        )
         self.clock.restart()
 
     def _is_training_call(self) -> bool:
@@ -263,63 +257,36 @@ class Session:
         return run_eagerly
 
     def _compiled_entry(self) -> Callable[..., Any]:
-        eager, clock, sampler = self.target.eager, self.clock, self._sampler
-        is_grad_enabled = torch.is_grad_enabled
+        eager, runner, clock, sampler = self.target.eager, self._runner, self.clock, self._sampler
+        is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
-            if not is_grad_enabled() or _is_traced():
+            if not is_function and (not is_grad_enabled() or _is_traced()):
                 return eager(*args, **kwargs)
             if sampler.forwards_left > 0:
                 sampler.forwards_left -= 1
-                return self._current(*args, **kwargs)
+                return runner.current(*args, **kwargs)
             self._resume()
             clock.forward_begins()
-            output = self._current(*args, **kwargs)
-            clock.forward_ends()
-            return output
+            return self._run_timed(args, kwargs)
 
-        def run_compiled_function(*args: Any, **kwargs: Any) -> Any:
-            if sampler.forwards_left > 0:
-                sampler.forwards_left -= 1
-                return self._current(*args, **kwargs)
-            self._resume()
-            clock.forward_begins()
-            try:
-                return self._current(*args, **kwargs)
-            finally:
-                clock.function_ends()
-
-        return run_compiled_function if isinstance(self.target, FunctionTarget) else run_compiled
+        return run_compiled
 
     def _install(self, entry: Callable[..., Any]) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             return entry(*args, **kwargs)
 
         self._entry = call if entry == self._managed_call else entry  # a bound method takes no attributes
-        if not _pauses:
+        if not self._is_paused:
             self.target.install(self._entry, self)
 
     # --- capture ------------------------------------------------------------------------------------------------------
 
-    def _captured(self) -> Callable[..., Any]:
-        from agspeed.frontend.machinery import Capture
-
-        if self._capture is None:
-            self._capture = Capture(self.target.eager, self._make_region, self._on_capture_event, self.settings.dynamic)
-        return self._capture.call
-
-    def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        from agspeed.frontend.machinery import Region
-
-        region = Region(len(self.regions), gm, self._on_region_call, self._on_region_failure)
-        self.regions.append(region)
-        return region.dispatcher  # type: ignore[no-any-return]
-
     def adopt_graph(self, gm: fx.GraphModule) -> Callable[..., Any]:
         """A graph captured by somebody else (torch.compile) joins this session; returns what is to be called."""
-        dispatcher = self._make_region(gm, [])
-        self.regions[-1].select(self.plan, observed=True)
-        return dispatcher
+        region = self._runner.add_region(gm)
+        region.select(self.plan, observed=self.state == "tuning")
+        return region.dispatcher  # type: ignore[no-any-return]
 
     def _on_region_call(self, region: Region, args: Sequence[Any]) -> None:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
@@ -365,7 +332,7 @@ class Session:
             self._skip_steps(1, times.busy)
             return
         self.history.add_step(self.plan, times)
-        num_quiet = self._learn_from_step(times.busy, shape)
+        num_quiet = self._learner.after_step(times.busy, shape)
         if self.state == "tuned" and self._deferred is not None:
             self._deferred.advance()
         if self.state == "eager" or not self.target.has_untouched_eager:
@@ -374,24 +341,9 @@ class Session:
             num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
             self._sampler.skip(num_quiet, times.forwards, self.history.typical_step_seconds())
 
-    def _learn_from_step(self, seconds: float, shape: str) -> int:
-        """Returns: of the steps to come, how many need not be seen."""
-        if self._controller is not None:
-            return self._controller.after_step(seconds, shape)
-        self._add_trained(1, seconds)
-        self.reason = "training has been too short so far to pay for tuning"
-        return int((startup.PAYS_AFTER_S - self._trained[1]) / self.history.typical_step_seconds())
-
-    def _add_trained(self, count: int, seconds: float) -> None:
-        """Steps before there was a controller."""
-        self._trained = (self._trained[0] + count, self._trained[1] + seconds)
-
     def _skip_steps(self, count: int, seconds: float) -> None:
         self.history.timeline.skip(count)
-        if self._controller is not None:
-            self._controller.steps_unseen(count, seconds)
-        else:
-            self._add_trained(count, seconds)
+        self._learner.steps_unseen(count, seconds)
 
     def _resume(self) -> None:
         """A forward is to be seen."""
@@ -399,49 +351,13 @@ class Session:
             self.note_unseen_steps()
             self._sampler.resume()
 
-    def _select(self, plan: str, *, observed: bool) -> None:
-        if self.target.has_untouched_eager:
-            self._current = self.target.eager if plan == EAGER else self._captured()
-        if plan != EAGER or not self.target.has_untouched_eager:
-            for region in self.regions:
-                region.select(candidate_of(plan, region.index), observed=observed)
-
-    def _raise_if_strict(self, outcomes: list[Outcome]) -> None:
-        faults = {"failed"} if self.settings.numerics == "exact" else {"failed", "rejected"}
-        bad = [outcome for outcome in outcomes if outcome.state in faults] if self.settings.strict else []
-        if bad:
-            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
-
 
 def _is_traced() -> bool:
     """Somebody else is reading the model: torch.compile, torch.export, torch.fx or torch.jit.trace."""
     return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
 
 
-@atexit.register
-def _save_reports() -> None:
-    for session in list(_live):
-        if os.getpid() == session.owner:
-            session.save_report()
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Runs every optimized target eagerly inside the block."""
-    global _pauses
-    _pauses += 1
-    if _pauses == 1:
-        pause_optimizers(True)
-        for session in list(_live):
-            session.target.install(session._eager_entry(), session)
-    try:
-        yield
-    finally:
-        _pauses -= 1
-        if _pauses == 0:
-            pause_optimizers(False)
-            for session in list(_live):
-                session.target.install(session._entry, session)
-
-
-__all__ = ["EAGER", "Session", "paused"]
+def session_of(target: object) -> Session | None:
+    """The session of an optimized module or step function, or None."""
+    owner = owner_of(target)
+    return owner if isinstance(owner, Session) else None

@@ -12,13 +12,10 @@ import functools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from agspeed.frontend.session import Session
 
 _MARK = "agspeed_session"
 
@@ -33,8 +30,8 @@ class Target(ABC):
     """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
 
     @abstractmethod
-    def install(self, entry: Callable[..., Any], session: Session) -> None:
-        """Makes calls of the target go to `entry`."""
+    def install(self, entry: Callable[..., Any], owner: object) -> None:
+        """Makes calls of the target go to `entry`, on behalf of `owner`: the session (see `owner_of`)."""
 
     @abstractmethod
     def uninstall(self) -> None:
@@ -53,8 +50,8 @@ class ModuleTarget(Target):
         self.name = type(module).__name__
         self.eager = module._call_impl
 
-    def install(self, entry: Callable[..., Any], session: Session) -> None:
-        setattr(entry, _MARK, session)
+    def install(self, entry: Callable[..., Any], owner: object) -> None:
+        setattr(entry, _MARK, owner)
         self.module._compiled_call_impl = entry
 
     def uninstall(self) -> None:
@@ -78,8 +75,8 @@ class FunctionTarget(Target):
 
         self.wrapper = call
 
-    def install(self, entry: Callable[..., Any], session: Session) -> None:
-        setattr(self.wrapper, _MARK, session)
+    def install(self, entry: Callable[..., Any], owner: object) -> None:
+        setattr(self.wrapper, _MARK, owner)
         self._entry = entry
 
     def uninstall(self) -> None:
@@ -101,7 +98,7 @@ class CompiledFramesTarget(Target):
         self.eager = _not_callable
         self._parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
-    def install(self, entry: Callable[..., Any], session: Session) -> None:
+    def install(self, entry: Callable[..., Any], owner: object) -> None:
         """torch.compile's own code calls the regions."""
 
     def uninstall(self) -> None:
@@ -121,7 +118,7 @@ def _not_callable(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("a torch.compile session has no callable of its own")
 
 
-def session_of(target: object) -> Session | None:
-    """The session of an optimized module or step function, or None."""
+def owner_of(target: object) -> object:
+    """Who has put something in the place of a module or step function, or None."""
     holder = target._compiled_call_impl if isinstance(target, nn.Module) else target
     return getattr(holder, _MARK, None)

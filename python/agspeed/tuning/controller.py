@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import time
 import weakref
-from pathlib import Path
 from typing import Any, Protocol
 
 from agspeed import native
-from agspeed.backends import CompileOptions, candidate, candidates
+from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
-from agspeed.errors import AgspeedError
-from agspeed.log import logger, warn_once
+from agspeed.log import logger
 from agspeed.reporting.progress import Progress
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
+from agspeed.tuning.database_key import TrainingCall
+from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
-from agspeed.tuning.plan import candidate_of, candidates_of, refinements
+from agspeed.tuning.tuner_config import enabled, tuner_config
 
-EAGER = "eager"
-_DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
-_OTHER_COMPILE_S = (0.0, 1.0)
 _LOAD_PER_CAPTURE = 2.5
 """Compiling and gating a model here takes that many times as long as capturing it, or less."""
 _MAX_MODE_TIMEOUT_S = 600.0
@@ -42,7 +40,6 @@ class Journal(Protocol):
 
     start_up_seconds: float
     capture_seconds: float
-    foreground_seconds: float
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -61,8 +58,6 @@ class Steerable(Protocol):
     def run_plan(self, plan: str) -> None: ...
     def settle(self, plan: str, reason: str) -> None: ...
     def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
-    def database_key(self) -> dict[str, Any]: ...
-    def num_modules(self) -> int: ...
 
 
 class Controller:
@@ -72,30 +67,29 @@ class Controller:
         self._session = session
         self._module = native.load()
         self._compile_queue = CompileQueue(session.options)
-        self._shape = ""
         self._is_capturing = False
         self._num_quiet = 0
         self._skipped = (0, 0.0)
-        self._database: Any = None
+        self._store: DecisionStore | None = None
         self._regions_seen = 0
         self._is_settled = False
         self._refined: str | None = None
         waits = session.settings.mode == "max"
         self._progress = Progress(enabled=waits and session.settings.progress)
         if self._module is not None:
-            self._tuner = self._module.Tuner(self._config())
+            self._tuner = self._module.Tuner(tuner_config(session.settings))
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
-    def start(self, num_steps: int, trained_seconds: float) -> None:
-        """A training step is about to begin; `num_steps` were trained before anything of this was loaded."""
+    def start(self, num_steps: int, trained_seconds: float, call: TrainingCall) -> None:
+        """A training step is about to begin with `call`; `num_steps` were trained before any of this was loaded."""
         if self._module is None:
             self._session.settle(EAGER, native.why_missing())
             return
         started = time.perf_counter()
         _searching.add(self)
         METER.acquire(self)
-        self._adopt_earlier_decision()
+        self._adopt_earlier_decision(call)
         history = self._session.history
         history.start_up_seconds += time.perf_counter() - started
         self._tuner.started(history.start_up_seconds)
@@ -139,7 +133,7 @@ class Controller:
     @property
     def has_database(self) -> bool:
         """True when decisions can be stored."""
-        return self._database is not None and bool(self._database.is_usable)
+        return self._store is not None and self._store.is_usable
 
     def roll_back(self, reason: str) -> None:
         """The running plan misbehaved: eager from the next step on."""
@@ -284,7 +278,6 @@ class Controller:
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
-        self._session.history.foreground_seconds += seconds
         if any(outcome.usable for outcome in outcomes):
             self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
         else:
@@ -323,29 +316,14 @@ class Controller:
 
     # --- database -----------------------------------------------------------------------------------------------------
 
-    def _config(self) -> dict[str, Any]:
+    def _adopt_earlier_decision(self, call: TrainingCall) -> None:
         settings = self._session.settings
-        config: dict[str, Any] = {"mode": settings.mode, "arms": [_arm(name) for name in enabled(settings)]}
-        if settings.budget_s is not None:
-            config["budget_seconds"] = settings.budget_s
-        if settings.plan is not None:
-            config["pinned_arm"] = pinned = _pinned_arm(settings.plan)
-            if len(candidates_of(pinned)) > 1:
-                config["arms"].append(_arm(pinned))
-        config["memory_fraction"] = settings.memory_slack
-        return config
-
-    def _adopt_earlier_decision(self) -> None:
-        settings = self._session.settings
-        if settings.mode == "deterministic" or self._module is None:
+        if settings.mode == "deterministic":
             return
-        self._database = self._module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
-        if self._database.warning:
-            warn_once(("database", str(settings.cache_dir)), self._database.warning)
-        key = self._session.database_key()
-        record = self._database.find(key, int(time.time()))
-        rows = self._database.list() if settings.mode in ("auto", "fast-start") and record is None else []
-        self._tuner.expect_capture(expected_seconds(key["graph"], self._session.num_modules(), rows))
+        store = self._store = DecisionStore(settings, call.database_key(settings))
+        record = store.find()
+        rows = store.rows() if settings.mode in ("auto", "fast-start") and record is None else []
+        self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
         arm = record.get("arm") if record else None
         if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
@@ -358,30 +336,7 @@ class Controller:
 
     def _store_decision(self) -> None:
         record = self._tuner.decision_record()
-        if self._database is None or record is None or not self._database.is_usable:
-            return
-        if self._tuner.snapshot()["decision"]["from_database"]:
+        if self._store is None or record is None or self._tuner.snapshot()["decision"]["from_database"]:
             return  # how it was measured stands there
         record["capture_seconds"] = self._session.history.capture_seconds
-        try:
-            self._database.store(self._session.database_key(), record, int(time.time()))
-        except (AgspeedError, RuntimeError, ValueError) as error:
-            warn_once(("database", "store"), f"the decision could not be stored: {error}")
-
-
-def enabled(settings: Settings) -> list[str]:
-    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default."""
-    if settings.backends is not None:
-        return [name for name in settings.backends if name != EAGER]
-    return [name for name, found in candidates().items() if found.default and found.unavailable() is None]
-
-
-def _arm(name: str) -> dict[str, Any]:
-    background, foreground = _DEFAULT_COMPILE_S.get(name, _OTHER_COMPILE_S)
-    return {"name": name, "compile_seconds": background, "foreground_seconds": foreground}
-
-
-def _pinned_arm(path: Path) -> str:
-    from agspeed.reporting.model import load
-
-    return str(load(path).to_dict()["decision"]["chosen"])
+        self._store.store(record)

@@ -13,6 +13,7 @@ import hashlib
 import platform
 import types
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,25 +23,44 @@ from agspeed.backends import candidates
 from agspeed.config import Settings
 
 
-def database_key(target: Callable[..., Any], args: Any, kwargs: Any, settings: Settings) -> dict[str, Any]:
-    """The key for the next training call `target(*args, **kwargs)`; see runtime/tune/store/database_format.md."""
-    tensors = list(_tensors((args, kwargs)))
-    owner = getattr(target, "__self__", None)
-    devices = {str(t.device) for t in tensors} | {str(p.device) for p in _parameters(owner)}
-    return {
-        "graph": structure_hash(target),
-        "shapes": [list(t.shape) for t in tensors],
-        "dtypes": [str(t.dtype) for t in tensors],
-        "device": ",".join(sorted(devices)) or "cpu",
-        "threads": torch.get_num_threads(),
-        "isa": isa(),
-        "versions": _versions(),
-        "settings": {
-            "numerics": settings.numerics,
-            "backends": list(settings.backends) if settings.backends is not None else None,
-            "dynamic": settings.dynamic,
-        },
-    }
+@dataclass(frozen=True)
+class TrainingCall:
+    """A training call that is about to happen. Not to be kept: it holds the user's batch."""
+
+    target: Callable[..., Any]
+    args: Any
+    kwargs: Any
+
+    def database_key(self, settings: Settings) -> dict[str, Any]:
+        """See runtime/tune/store/database_format.md."""
+        tensors = list(tensors_in((self.args, self.kwargs)))
+        owner = self._owner()
+        devices = {str(t.device) for t in tensors} | {
+            str(p.device) for p in (owner.parameters() if owner is not None else ())
+        }
+        return {
+            "graph": structure_hash(self.target),
+            "shapes": [list(t.shape) for t in tensors],
+            "dtypes": [str(t.dtype) for t in tensors],
+            "device": ",".join(sorted(devices)) or "cpu",
+            "threads": torch.get_num_threads(),
+            "isa": isa(),
+            "versions": _versions(),
+            "settings": {
+                "numerics": settings.numerics,
+                "backends": list(settings.backends) if settings.backends is not None else None,
+                "dynamic": settings.dynamic,
+            },
+        }
+
+    def num_modules(self) -> int:
+        """How large the target is, roughly; 0 for functions."""
+        owner = self._owner()
+        return sum(1 for _ in owner.modules()) if owner is not None else 0
+
+    def _owner(self) -> nn.Module | None:
+        owner = getattr(self.target, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
 
 
 @functools.cache
@@ -81,21 +101,18 @@ def _add_code(digest: Any, function: Any) -> None:
         digest.update(code.co_code + repr((code.co_names, constants)).encode())
 
 
-def _parameters(owner: object) -> Iterable[torch.Tensor]:
-    return owner.parameters() if isinstance(owner, nn.Module) else ()
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
+def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors in a nest of lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 def shape_class(args: Any, kwargs: Any) -> str:
     """The shapes of a call's tensors as text: only steps of the same class are compared."""
-    return ";".join("x".join(map(str, t.shape)) for t in _tensors((args, kwargs)))
+    return ";".join("x".join(map(str, t.shape)) for t in tensors_in((args, kwargs)))

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+EAGER = "eager"
 GRAPH_EAGER = "graph-eager"
 _MAX_PER_ROUND = 4
 _MIN_SHARE = 0.05

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from agspeed import log
-from agspeed.frontend import session as sessions
 from agspeed.frontend import startup
+from agspeed.frontend.live_sessions import live_sessions
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -25,6 +25,6 @@ def fresh_dynamo() -> Iterator[None]:
     log._seen.clear()
     torch.manual_seed(1234)
     yield
-    for session in list(sessions._live):
+    for session in live_sessions():
         session.close()
     torch._dynamo.reset()

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 import agspeed
-from agspeed.frontend.session import Session
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import Session, session_of
 
 SEED = 20
 

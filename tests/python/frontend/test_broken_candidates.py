@@ -19,7 +19,7 @@ from torch import nn
 
 import agspeed
 from agspeed.backends import CompileOptions, candidate
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from tests.python.frontend.differential import as_loss, compare, state

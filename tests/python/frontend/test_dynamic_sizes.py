@@ -13,8 +13,7 @@ from torch import nn
 
 import agspeed
 from agspeed.backends import candidate
-from agspeed.frontend.session import Session
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import Session, session_of
 from agspeed.tuning.child.job import read_region, write_region
 from agspeed.tuning.gate.sizes import resized
 from tests.python.frontend.test_errors_and_bad_input import FAST

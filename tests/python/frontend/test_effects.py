@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import agspeed
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import state
 from tests.python.frontend.test_errors_and_bad_input import FAST, steps, tuned
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import agspeed
 from agspeed.frontend.dynamo_backend import agspeed_backend
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import as_loss, state
 from tests.python.frontend.test_models_and_inputs import Linear, data
 

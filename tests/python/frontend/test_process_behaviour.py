@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import agspeed
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import as_loss, compare, state
 from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
 from tests.python.frontend.test_models_and_inputs import Linear, data, loop

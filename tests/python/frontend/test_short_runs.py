@@ -15,13 +15,13 @@ import torch
 
 import agspeed
 from agspeed.frontend import startup
-from agspeed.frontend.session import Session
-from agspeed.frontend.target import session_of
+from agspeed.frontend.earned_start import EarnedStart
+from agspeed.frontend.session import session_of
 
 _SCRIPT = """
 import json, sys, time, torch, agspeed
 from agspeed.frontend import startup
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 
 class Slow(torch.nn.Sequential):
     def forward(self, x):
@@ -86,7 +86,7 @@ def test_model_trains_on_where_what_tunes_cannot_be_loaded(monkeypatch: pytest.M
 
     model = agspeed.optimize(torch.nn.Linear(4, 2), mode="auto", cache_dir=tmp_path)
     monkeypatch.setattr(startup, "load_machinery", fail)
-    monkeypatch.setattr(Session, "_is_due", lambda session: True)
+    monkeypatch.setattr(EarnedStart, "is_due", lambda earned: True)
     model(torch.ones(3, 4)).sum().backward()
     assert session_of(model) is not None and agspeed.status(model) == "eager"
     assert "torch._something" in agspeed.status(model).reason

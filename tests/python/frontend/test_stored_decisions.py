@@ -17,7 +17,7 @@ from agspeed import native
 _SCRIPT = """
 import json, sys, time, torch
 import agspeed
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 
 class SlowInEager(torch.nn.Sequential):
     def forward(self, x):
@@ -128,7 +128,7 @@ class Second(_Drops):
 _TWO_REGIONS = """
 import json, sys, torch
 import agspeed
-from agspeed.frontend.target import session_of
+from agspeed.frontend.session import session_of
 
 class TwoRegions(torch.nn.Module):
     def __init__(self):

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of this process: opened here, paused together, and asked for their reports when the process ends.
+
+Sessions are held weakly: each belongs to its target. Threads: sessions are opened and paused on the thread that trains.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator
+
+from agspeed.config import Settings
+from agspeed.frontend.optimizer import pause_optimizers
+from agspeed.frontend.session import Session
+from agspeed.frontend.target import Target
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_pauses = 0
+
+
+def open_session(target: Target, settings: Settings) -> Session:
+    """Puts `target` under the control of a new session."""
+    session = Session(target, settings, _write_report)
+    if _pauses:
+        session.pause()
+    _sessions.add(session)
+    return session
+
+
+def live_sessions() -> list[Session]:
+    """Those that were opened and not closed."""
+    return [session for session in _sessions if not session.is_closed]
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Runs every optimized target eagerly inside the block."""
+    global _pauses
+    _pauses += 1
+    if _pauses == 1:
+        pause_optimizers(True)
+        for session in live_sessions():
+            session.pause()
+    try:
+        yield
+    finally:
+        _pauses -= 1
+        if _pauses == 0:
+            pause_optimizers(False)
+            for session in live_sessions():
+                session.unpause()
+
+
+def _write_report(session: Session) -> None:
+    from agspeed.frontend.session_report import make_report
+
+    if session.settings.report is not None:
+        make_report(session).save(session.settings.report)
+
+
+@atexit.register
+def _save_reports() -> None:
+    for session in live_sessions():
+        if os.getpid() == session.owner:
+            session.save_report()

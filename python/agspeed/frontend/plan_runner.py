@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PlanRunner: a target, the regions captured from it, and which plan its next call runs.
+
+The plan "eager" runs the untouched target. Any other runs the captured target, each region with the plan's candidate
+where that is usable and eagerly where not. Where somebody else owns capture (torch.compile) only the regions switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from agspeed.backends.base import CompileOptions
+from agspeed.frontend.target import Target
+from agspeed.tuning.plan import EAGER, candidate_of
+
+if TYPE_CHECKING:
+    from agspeed.frontend.capture import Capture, CaptureEvent
+    from agspeed.frontend.region import Region
+    from agspeed.tuning.outcome import Outcome
+
+
+class PlanRunner:
+    """See the module's text. One per session, on its training thread; owns regions and capture."""
+
+    def __init__(
+        self,
+        target: Target,
+        dynamic: bool | None,
+        *,
+        on_capture_event: Callable[[CaptureEvent], None],
+        on_call: Callable[[Region, Sequence[Any]], None],
+        on_failure: Callable[[Region, str, BaseException], None],
+    ) -> None:
+        """Arguments:
+        on_call, on_failure: see `Region`.
+        """
+        self.regions: list[Region] = []
+        self.current: Callable[..., Any] = target.eager
+        """What a call of the target is to run now."""
+        self._target, self._dynamic = target, dynamic
+        self._on_capture_event = on_capture_event
+        self._on_call, self._on_failure = on_call, on_failure
+        self._capture: Capture | None = None
+
+    def select(self, plan: str, *, observed: bool) -> None:
+        """Runs `plan` from the next call on. observed: see `Region.select`."""
+        if self._target.has_untouched_eager:
+            self.current = self._target.eager if plan == EAGER else self._captured()
+        if plan != EAGER or not self._target.has_untouched_eager:
+            for region in self.regions:
+                region.select(candidate_of(plan, region.index), observed=observed)
+
+    def add_region(self, gm: fx.GraphModule) -> Region:
+        """A graph was captured, by us or by torch.compile."""
+        from agspeed.frontend.machinery import Region
+
+        region = Region(len(self.regions), gm, self._on_call, self._on_failure)
+        self.regions.append(region)
+        return region
+
+    def compile(self, region: Region, name: str, options: CompileOptions) -> Outcome:
+        """Compiles and gates candidate `name` for `region`, once."""
+        from agspeed.frontend.machinery import build
+
+        if name not in region.outcomes:
+            region.outcomes[name] = build(name, region, options)
+        return region.outcomes[name]
+
+    def _captured(self) -> Callable[..., Any]:
+        from agspeed.frontend.machinery import Capture
+
+        if self._capture is None:
+            self._capture = Capture(self._target.eager, self._make_region, self._on_capture_event, self._dynamic)
+        return self._capture.call
+
+    def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        return self.add_region(gm).dispatcher  # type: ignore[no-any-return]

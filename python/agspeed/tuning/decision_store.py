@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DecisionStore: a session's way to the decisions of earlier processes, and of its own decision to later ones.
+
+A file that cannot be used means one warning and no decisions; training never depends on it. Training thread only.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from agspeed import native
+from agspeed.config import Settings
+from agspeed.errors import AgspeedError
+from agspeed.log import warn_once
+
+Json = dict[str, Any]
+
+
+class DecisionStore:
+    """The tuning database below ``cache_dir``, for one key. Requires the native extension."""
+
+    def __init__(self, settings: Settings, key: Json) -> None:
+        module = native.load()
+        assert module is not None
+        self.key = key
+        self._database = module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
+        if self._database.warning:
+            warn_once(("database", str(settings.cache_dir)), self._database.warning)
+
+    @property
+    def is_usable(self) -> bool:
+        """True when decisions can be stored."""
+        return bool(self._database.is_usable)
+
+    def find(self) -> Json | None:
+        """The decision of an earlier process."""
+        return self._database.find(self.key, int(time.time()))  # type: ignore[no-any-return]
+
+    def rows(self) -> list[Json]:
+        """All decisions, with their keys."""
+        return list(self._database.list())
+
+    def store(self, record: Json) -> None:
+        """Keeps a decision; a failure is a warning."""
+        if not self.is_usable:
+            return
+        try:
+            self._database.store(self.key, record, int(time.time()))
+        except (AgspeedError, RuntimeError, ValueError) as error:
+            warn_once(("database", "store"), f"the decision could not be stored: {error}")

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user's settings mean to the tuner (runtime/tune/config.h): which arms there are and what it may spend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agspeed.backends import candidates
+from agspeed.config import Settings
+from agspeed.tuning.plan import EAGER, candidates_of
+
+_DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
+_OTHER_COMPILE_S = (0.0, 1.0)
+
+
+def tuner_config(settings: Settings) -> dict[str, Any]:
+    """The configuration of a `_native.Tuner`."""
+    config: dict[str, Any] = {"mode": settings.mode, "arms": [_arm(name) for name in enabled(settings)]}
+    if settings.budget_s is not None:
+        config["budget_seconds"] = settings.budget_s
+    if settings.plan is not None:
+        config["pinned_arm"] = pinned = _pinned_arm(settings.plan)
+        if len(candidates_of(pinned)) > 1:
+            config["arms"].append(_arm(pinned))
+    config["memory_fraction"] = settings.memory_slack
+    return config
+
+
+def enabled(settings: Settings) -> list[str]:
+    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default."""
+    if settings.backends is not None:
+        return [name for name in settings.backends if name != EAGER]
+    return [name for name, found in candidates().items() if found.default and found.unavailable() is None]
+
+
+def _arm(name: str) -> dict[str, Any]:
+    background, foreground = _DEFAULT_COMPILE_S.get(name, _OTHER_COMPILE_S)
+    return {"name": name, "compile_seconds": background, "foreground_seconds": foreground}
+
+
+def _pinned_arm(path: Path) -> str:
+    from agspeed.reporting.model import load
+
+    return str(load(path).to_dict()["decision"]["chosen"])
