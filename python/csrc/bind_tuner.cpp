@@ -138,7 +138,6 @@ void bindTunerClass(py::module_& module) {
       .def("steps_skipped", &Tuner::stepsSkipped, py::arg("count"), py::arg("seconds"))
       .def(
           "adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
-      .def("request_rollback", &Tuner::requestRollback, py::arg("reason"))
       .def("advance", advance)
       .def_property_readonly("current", [](const Tuner& tuner) { return tuner.current(); })
       .def_property_readonly("phase", [](const Tuner& tuner) { return toString(tuner.phase()); })

@@ -19,6 +19,13 @@ std::vector<at::Tensor> PythonReplay::replay(const std::vector<runtime::aten::Ar
   return outputs;
 }
 
+bool PythonReplay::mayReplace(const std::exception& error) const {
+  const auto* fromPython = dynamic_cast<const python_error*>(&error);
+  if (fromPython == nullptr) return false;
+  const py::gil_scoped_acquire gil;
+  return PyErr_GivenExceptionMatches(fromPython->type, PyExc_Exception) != 0;
+}
+
 int PythonReplay::traverse(visitproc visit, void* arg) const {
   Py_VISIT(callable_.get());
   return 0;

@@ -15,6 +15,8 @@ class PythonReplay final : public runtime::autograd::EagerFunction {
   explicit PythonReplay(PyObject* callable) : callable_(callable) {}
 
   std::vector<at::Tensor> replay(const std::vector<runtime::aten::Argument>& inputs) const override;
+  /// Exceptions of Python code, which has told of them (agspeed/backends/region.py), but not Ctrl-C and exits.
+  bool mayReplace(const std::exception& error) const override;
   /// Shows the garbage collector what this holds.
   int traverse(visitproc visit, void* arg) const;
 

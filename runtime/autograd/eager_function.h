@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <vector>
 
 #include "runtime/aten/aten_executable.h"
@@ -25,6 +26,9 @@ class EagerFunction {
   /// An output that is no tensor comes as an undefined one. Throws what the function throws: called by torch's engine,
   /// which carries exceptions to whoever asked for gradients.
   virtual std::vector<at::Tensor> replay(const std::vector<aten::Argument>& inputs) const = 0;
+  /// Whether it may stand in for a compiled backward direction that threw `error`: somebody was told of the failure and
+  /// nobody waits for the exception itself, as for Ctrl-C.
+  virtual bool mayReplace(const std::exception& error) const = 0;
 };
 
 }  // namespace agspeed::runtime::autograd

@@ -115,24 +115,41 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   inputs.reserve(symints_.size() + saved_.size() + tangents.size());
   for (at::Tensor& tensor : takeSaved()) inputs.emplace_back(std::move(tensor));
   const size_t firstTangent = inputs.size();
+  const variable_list spare = replay_.has_value() ? tangents : variable_list();
   const std::vector<std::vector<int64_t>>& layouts = region_->signature().tangentLayouts;
   for (size_t i = 0; i < tangents.size(); ++i) {
     at::Tensor tangent = tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like();
     inputs.emplace_back(layouts.empty() ? std::move(tangent) : layOut(tangent, layouts[i]));
   }
   tangents.clear();
+  std::vector<Argument> results;
+  try {
+    results = callBackward(std::move(inputs), firstTangent);
+  } catch (const std::exception& error) {
+    if (!replay_.has_value() || !region_->eager()->mayReplace(error)) throw;
+    try {
+      return differentiateEagerly(spare);
+    } catch (const std::exception&) {
+      // Eager cannot stand in: what the code threw says more.
+    }
+    throw;
+  }
+  variable_list gradients(differentiated_.size());
+  for (size_t i = 0; i < differentiated_.size(); ++i) {
+    if (!isReached[differentiated_[i]]) continue;
+    if (auto* gradient = std::get_if<at::Tensor>(&results[differentiated_[i]])) gradients[i] = std::move(*gradient);
+  }
+  return gradients;
+}
+
+std::vector<RegionNode::Argument> RegionNode::callBackward(std::vector<Argument> inputs, size_t firstTangent) const {
   auto results = region_->code().backward(std::move(inputs), firstTangent);
   TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
               ")");
   TORCH_CHECK(results->size() == region_->signature().requiresGrad.size(), "the backward direction of region ",
               region_->signature().name, " returned ", results->size(), " gradients instead of ",
               region_->signature().requiresGrad.size());
-  variable_list gradients(differentiated_.size());
-  for (size_t i = 0; i < differentiated_.size(); ++i) {
-    if (!isReached[differentiated_[i]]) continue;
-    if (auto* gradient = std::get_if<at::Tensor>(&(*results)[differentiated_[i]])) gradients[i] = std::move(*gradient);
-  }
-  return gradients;
+  return std::move(results).value();
 }
 
 variable_list RegionNode::differentiateEagerly(const variable_list& tangents) const {

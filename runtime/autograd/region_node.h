@@ -6,7 +6,9 @@
 // makes no reference cycle, and release follows torch's rules (retain_graph, second backward).
 //
 // Under create_graph=True, and for tangents that are not plain tensors, the backward direction would be wrong or not
-// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h).
+// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h). The
+// same stands in for a backward direction that throws what the EagerFunction may replace; where it cannot, because an
+// input was modified since, the exception passes.
 //
 // Threading: as every torch node: apply and release_variables exclude each other, any engine thread may call them.
 // Errors: exceptions, as torch's engine expects.
@@ -47,6 +49,7 @@ class RegionNode final : public torch::autograd::Node {
 
   Tensors takeSaved();
   Tensors runBackward(Tensors&& tangents);
+  std::vector<Argument> callBackward(std::vector<Argument> inputs, size_t firstTangent) const;
   Tensors differentiateEagerly(const Tensors& tangents) const;
 
   const std::shared_ptr<const Region> region_;

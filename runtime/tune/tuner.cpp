@@ -217,11 +217,6 @@ Status Tuner::adopt(const std::string& arm) {
   return {};
 }
 
-void Tuner::requestRollback(const std::string& reason) {
-  if (current_ == kEager) return;
-  AG_CHECK(armChanged({current(), ArmState::kFailed, reason}).isOk(), "the current arm exists");
-}
-
 // --- boundary -------------------------------------------------------------------------------------------------------
 
 std::vector<Action> Tuner::advance() {

@@ -82,6 +82,7 @@ class Tuner {
   void expectCapture(double foregroundSeconds) { config_.captureSeconds = foregroundSeconds; }
   /// The same of loading arms: none is expected to take less, now that the model is known.
   void expectLoads(double foregroundSeconds);
+  /// An arm that failed is out for good; where it was decided on, eager runs from the next boundary on.
   /// Returns: invalid argument for an unknown arm, or for eager.
   Status armChanged(const ArmEvent& event);
   /// One more arm, e.g. a refinement. After a decision, tuning resumes for it.
@@ -94,8 +95,6 @@ class Tuner {
   Status adopt(const std::string& arm);
   /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
   void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
-  /// The running arm misbehaved: it is out for good, eager runs from the next boundary on.
-  void requestRollback(const std::string& reason);
 
   // Boundary ----------------------------------------------------------------------------------------------------------
   /// Plans, agrees, applies. Returns the actions to carry out now, in order; mostly none.

@@ -21,7 +21,7 @@ from torch import fx
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import Recorder, aot_settings, finish
-from agspeed.backends.region import make_runner
+from agspeed.backends.region import PairRunner, make_runner
 
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
@@ -85,18 +85,12 @@ def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
     return False
 
 
-def with_digest(runner: Runner, sources: Sequence[str]) -> Runner:
-    """Attaches a digest of the generated code without its comments, by which equal candidates are timed once."""
-    if not all(sources):
-        return runner
-    code = [line for source in sources for line in source.splitlines() if not line.lstrip().startswith("#")]
-
-    @functools.wraps(runner)
-    def run(*args: Any) -> Sequence[Any]:
-        return runner(*args)
-
-    run.code_digest = hashlib.sha256("\n".join(code).encode()).hexdigest()  # type: ignore[attr-defined]
-    return run
+def with_digest(runner: PairRunner, sources: Sequence[str]) -> PairRunner:
+    """Notes a digest of the generated code without its comments, by which equal candidates are timed once."""
+    if all(sources):
+        code = [line for source in sources for line in source.splitlines() if not line.lstrip().startswith("#")]
+        runner.code_digest = hashlib.sha256("\n".join(code).encode()).hexdigest()
+    return runner
 
 
 def _without_wrapper(compiled: Any) -> Any:

@@ -9,7 +9,7 @@ the forward) and differentiated by autograd itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import fx
 
 from agspeed import native
 from agspeed.backends.base import Runner
-from agspeed.backends.joint import Joint
+from agspeed.backends.joint import BoxedRunner, Joint
 from agspeed.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -26,19 +26,71 @@ if TYPE_CHECKING:
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 
-def make_runner(joint: Joint, gm: fx.GraphModule) -> Runner:
+def make_runner(joint: Joint, gm: fx.GraphModule) -> PairRunner:
     """A differentiable callable over the flat arguments of `gm`, made of both compiled halves.
 
     Args:
-        joint: both compiled halves (or only AOTAutograd's callable, which is returned as it is).
+        joint: both compiled halves, or only AOTAutograd's callable.
         gm: the captured graph, replayed eagerly when a double backward is asked for. Not changed.
     """
     if joint.inference is not None:
-        return joint.inference
+        return PairRunner(joint.inference)
     assert joint.forward is not None and joint.backward is not None
     layouts = [_dims_by_stride(tangent) for tangent in joint.tangents()]
-    code = (joint.forward.run, joint.backward.run)
-    return make_region(code, joint, gm, tangent_layouts=layouts, overwrites_saved=True)
+    backward = GuardedBackward(joint.backward.run)
+    code = (joint.forward.run, backward)
+    region = make_region(code, joint, gm, tangent_layouts=layouts, overwrites_saved=True, is_final=backward.take_final)
+    return PairRunner(region, backward)
+
+
+class PairRunner:
+    """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates."""
+
+    def __init__(self, region: Runner, backward: GuardedBackward | None = None) -> None:
+        self._region, self._backward = region, backward
+        self.code_digest: str | None = None
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        return self._region(*args)
+
+    def watch_backward(self, on_failure: Callable[[Exception], None]) -> None:
+        """`on_failure` is told, on the thread that runs it, of each exception that the compiled backward raises."""
+        if self._backward is not None:
+            self._backward.on_failure = on_failure
+
+
+class GuardedBackward:
+    """A compiled backward that tells of its exceptions. The autograd node then lets eager stand in where that can.
+
+    While nobody listens, in the gate and in the child, and where `on_failure` raises, the exception passes.
+    """
+
+    def __init__(self, run: BoxedRunner) -> None:
+        self.on_failure: Callable[[Exception], None] | None = None
+        self._run = run
+        self._is_final = False
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        try:
+            return self._run(inputs)
+        except Exception as error:
+            error.add_note(
+                "agspeed: raised by the compiled backward of a region whose inputs have changed since, so that eager "
+                "could not stand in. The gradients of this step are incomplete; the region runs eagerly from now on"
+            )
+            self._tell(error)
+            raise
+
+    def _tell(self, error: Exception) -> None:
+        self._is_final = True
+        if self.on_failure is not None:
+            self.on_failure(error)
+            self._is_final = False
+
+    def take_final(self) -> bool:
+        """True once after an exception that shall pass."""
+        was, self._is_final = self._is_final, False
+        return was
 
 
 def make_region(
@@ -48,6 +100,7 @@ def make_region(
     *,
     tangent_layouts: Sequence[list[int]] = (),
     overwrites_saved: bool = False,
+    is_final: Callable[[], bool] = lambda: False,
 ) -> Runner:
     """A `_native.Region`.
 
@@ -57,6 +110,7 @@ def make_region(
         gm: what falls back to eager and is replayed. Not changed.
         tangent_layouts: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
+        is_final: whether the exception that the backward has just raised shall pass, not be replaced by a replay.
     """
     module = native.load()
     if module is None:
@@ -66,6 +120,8 @@ def make_region(
     mutated = {*signature.mutated_inputs, *signature.mutated_by_code}
 
     def replay(*inputs: Any) -> Sequence[Any]:
+        if is_final():
+            raise RuntimeError("the exception of the backward shall pass")
         return gm(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])  # type: ignore[no-any-return]
 
     described: _native.RegionSignature = {

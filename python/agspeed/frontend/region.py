@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,6 +89,8 @@ class Region:
         runner = outcome.runner if outcome is not None and outcome.usable else None
         self.selected = name if runner is not None else GRAPH_EAGER
         target = self._protected(name, runner) if runner is not None else self._eager
+        if runner is not None:
+            self._watch_backward(name, runner)
         self._is_observed = observed
         if observed or (outcome is None and name != EAGER):
             target = self._observing(target)
@@ -135,6 +138,19 @@ class Region:
                 return self._run_instead(name, args, error, effects, before)
 
         return run
+
+    def _watch_backward(self, name: str, runner: Runner) -> None:
+        watch = getattr(runner, "watch_backward", None)
+        if watch is None:
+            return
+        region = weakref.ref(self)
+
+        def drop(error: Exception) -> None:
+            alive = region()
+            if alive is not None and alive.outcomes[name].usable:
+                alive._drop(name, error)
+
+        watch(drop)
 
     def _run_instead(
         self, name: str, args: Sequence[Any], error: Exception, effects: Effects, before: Before | None

@@ -308,7 +308,13 @@ class Session:
         self._shapes.append(shape_class(args, {}))
 
     def _on_region_failure(self, region: Region, candidate: str, error: BaseException) -> None:
-        self.history.add_fallback(region.where, f"{candidate}: {region.outcomes[candidate].reason}")
+        reason = region.outcomes[candidate].reason
+        self.history.add_fallback(region.where, f"{candidate}: {reason}")
+        if self._controller is not None:
+            self._controller.roll_back(region.index, candidate, reason)
+            self._sampler.interrupt()
+            if self.state == "tuned":
+                self._heed_failures()
         if self.settings.strict:
             raise AgspeedError(f"region {region.index} ({region.where}): {candidate} failed at run time") from error
 
@@ -350,6 +356,12 @@ class Session:
         if self._sampler.is_skipping and self.clock.is_own_thread():
             self.note_unseen_steps()
             self._sampler.resume()
+            self._heed_failures()
+
+    def _heed_failures(self) -> None:
+        """Runs something else where a candidate of the plan in force has raised, also in the middle of a step."""
+        if self._controller is not None and self.clock.is_own_thread():
+            self._controller.heed_failures()
 
 
 def _is_traced() -> bool:

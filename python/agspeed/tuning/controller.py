@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from typing import Any, Protocol
 
 from agspeed import native
@@ -74,6 +75,7 @@ class Controller:
         self._regions_seen = 0
         self._is_settled = False
         self._refined: str | None = None
+        self._failures: deque[tuple[int, str, str]] = deque()
         waits = session.settings.mode == "max"
         self._progress = Progress(enabled=waits and session.settings.progress)
         if self._module is not None:
@@ -103,6 +105,7 @@ class Controller:
         """
         if self._module is None:
             return 0
+        self._take_failures()
         if self._num_quiet > 0 and not self._is_capturing:
             self.steps_unseen(1, seconds)
             return self._num_quiet
@@ -135,11 +138,17 @@ class Controller:
         """True when decisions can be stored."""
         return self._store is not None and self._store.is_usable
 
-    def roll_back(self, reason: str) -> None:
-        """The running plan misbehaved: eager from the next step on."""
-        if self._module is not None:
-            self._tuner.request_rollback(reason)
-            self._num_quiet = 0
+    def roll_back(self, region: int, name: str, reason: str) -> None:
+        """Candidate `name` raised while it ran a region: plans that need it there are out. Any thread.
+
+        Takes effect at the end of the step, or with `heed_failures`.
+        """
+        self._failures.append((region, name, reason))
+
+    def heed_failures(self) -> None:
+        """Runs another plan from the next forward on where the one in force is out."""
+        if self._take_failures():
+            self._advance()
 
     def snapshot(self) -> dict[str, Any]:
         """What the tuner knows, for the report; {} without it."""
@@ -152,6 +161,18 @@ class Controller:
         METER.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
+
+    def _take_failures(self) -> bool:
+        """Tells the tuner of plans whose candidates raised. Returns whether there were any."""
+        if self._module is None or not self._failures:
+            return False
+        while self._failures:
+            region, name, reason = self._failures.popleft()
+            for arm in self._tuner.snapshot()["arms"]:
+                if arm["name"] != EAGER and candidate_of(arm["name"], region) == name:
+                    self._tuner.arm_changed(arm["name"], "failed", f"{name} {reason}")
+        self._num_quiet = 0
+        return True
 
     def _report_step(self, seconds: float, shape: str) -> None:
         session = self._session

@@ -103,10 +103,10 @@ def test_an_adopted_decision_is_not_tuned_again() -> None:
     assert tuner.snapshot()["decision"]["from_database"] is True
 
 
-def test_a_requested_rollback_runs_eager() -> None:
+def test_an_arm_that_fails_after_the_decision_is_rolled_back() -> None:
     tuner = native.Tuner({"mode": "max", "arms": ["native"]})
     train(tuner, {"eager": 0.01, "native": 0.007}, 1000)
-    tuner.request_rollback("wrong stride")
+    tuner.arm_changed("native", "failed", "wrong stride")
     kinds = [action["kind"] for action in tuner.advance()]
     assert kinds == ["rollback", "run"]
     assert "wrong stride" in tuner.status_reason

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,12 +52,20 @@ class FunctionCode final : public RegionCode {
   const Direction backward_;
 };
 
+/// What a FunctionReplay may stand in for.
+struct ReplaceableError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// A function that may be replayed.
 class FunctionReplay final : public EagerFunction {
  public:
   using Function = std::function<Tensors(const Arguments&)>;
   explicit FunctionReplay(Function function) : function_(std::move(function)) {}
   Tensors replay(const Arguments& inputs) const override { return function_(inputs); }
+  bool mayReplace(const std::exception& error) const override {
+    return dynamic_cast<const ReplaceableError*>(&error) != nullptr;
+  }
 
  private:
   const Function function_;

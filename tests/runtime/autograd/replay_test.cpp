@@ -53,6 +53,37 @@ TEST(Replay, AnOrdinaryBackwardDoesNotReplay) {
   EXPECT_EQ(replays, 1);
 }
 
+// y = sin(x) whose compiled backward throws.
+template <typename Error>
+std::shared_ptr<const Region> failingSine() {
+  const auto forward = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{at::sin(tensor(inputs[0]))}; };
+  const auto backward = [](Arguments) -> StatusOr<Arguments> { throw Error("the compiled backward failed"); };
+  return makeRegion(forward, backward, plainSignature(1, 1, 0), sine);
+}
+
+TEST(Replay, StandsInForABackwardThatFails) {
+  const at::Tensor x = leaf({4});
+  const at::Tensor gradient = grad({run(*failingSine<ReplaceableError>(), {x}).sum()}, {x})[0];
+  EXPECT_TRUE(at::allclose(gradient, at::cos(x)));
+  EXPECT_FALSE(gradient.requires_grad());
+}
+
+TEST(Replay, LeavesFailuresAloneThatItMayNotReplace) {
+  const at::Tensor x = leaf({4});
+  const at::Tensor y = run(*failingSine<std::runtime_error>(), {x});
+  EXPECT_THROW(grad({y.sum()}, {x}), std::runtime_error);
+}
+
+TEST(Replay, WhereItCannotStandInTheFirstFailureIsThrown) {
+  const at::Tensor x = leaf({4});
+  const at::Tensor y = run(*failingSine<ReplaceableError>(), {x});
+  {
+    const at::NoGradGuard noGrad;
+    x.add_(1);
+  }
+  EXPECT_THROW(grad({y.sum()}, {x}), ReplaceableError);
+}
+
 TEST(Replay, InputsWithAHistoryKeepIt) {
   const auto region = replayedSine(sine);
   const at::Tensor x = leaf({4});

@@ -126,11 +126,11 @@ TEST(Tuner, AGraphAtEveryStepDoesNotKeepItTuningForEver) {
   EXPECT_NE(simulator.tuner().status(), "tuning");
 }
 
-TEST(Tuner, RequestedRollbackIsForGood) {
+TEST(Tuner, FailureAfterTheDecisionIsForGood) {
   Simulator simulator(makeWorld(5, Mode::kMax));
   simulator.run(2000);
   ASSERT_EQ(simulator.outcome().chosen, "inductor");
-  simulator.tuner().requestRollback("illegal instruction in the backward");
+  ASSERT_TRUE(simulator.tuner().armChanged({"inductor", ArmState::kFailed, "illegal instruction"}).isOk());
   simulator.run(20000);
   const Outcome outcome = simulator.outcome();
   ASSERT_EQ(outcome.rollbacks.size(), 1u);
@@ -143,7 +143,7 @@ TEST(Tuner, FailureDuringATrialLeavesTheOthers) {
   Simulator simulator(world);
   for (int i = 0; i < 300 && simulator.tuner().current() != "inductor"; ++i) simulator.run(1);
   ASSERT_EQ(simulator.tuner().current(), "inductor");
-  simulator.tuner().requestRollback("wrong output shape");
+  ASSERT_TRUE(simulator.tuner().armChanged({"inductor", ArmState::kFailed, "wrong output shape"}).isOk());
   simulator.run(2000);
   EXPECT_EQ(simulator.outcome().chosen, "native");
 }

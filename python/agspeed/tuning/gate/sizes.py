@@ -70,6 +70,12 @@ class SizedRunner:
         for sizes in checked[1:]:
             self._widen(sizes)
 
+    def watch_backward(self, on_failure: Callable[[Exception], None]) -> None:
+        """Passes it on to the candidate, where that can tell."""
+        watch = getattr(self._runner, "watch_backward", None)
+        if watch is not None:
+            watch(on_failure)
+
     def __call__(self, *args: Any) -> Sequence[Any]:
         for position, (low, high) in self._ranges.items():
             if not low <= args[position] <= high:
