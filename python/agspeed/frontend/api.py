@@ -17,6 +17,7 @@ from agspeed import config
 from agspeed.errors import UserError, UserTypeError
 from agspeed.frontend import live_sessions, startup
 from agspeed.frontend.checks import check_settings, switched_off
+from agspeed.frontend.devices import module_tensors, why_eager
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
 from agspeed.frontend.target import FunctionTarget, ModuleTarget
@@ -196,6 +197,10 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
         return module
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
+        return module
+    if (reason := why_eager(module_tensors(inner))) is not None:
+        _stays_eager(inner, reason)
+        logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module
     live_sessions.open_session(ModuleTarget(inner), settings)
     return module

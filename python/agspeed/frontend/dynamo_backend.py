@@ -31,7 +31,7 @@ def agspeed_backend(
     check_settings(settings)
     if switched_off(settings) is not None:
         return gm.forward
-    return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm)
+    return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm, example_inputs)
 
 
 def session_of_torch_compiled(module: nn.Module) -> Session | None:

@@ -21,6 +21,7 @@ import torch
 from agspeed import native
 from agspeed.config import Settings
 from agspeed.frontend import startup
+from agspeed.frontend.devices import why_eager
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
 
@@ -56,6 +57,8 @@ class OptimizerSession:
         blocker = _why_not(optimizer, settings)
         if blocker is not None:
             self._stop(blocker)
+        else:
+            self._stop_unless_on_cpu(optimizer)
 
     @property
     def gate_result(self) -> dict[str, Any] | None:
@@ -98,7 +101,16 @@ class OptimizerSession:
         else:
             self._num_quiet = int(quiet)
 
+    def _stop_unless_on_cpu(self, optimizer: torch.optim.Optimizer) -> None:
+        reason = why_eager(p for group in optimizer.param_groups for p in group["params"])
+        if reason is not None:
+            logger.warning("optimizer %s: eager (%s)", self.name, reason)
+            self._stop(reason)
+
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        self._stop_unless_on_cpu(optimizer)
+        if self._is_stopped:
+            return
         module = native.load()
         if module is None:
             self._stop(native.why_missing())

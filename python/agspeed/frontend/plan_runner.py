@@ -31,17 +31,19 @@ class PlanRunner:
         dynamic: bool | None,
         *,
         on_capture_event: Callable[[CaptureEvent], None],
+        on_new_region: Callable[[Region], None],
         on_call: Callable[[Region, Sequence[Any]], None],
         on_failure: Callable[[Region, str, BaseException], None],
     ) -> None:
         """Arguments:
+        on_new_region: told about each region before its first call.
         on_call, on_failure: see `Region`.
         """
         self.regions: list[Region] = []
         self.current: Callable[..., Any] = target.eager
         """What a call of the target is to run now."""
         self._target, self._dynamic = target, dynamic
-        self._on_capture_event = on_capture_event
+        self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
         self._on_call, self._on_failure = on_call, on_failure
         self._capture: Capture | None = None
 
@@ -59,6 +61,7 @@ class PlanRunner:
 
         region = Region(len(self.regions), gm, self._on_call, self._on_failure)
         self.regions.append(region)
+        self._on_new_region(region)
         return region
 
     def compile(self, region: Region, name: str, options: CompileOptions) -> Outcome:

@@ -15,6 +15,7 @@ for loading it (`earned_start.py`).
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
-from agspeed.frontend import startup
+from agspeed.frontend import devices, startup
 from agspeed.frontend.earned_start import EarnedStart
 from agspeed.frontend.history import History
 from agspeed.frontend.optimizer import OptimizerSession
@@ -84,6 +85,7 @@ class Session:
             target,
             settings.dynamic,
             on_capture_event=self._on_capture_event,
+            on_new_region=self._on_new_region,
             on_call=self._on_region_call,
             on_failure=self._on_region_failure,
         )
@@ -108,14 +110,18 @@ class Session:
         self._runner.select(plan, observed=self.state == "tuning")
         self.plan = plan
 
-    def settle(self, plan: str, reason: str) -> None:
-        """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry."""
+    def settle(self, plan: str, reason: str, level: int = logging.INFO) -> None:
+        """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry.
+
+        Args:
+            level: of the line that is logged.
+        """
         for region in self.regions:
             region.release_sample()
         self._runner.select(plan, observed=False)
         self.plan = plan
         self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
-        logger.info("%s: %s (%s)", self.target.name, plan, reason)
+        logger.log(level, "%s: %s (%s)", self.target.name, plan, reason)
         if plan == EAGER or not self.target.has_untouched_eager:
             self._sampler.end()
             self.clock.stop()
@@ -209,6 +215,9 @@ class Session:
             self._sampler.forwards_left -= 1
             return self._runner.current(*args, **kwargs)
         self._resume()
+        if (reason := devices.why_eager(devices.call_tensors(args, kwargs))) is not None:
+            self._leave_to_eager(reason)
+            return self.target.eager(*args, **kwargs)
         self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
         if self._controller is None and self._earned.is_due():
@@ -228,6 +237,9 @@ class Session:
 
     def _start(self, args: Any, kwargs: Any) -> None:
         """A training call of a session that is due: the controller may decide what it runs."""
+        if (reason := devices.why_eager(self.target.tensors())) is not None:
+            self._leave_to_eager(reason)
+            return
         try:
             startup.load_machinery()
         except Exception as error:
@@ -242,6 +254,11 @@ class Session:
             self._earned.num_steps, self._earned.seconds, TrainingCall(self.target.eager, args, kwargs)
         )
         self.clock.restart()
+
+    def _leave_to_eager(self, reason: str) -> None:
+        """The target cannot be tuned, which the user should know."""
+        if self.state != "eager":
+            self.settle(EAGER, reason, logging.WARNING)
 
     def _is_training_call(self) -> bool:
         if _is_traced() or not self.clock.is_own_thread():
@@ -282,11 +299,18 @@ class Session:
 
     # --- capture ------------------------------------------------------------------------------------------------------
 
-    def adopt_graph(self, gm: fx.GraphModule) -> Callable[..., Any]:
+    def adopt_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """A graph captured by somebody else (torch.compile) joins this session; returns what is to be called."""
+        assert isinstance(self.target, CompiledFramesTarget)
+        self.target.remember(example_inputs)
         region = self._runner.add_region(gm)
         region.select(self.plan, observed=self.state == "tuning")
         return region.dispatcher  # type: ignore[no-any-return]
+
+    def _on_new_region(self, region: Region) -> None:
+        if (reason := devices.why_eager(devices.graph_tensors(region.gm))) is not None:
+            region.select(EAGER)
+            self._leave_to_eager(reason)
 
     def _on_region_call(self, region: Region, args: Sequence[Any]) -> None:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from agspeed.frontend.devices import module_tensors
+
 _MARK = "agspeed_session"
 
 
@@ -41,6 +43,10 @@ class Target(ABC):
     def parameters(self) -> Iterable[torch.Tensor]:
         """The trainable tensors that belong to the target, as of now."""
 
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """All tensors that belong to the target, as of now."""
+        return self.parameters()
+
 
 class ModuleTarget(Target):
     """An ``nn.Module``, patched in place."""
@@ -59,6 +65,9 @@ class ModuleTarget(Target):
 
     def parameters(self) -> Iterable[torch.Tensor]:
         return self.module.parameters()
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        return module_tensors(self.module)
 
 
 class FunctionTarget(Target):
