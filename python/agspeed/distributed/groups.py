@@ -11,7 +11,13 @@ from torch import distributed
 from agspeed import native
 from agspeed.errors import UserError
 
-__all__ = ["find", "monitored_barrier", "require"]
+__all__ = ["find", "monitored_barrier", "require", "world_size"]
+
+
+def world_size() -> int:
+    """Ranks of this job, whatever their backend; 1 where torch.distributed is not in use."""
+    is_used = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_used else 1
 
 
 def find(group: Any = None) -> Any | None:

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from agspeed import native
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
-from agspeed.log import logger
+from agspeed.distributed.groups import world_size
+from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
@@ -76,6 +77,7 @@ class Controller:
         self._is_settled = False
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
+        self._alone = ""
         waits = session.settings.mode == "max"
         self._progress = Progress(enabled=waits and session.settings.progress)
         if self._module is not None:
@@ -91,6 +93,7 @@ class Controller:
         started = time.perf_counter()
         _searching.add(self)
         METER.acquire(self)
+        self._note_ranks()
         self._adopt_earlier_decision(call)
         history = self._session.history
         history.start_up_seconds += time.perf_counter() - started
@@ -131,7 +134,7 @@ class Controller:
     @property
     def activity(self) -> str:
         """What the tuner is doing, as a sentence."""
-        return str(self._tuner.status_reason) if self._module is not None else native.why_missing()
+        return f"{self._tuner.status_reason}{self._alone}" if self._module is not None else native.why_missing()
 
     @property
     def has_database(self) -> bool:
@@ -254,7 +257,7 @@ class Controller:
                 return self._decide(arm, action["reason"])
             case "rollback":
                 self._is_settled = True
-                self._session.settle(EAGER, action["reason"])
+                self._session.settle(EAGER, action["reason"] + self._alone)
                 self._store_decision()
         return False
 
@@ -315,7 +318,7 @@ class Controller:
         _searching.discard(self)
         self._progress.close()
         self._session.history.enter_phase("steady")
-        self._session.settle(arm, reason)
+        self._session.settle(arm, reason + self._alone)
         self._store_decision()
         METER.release(self)
         if self._compile_queue.is_idle:
@@ -334,6 +337,18 @@ class Controller:
             self._tuner.add_arm(plan)
             self._tuner.arm_changed(plan, "ready")
         return bool(plans)
+
+    def _note_ranks(self) -> None:
+        """Says so where other ranks of the job tune, too: they neither measure together nor agree on a plan."""
+        size = world_size()
+        if size == 1 or self._session.settings.mode == "deterministic":
+            return
+        self._alone = f"; each of the {size} ranks tunes on its own"
+        warn_once(
+            ("ranks",),
+            f"each of the {size} ranks tunes on its own: they may choose different plans, and each measures steps in "
+            'which it waits for the others; mode="deterministic" takes no timing',
+        )
 
     # --- database -----------------------------------------------------------------------------------------------------
 
