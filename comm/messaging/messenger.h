@@ -3,7 +3,7 @@
 //
 // A message is a run of bytes with a name; sender and receiver name it alike and each name is used once per (sender,
 // receiver). Messages arrive whole, unchanged and exactly once, whatever rails carry them and in whatever order they
-// were sent and asked for. There is no order between messages of different names.
+// were sent and received. There is no order between messages of different names.
 //
 // Threading: all calls but wake() come from one thread at a time (the engine's lock). Transfer::finished is called from
 // within progress(), send(), receive() or cancel() and must not call back into the messenger except to start further

@@ -21,7 +21,7 @@ uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
   if (left <= can.segmentBytes) return left;
   const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
   const uint64_t most = std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
-  // All of one length: a short rest would cost as much as a long one.
+  // All of one length: a short remainder would cost as much as a long one.
   const uint64_t numFrames = (left + most - 1) / most;
   return (left + numFrames - 1) / numFrames;
 }

@@ -388,21 +388,6 @@ TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody
   EXPECT_EQ(receive.storage[0], std::byte{0});
 }
 
-TEST(Credits, AreAcquiredUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
-  Credits sender, receiver;
-  int numSent = 0;
-  while (sender.acquire(60000)) ++numSent;
-  EXPECT_GT(numSent, 60);
-  EXPECT_LE(static_cast<uint64_t>(numSent) * 60000, Credits::kWindowBytes);
-  int numConsumed = 1;
-  while (!receiver.consume(60000)) ++numConsumed;
-  EXPECT_LT(numConsumed, numSent) << "it is advertised before the sender must wait";
-  sender.advertised(receiver.advertise());
-  sender.advertised(0);
-  for (int i = 0; i < numConsumed; ++i) EXPECT_TRUE(sender.acquire(60000));
-  EXPECT_FALSE(sender.acquire(60000));
-}
-
 TEST_F(TransportMessengerTest, ABackgroundReceiveDoesNotConnectUntilThePeerSpeaks) {
   Parcel background(kPeer, {1, 0, 1}, 100);
   background.isBackground = true;
