@@ -96,6 +96,7 @@ class HandshakeServerTest : public testing::Test {
     for (const Clock::time_point end = now_ + duration; now_ < end;) server_.expire(now_ += milliseconds(40));
   }
 
+  std::deque<FakeWire> wires_;
   MemoryStore store_;
   Directory self_{store_, optionsOf(0)};
   Directory other_{store_, optionsOf(1)};
@@ -108,7 +109,7 @@ class HandshakeServerTest : public testing::Test {
 TEST_F(HandshakeServerTest, APeerIsAcceptedHoweverItsBytesCome) {
   const Initiator initiator = join();
   for (const size_t chunk : {size_t{1}, size_t{7}, kRequestBytes}) {
-    FakeWire wire;
+    FakeWire& wire = wires_.emplace_back();
     HandshakeServer::Connection& connection = connect(wire);
     say(wire, connection, initiator.request(), chunk);
     settle(wire);
@@ -125,7 +126,7 @@ TEST_F(HandshakeServerTest, APeerIsAcceptedHoweverItsBytesCome) {
 }
 
 TEST_F(HandshakeServerTest, AnotherProtocolIsRefusedAtItsFirstBytes) {
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, bytesOf("GET / HTTP/1.1\r\n"), 1);
   EXPECT_TRUE(wire.isGone);
@@ -136,7 +137,7 @@ TEST_F(HandshakeServerTest, AnotherProtocolIsRefusedAtItsFirstBytes) {
 TEST_F(HandshakeServerTest, WhoDoesNotKnowTheSecretIsRefused) {
   (void)join();
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
-    FakeWire wire;
+    FakeWire& wire = wires_.emplace_back();
     HandshakeServer::Connection& connection = connect(wire);
     say(wire, connection, Initiator(claimOf(from), Digest{}).request(), kRequestBytes);
     settle(wire);
@@ -146,7 +147,7 @@ TEST_F(HandshakeServerTest, WhoDoesNotKnowTheSecretIsRefused) {
 
 TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
   const Initiator initiator = join();
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, initiator.request(), kRequestBytes);
   settle(wire);
@@ -158,7 +159,7 @@ TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
 
 TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
   const Initiator initiator = initiate();  // of a rank that self cannot find in the store
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, initiator.request(), kRequestBytes);
   server_.read(connection);
@@ -169,7 +170,7 @@ TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
 
 TEST_F(HandshakeServerTest, APeerThatIsNotKnownYetIsAnsweredOnceItIs) {
   const Initiator initiator = initiate();
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   say(wire, connect(wire), initiator.request(), kRequestBytes);
   EXPECT_FALSE(wire.reply);
   EXPECT_LE(server_.expire(start_), start_ + milliseconds(250)) << "it wants to try again soon";
@@ -181,7 +182,8 @@ TEST_F(HandshakeServerTest, APeerThatIsNotKnownYetIsAnsweredOnceItIs) {
 
 TEST_F(HandshakeServerTest, AClosedConnectionAndOneThatTakesNoReplyAreRefused) {
   const Initiator initiator = join();
-  FakeWire closed, full;
+  FakeWire& closed = wires_.emplace_back();
+  FakeWire& full = wires_.emplace_back();
   HandshakeServer::Connection& first = connect(closed);
   closed.isClosed = true;
   server_.read(first);
@@ -195,7 +197,7 @@ TEST_F(HandshakeServerTest, AClosedConnectionAndOneThatTakesNoReplyAreRefused) {
 
 TEST_F(HandshakeServerTest, WhatCannotBeHandedOnCountsAsRefused) {
   const Initiator initiator = join();
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   wire.acceptStatus = unavailable("its memory is not sealed");
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, initiator.request(), kRequestBytes);
@@ -208,20 +210,20 @@ TEST_F(HandshakeServerTest, WhatCannotBeHandedOnCountsAsRefused) {
 }
 
 TEST_F(HandshakeServerTest, AFloodFindsNoMoreThanItsPlaces) {
-  std::deque<FakeWire> wires;
   for (size_t i = 0; i < 3 * limits_.numPlaces; ++i) {
-    connect(wires.emplace_back());
+    connect(wires_.emplace_back());
     ASSERT_LE(server_.numPending(), limits_.numPlaces);
   }
-  const auto numGone = std::count_if(wires.begin(), wires.end(), [](const FakeWire& wire) { return wire.isGone; });
+  const auto numGone = std::count_if(wires_.begin(), wires_.end(), [](const FakeWire& wire) { return wire.isGone; });
   EXPECT_EQ(static_cast<size_t>(numGone), 2 * limits_.numPlaces);
-  EXPECT_TRUE(wires.front().isGone && !wires.back().isGone) << "the oldest make room";
+  EXPECT_TRUE(wires_.front().isGone && !wires_.back().isGone) << "the oldest make room";
   EXPECT_EQ(server_.numRefused(), 2 * limits_.numPlaces);
 }
 
 TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) {
   const Initiator initiator = join();
-  FakeWire silent, slow;
+  FakeWire& silent = wires_.emplace_back();
+  FakeWire& slow = wires_.emplace_back();
   connect(silent);
   HandshakeServer::Connection& connection = connect(slow);
   for (size_t i = 0; i < 10; ++i) {
@@ -235,7 +237,7 @@ TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) 
 }
 
 TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
-  FakeWire wire;
+  FakeWire& wire = wires_.emplace_back();
   connect(wire);
   spend(limits_.deadline / 2);
   now_ += std::chrono::hours(1);  // it was stopped
