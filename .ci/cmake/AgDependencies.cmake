@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what the build uses: MLIR/LLVM 22, torch (through the Python interpreter given by Python_EXECUTABLE), and the
-# small libraries of the core. ccache and mold are used when present.
+# Finds what the build uses: MLIR/LLVM 22 (AG_WITH_COMPILER), torch through the Python interpreter given by
+# Python_EXECUTABLE (AG_WITH_TORCH), and the small libraries of the core. What an option switches off is not looked for.
+# ccache and mold are used when present.
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -15,45 +16,51 @@ endif()
 set(AG_WARNINGS -Wall -Wextra -Wno-unused-parameter -Werror=return-type -Werror=unused-result)
 
 # --- LLVM and MLIR 22 -------------------------------------------------------------------------------------------------
-list(APPEND CMAKE_PREFIX_PATH /usr/lib/llvm-22)
-find_package(MLIR REQUIRED CONFIG)
-if(NOT LLVM_VERSION_MAJOR EQUAL 22)
-  message(FATAL_ERROR "agspeed needs MLIR/LLVM 22, found ${LLVM_PACKAGE_VERSION}: install libmlir-22-dev and mlir-22-tools")
-endif()
-add_library(ag_mlir INTERFACE)
-if(AG_STATIC_LLVM)
-  # Debian's component targets drag the dylibs in, so the archives are listed by path.
-  list(GET LLVM_LIBRARY_DIRS 0 AG_LLVM_LIB_DIR)
-  file(GLOB AG_MLIR_ARCHIVES "${AG_LLVM_LIB_DIR}/libMLIR*.a")
-  list(FILTER AG_MLIR_ARCHIVES EXCLUDE REGEX "Test|CAPI")
-  file(GLOB AG_LLVM_ARCHIVES "${AG_LLVM_LIB_DIR}/libLLVM*.a")
-  target_link_libraries(ag_mlir INTERFACE -Wl,--start-group ${AG_MLIR_ARCHIVES} ${AG_LLVM_ARCHIVES} -Wl,--end-group
-    -Wl,--gc-sections -Wl,--as-needed -Wl,--exclude-libs,ALL z zstd xml2 edit curl pthread dl)
-else()
-  target_link_libraries(ag_mlir INTERFACE MLIR LLVM)
+if(AG_WITH_COMPILER)
+  list(APPEND CMAKE_PREFIX_PATH /usr/lib/llvm-22)
+  find_package(MLIR REQUIRED CONFIG)
+  if(NOT LLVM_VERSION_MAJOR EQUAL 22)
+    message(FATAL_ERROR "agspeed needs MLIR/LLVM 22, found ${LLVM_PACKAGE_VERSION}: install libmlir-22-dev and mlir-22-tools")
+  endif()
+  add_library(ag_mlir INTERFACE)
+  if(AG_STATIC_LLVM)
+    # Debian's component targets drag the dylibs in, so the archives are listed by path.
+    list(GET LLVM_LIBRARY_DIRS 0 AG_LLVM_LIB_DIR)
+    file(GLOB AG_MLIR_ARCHIVES "${AG_LLVM_LIB_DIR}/libMLIR*.a")
+    list(FILTER AG_MLIR_ARCHIVES EXCLUDE REGEX "Test|CAPI")
+    file(GLOB AG_LLVM_ARCHIVES "${AG_LLVM_LIB_DIR}/libLLVM*.a")
+    target_link_libraries(ag_mlir INTERFACE -Wl,--start-group ${AG_MLIR_ARCHIVES} ${AG_LLVM_ARCHIVES} -Wl,--end-group
+      -Wl,--gc-sections -Wl,--as-needed -Wl,--exclude-libs,ALL z zstd xml2 edit curl pthread dl)
+  else()
+    target_link_libraries(ag_mlir INTERFACE MLIR LLVM)
+  endif()
 endif()
 
 # --- torch ------------------------------------------------------------------------------------------------------------
-find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
-execute_process(
-  COMMAND "${Python_EXECUTABLE}" -c
-    "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))"
-  OUTPUT_VARIABLE AG_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE AG_TORCH_RESULT ERROR_QUIET)
-if(NOT AG_TORCH_RESULT EQUAL 0)
-  message(FATAL_ERROR "agspeed needs torch >= 2.11 in ${Python_EXECUTABLE}: run 'make setup' or pip install torch==2.11.0")
+if(AG_WITH_TORCH)
+  find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" -c
+      "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))"
+    OUTPUT_VARIABLE AG_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE AG_TORCH_RESULT ERROR_QUIET)
+  if(NOT AG_TORCH_RESULT EQUAL 0)
+    message(FATAL_ERROR "agspeed needs torch >= 2.11 in ${Python_EXECUTABLE}: run 'make setup' or pip install torch==2.11.0")
+  endif()
+  file(READ "${AG_TORCH_DIR}/version.py" AG_TORCH_VERSION_FILE)
+  string(REGEX MATCH "__version__ = '([^']+)'" _ "${AG_TORCH_VERSION_FILE}")
+  set(AG_TORCH_VERSION "${CMAKE_MATCH_1}")
+  add_library(ag_torch INTERFACE)
+  target_include_directories(ag_torch SYSTEM INTERFACE "${AG_TORCH_DIR}/include" "${AG_TORCH_DIR}/include/torch/csrc/api/include")
+  target_link_directories(ag_torch INTERFACE "${AG_TORCH_DIR}/lib")
+  target_link_libraries(ag_torch INTERFACE c10 torch torch_cpu)
+  set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
 endif()
-file(READ "${AG_TORCH_DIR}/version.py" AG_TORCH_VERSION_FILE)
-string(REGEX MATCH "__version__ = '([^']+)'" _ "${AG_TORCH_VERSION_FILE}")
-set(AG_TORCH_VERSION "${CMAKE_MATCH_1}")
-add_library(ag_torch INTERFACE)
-target_include_directories(ag_torch SYSTEM INTERFACE "${AG_TORCH_DIR}/include" "${AG_TORCH_DIR}/include/torch/csrc/api/include")
-target_link_directories(ag_torch INTERFACE "${AG_TORCH_DIR}/lib")
-target_link_libraries(ag_torch INTERFACE c10 torch torch_cpu)
-set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
 
 # --- small libraries --------------------------------------------------------------------------------------------------
 find_package(nlohmann_json REQUIRED)
-find_package(SQLite3 REQUIRED)
+if(AG_WITH_COMPILER)
+  find_package(SQLite3 REQUIRED)
+endif()
 set(OPENSSL_USE_STATIC_LIBS ${AG_STATIC_LLVM})  # the wheel brings what a machine may not have
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 # Optional: exists for x86-64 only. Without it OpenSSL seals frames, more slowly.
@@ -75,4 +82,9 @@ target_include_directories(ag_highway SYSTEM INTERFACE $<TARGET_PROPERTY:hwy::hw
 if(AG_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()
-message(STATUS "agspeed: LLVM ${LLVM_PACKAGE_VERSION}, torch ${AG_TORCH_VERSION}, Python ${Python_VERSION}")
+if(AG_WITH_COMPILER)
+  message(STATUS "agspeed: LLVM ${LLVM_PACKAGE_VERSION}")
+endif()
+if(AG_WITH_TORCH)
+  message(STATUS "agspeed: torch ${AG_TORCH_VERSION}, Python ${Python_VERSION}")
+endif()
