@@ -104,36 +104,38 @@ Status validate(const CollectiveCall& call, int rank, int numRanks) {
 
 size_t agreedBytes(const CollectiveCall& call) { return total(agreedChunks(call)); }
 
-Descriptor describe(const CollectiveCall& call) {
-  Descriptor descriptor;
-  descriptor.collective = static_cast<uint8_t>(call.collective);
-  descriptor.dtype = static_cast<uint8_t>(call.dtype);
-  if (isReduction(call.collective)) descriptor.op = static_cast<uint8_t>(call.op);
-  descriptor.isContiguous = call.isContiguous;
-  if (hasRoot(call.collective)) descriptor.root = call.root;
-  descriptor.numBytes = agreedBytes(call);
-  for (const auto chunk : agreedChunks(call)) descriptor.layout = mix(descriptor.layout + chunk.size() + 1);
-  return descriptor;
+CallSignature signatureOf(const CollectiveCall& call) {
+  CallSignature signature;
+  signature.collective = static_cast<uint8_t>(call.collective);
+  signature.dtype = static_cast<uint8_t>(call.dtype);
+  if (isReduction(call.collective)) signature.op = static_cast<uint8_t>(call.op);
+  signature.isContiguous = call.isContiguous;
+  if (hasRoot(call.collective)) signature.root = call.root;
+  signature.numBytes = agreedBytes(call);
+  for (const auto chunk : agreedChunks(call)) signature.layout = mix(signature.layout + chunk.size() + 1);
+  return signature;
 }
 
-std::string toString(const Descriptor& descriptor) {
-  const auto collective = static_cast<Collective>(descriptor.collective);
-  const auto dtype = static_cast<DType>(descriptor.dtype);
+std::string toString(const CallSignature& signature) {
+  const auto collective = static_cast<Collective>(signature.collective);
+  const auto dtype = static_cast<DType>(signature.dtype);
   if (collective == Collective::kBarrier) return "barrier()";
   const bool knowsSize =
       collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
   std::string text = std::string(toString(collective)) + "(";
-  if (knowsSize) text += formatText("{} x ", descriptor.numBytes / sizeInBytes(dtype));
+  if (knowsSize) text += formatText("{} x ", signature.numBytes / sizeInBytes(dtype));
   text += agspeed::toString(dtype);
-  if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(descriptor.op)));
-  if (hasRoot(collective)) text += formatText(", root {}", descriptor.root);
-  return text + (descriptor.planVersion == Descriptor::kComparison ? "), before which ranks compare their hosts" : ")");
+  if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(signature.op)));
+  if (hasRoot(collective)) text += formatText(", root {}", signature.root);
+  return text + (signature.planVersion == CallSignature::kHostStatsExchange
+                     ? "), before which ranks exchange host statistics"
+                     : ")");
 }
 
-uint64_t extendChain(uint64_t chain, const Descriptor& descriptor) {
-  static_assert(sizeof(Descriptor) == 40, "padding would be hashed");
-  uint64_t words[sizeof(Descriptor) / 8];
-  std::memcpy(words, &descriptor, sizeof words);
+uint64_t extendChain(uint64_t chain, const CallSignature& signature) {
+  static_assert(sizeof(CallSignature) == 40, "padding would be hashed");
+  uint64_t words[sizeof(CallSignature) / 8];
+  std::memcpy(words, &signature, sizeof words);
   for (const uint64_t word : words) chain = mix(chain * 31 + word + 1);
   return chain;
 }

@@ -31,7 +31,7 @@ using BufferList = std::vector<std::span<std::byte>>;
 ///   all_to_all              a chunk per receiver        a chunk per sender
 ///   barrier                 none                        none
 ///
-/// BufferList that are not asked for may be left out. Input is only read. Input chunk i may be output chunk i, counting
+/// Chunks that are not needed may be left out. Input is only read. Input chunk i may be output chunk i, counting
 /// a single chunk as that of the own rank, but not in all_to_all; nothing else may overlap.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
@@ -54,10 +54,10 @@ Status validate(const CollectiveCall& call, int rank, int numRanks);
 /// The bytes that decide which algorithm is taken, the same at all ranks; zero where ranks cannot know.
 size_t agreedBytes(const CollectiveCall& call);
 
-/// What ranks compare: fixed layout, no padding.
-struct Descriptor {
-  /// As planVersion: not the call, but what the group does before it (host_comparison.h).
-  static constexpr uint32_t kComparison = UINT32_MAX;
+/// What ranks compare of a call: fixed layout, no padding.
+struct CallSignature {
+  /// As planVersion: not the call, but what the group does before it (host_stats.h).
+  static constexpr uint32_t kHostStatsExchange = UINT32_MAX;
 
   uint8_t collective = 0;
   uint8_t dtype = 0;
@@ -69,14 +69,14 @@ struct Descriptor {
   uint64_t segmentBytes = 0;
   uint64_t numBytes = 0;  ///< agreedBytes()
   uint64_t layout = 0;    ///< hash of the sizes of all chunks where ranks know them
-  bool operator==(const Descriptor&) const = default;
+  bool operator==(const CallSignature&) const = default;
 };
 
 /// Without what the plan decides: algorithm, version, segments.
-Descriptor describe(const CollectiveCall& call);
+CallSignature signatureOf(const CollectiveCall& call);
 /// "all_reduce(1024 x f32, sum)", "broadcast(12 x u8, root 1)".
-std::string toString(const Descriptor& descriptor);
-/// A hash of `descriptor` after `chain`, the hash of all operations before it.
-uint64_t extendChain(uint64_t chain, const Descriptor& descriptor);
+std::string toString(const CallSignature& signature);
+/// A hash of `signature` after `chain`, the hash of all operations before it.
+uint64_t extendChain(uint64_t chain, const CallSignature& signature);
 
 }  // namespace agspeed::comm

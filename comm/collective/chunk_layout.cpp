@@ -18,18 +18,18 @@ size_t longest(const BufferList& chunks) {
 
 }  // namespace
 
-ChunkLayout::ChunkLayout(const CollectiveCall& call, int rank, uint32_t numChunks, size_t segment,
+ChunkLayout::ChunkLayout(const CollectiveCall& call, int rank, uint32_t numChunks, size_t segmentElements,
                          std::span<const uint32_t> shares)
     : call_(&call),
       rank_(static_cast<uint32_t>(rank)),
       numChunks_(numChunks),
-      segment_(segment),
+      segmentElements_(segmentElements),
       shares_(shares),
       totalShares_(std::accumulate(shares.begin(), shares.end(), uint64_t{0})) {
   const size_t bytes = std::max(longest(call.input), longest(call.output));
   const size_t numElements = bytes / sizeInBytes(call.dtype);
-  const size_t perInstance = isDivisible(call.collective) ? segment * numChunks : segment;
-  numInstances_ = static_cast<uint32_t>(std::max<size_t>(1, divideUp(numElements, perInstance)));
+  const size_t perSegment = isDivisible(call.collective) ? segmentElements * numChunks : segmentElements;
+  numSegments_ = static_cast<uint32_t>(std::max<size_t>(1, divideUp(numElements, perSegment)));
 }
 
 void ChunkLayout::locate(uint32_t segment, std::span<Chunk> input, std::span<Chunk> output) const {
@@ -60,8 +60,8 @@ void ChunkLayout::locateDivided(uint32_t segment, const BufferList& whole, std::
   if (whole.empty()) return;
   const size_t elementBytes = sizeInBytes(call_->dtype);
   const size_t numElements = whole[0].size() / elementBytes;
-  const size_t first = std::min(numElements, segment_ * numChunks_ * segment);
-  const size_t count = std::min(numElements - first, segment_ * numChunks_);
+  const size_t first = std::min(numElements, segmentElements_ * numChunks_ * segment);
+  const size_t count = std::min(numElements - first, segmentElements_ * numChunks_);
   for (uint32_t i = 0; i < numChunks_; ++i) {
     const size_t begin = boundary(i, count);
     chunks[i] = {whole[0].data() + (first + begin) * elementBytes, boundary(i + 1, count) - begin};
@@ -75,8 +75,8 @@ void ChunkLayout::locateListed(uint32_t segment, const BufferList& list, std::sp
     // A single chunk is that of the own rank.
     const uint32_t at = list.size() == 1 && numChunks_ > 1 ? rank_ : i;
     const size_t numElements = list[i].size() / elementBytes;
-    const size_t first = std::min(numElements, segment_ * segment);
-    chunks[at] = {list[i].data() + first * elementBytes, std::min(numElements - first, segment_)};
+    const size_t first = std::min(numElements, segmentElements_ * segment);
+    chunks[at] = {list[i].data() + first * elementBytes, std::min(numElements - first, segmentElements_)};
   }
 }
 

@@ -27,63 +27,63 @@ void ControlMailbox::open() {
   isOpen_ = true;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     if (rank == rank_) continue;
-    letters_.push_back(makeTransfer(rank, false));
-    post(*letters_.back());
+    transfers_.push_back(makeTransfer(rank, false));
+    post(*transfers_.back());
   }
 }
 
 void ControlMailbox::close() {
   isOpen_ = false;
   engine_.removeWork(*this);
-  for (auto& letter : letters_) {
-    if (std::exchange(letter->isPending, false))
-      engine_.messenger().cancel(*letter, unavailable("the group is closed"));
+  for (auto& transfer : transfers_) {
+    if (std::exchange(transfer->isPending, false))
+      engine_.messenger().cancel(*transfer, unavailable("the group is closed"));
   }
-  letters_.clear();
+  transfers_.clear();
 }
 
 void ControlMailbox::send(int rank, const ControlMessage& message) {
-  letters_.push_back(makeTransfer(rank, true));
-  ControlTransfer& letter = *letters_.back();
-  letter.message = message;
-  post(letter);
+  transfers_.push_back(makeTransfer(rank, true));
+  ControlTransfer& transfer = *transfers_.back();
+  transfer.message = message;
+  post(transfer);
 }
 
 std::unique_ptr<ControlMailbox::ControlTransfer> ControlMailbox::makeTransfer(int rank, bool isSend) {
-  auto letter = std::make_unique<ControlTransfer>();
-  letter->owner = this;
-  letter->rank = rank;
-  letter->isSend = isSend;
-  letter->isBackground = true;
-  letter->peer = members_[static_cast<size_t>(rank)];
-  letter->bytes = std::as_writable_bytes(std::span(&letter->message, 1));
-  return letter;
+  auto transfer = std::make_unique<ControlTransfer>();
+  transfer->owner = this;
+  transfer->rank = rank;
+  transfer->isSend = isSend;
+  transfer->isBackground = true;
+  transfer->peer = members_[static_cast<size_t>(rank)];
+  transfer->bytes = std::as_writable_bytes(std::span(&transfer->message, 1));
+  return transfer;
 }
 
-void ControlMailbox::post(ControlTransfer& letter) {
-  auto& count = letter.isSend ? numSent_ : numReceived_;
-  letter.id = {communicator_, kControlStep, ++count[static_cast<size_t>(letter.rank)]};
-  letter.isPending = true;
-  letter.isSend ? engine_.messenger().send(letter) : engine_.messenger().receive(letter);
+void ControlMailbox::post(ControlTransfer& transfer) {
+  auto& count = transfer.isSend ? numSent_ : numReceived_;
+  transfer.id = {communicator_, kControlStep, ++count[static_cast<size_t>(transfer.rank)]};
+  transfer.isPending = true;
+  transfer.isSend ? engine_.messenger().send(transfer) : engine_.messenger().receive(transfer);
 }
 
-void ControlMailbox::letterFinished(ControlTransfer& letter, const Status& status) {
-  if (!std::exchange(letter.isPending, false)) return;  // being cancelled
-  letter.status = status;
-  engine_.addWork(*this, reinterpret_cast<uintptr_t>(&letter), kAtOnce);
+void ControlMailbox::transferFinished(ControlTransfer& transfer, const Status& status) {
+  if (!std::exchange(transfer.isPending, false)) return;  // being cancelled
+  transfer.status = status;
+  engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
 }
 
 void ControlMailbox::work(uint64_t token) {
-  auto* letter = reinterpret_cast<ControlTransfer*>(token);
-  if (letter->isSend) {
-    std::erase_if(letters_, [&](const auto& other) { return other.get() == letter; });
+  auto* transfer = reinterpret_cast<ControlTransfer*>(token);
+  if (transfer->isSend) {
+    std::erase_if(transfers_, [&](const auto& other) { return other.get() == transfer; });
     return;
   }
-  if (!letter->status) return;
-  const ControlMessage message = letter->message;
-  const int rank = letter->rank;
-  post(*letter);
-  listener_.noticeArrived(rank, message);
+  if (!transfer->status) return;
+  const ControlMessage message = transfer->message;
+  const int rank = transfer->rank;
+  post(*transfer);
+  listener_.controlMessageArrived(rank, message);
 }
 
 }  // namespace agspeed::comm

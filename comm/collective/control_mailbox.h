@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a group tell each other beside their data: "I wait; these are my last calls" and "the group
+// Control messages of the ranks of a group beside their data: "I wait; these are my last calls" and "the group
 // failed".
 //
-// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. ControlMailbox have
+// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have
 // one fixed size and are compared or shown, never executed. A rank that cannot be heard any more is none of this file's
 // business: ranks leave when they are done, and whoever still needs one learns of it from his own messages.
 //
@@ -26,7 +26,7 @@ namespace agspeed::comm {
 struct HistoryEntry {
   uint64_t sequence = 0;  ///< counts from 1; 0: no entry
   uint64_t chain = 0;     ///< hash of all calls up to this one
-  Descriptor descriptor;
+  CallSignature signature;
 };
 
 enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
@@ -49,7 +49,7 @@ struct ControlMessage {
 
 class ControlListener {
  public:
-  virtual void noticeArrived(int rank, const ControlMessage& message) = 0;
+  virtual void controlMessageArrived(int rank, const ControlMessage& message) = 0;
 
  protected:
   ~ControlListener() = default;
@@ -63,14 +63,14 @@ class ControlMailbox final : private Worker {
 
   /// Posts the receives.
   void open();
-  /// Ends them, and notices that are still on their way.
+  /// Ends them, and messages that are still on their way.
   void close();
   void send(int rank, const ControlMessage& message);
 
  private:
   /// A message on its way in or out.
   struct ControlTransfer final : Transfer {
-    void finished(const Status& result) override { owner->letterFinished(*this, result); }
+    void finished(const Status& result) override { owner->transferFinished(*this, result); }
 
     ControlMailbox* owner = nullptr;
     int rank = -1;
@@ -81,8 +81,8 @@ class ControlMailbox final : private Worker {
   };
 
   std::unique_ptr<ControlTransfer> makeTransfer(int rank, bool isSend);
-  void post(ControlTransfer& letter);
-  void letterFinished(ControlTransfer& letter, const Status& status);
+  void post(ControlTransfer& transfer);
+  void transferFinished(ControlTransfer& transfer, const Status& status);
   void work(uint64_t token) override;
 
   Engine& engine_;
@@ -91,7 +91,7 @@ class ControlMailbox final : private Worker {
   const int rank_;
   const uint32_t communicator_;
   std::vector<uint64_t> numSent_, numReceived_;  ///< per rank
-  std::vector<std::unique_ptr<ControlTransfer>> letters_;
+  std::vector<std::unique_ptr<ControlTransfer>> transfers_;
   bool isOpen_ = false;
 };
 

@@ -19,7 +19,7 @@ constexpr milliseconds kIdleAfter{100};
 constexpr milliseconds kLongWait{1000};
 /// What queued callbacks wait, per thread for callbacks, before there is another such thread. Few wait for each other,
 /// but thousands may wait for one lock of their caller.
-constexpr milliseconds kPatiencePerThread{1};
+constexpr milliseconds kWaitPerThread{1};
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
@@ -139,9 +139,9 @@ void Engine::standBy() {
   uint64_t numSeen;
   do {
     numSeen = numCallbacksTaken_;
-    const auto patience = kPatiencePerThread * callbackThreads_.size();
+    const auto limit = kWaitPerThread * callbackThreads_.size();
     lock.unlock();
-    std::this_thread::sleep_for(patience);
+    std::this_thread::sleep_for(limit);
     lock.lock();
   } while (!callbacks_.empty() && numSeen != numCallbacksTaken_);
 }

@@ -60,7 +60,7 @@ class Engine {
   void kick();
   /// Runs `action` on the driver and returns when it ran. Not from the driver itself.
   void runOnDriver(std::function<void()> action);
-  /// Whether the caller runs on a thread that the destructor waits for, in a callback for segment.
+  /// Whether the caller runs on a thread that the destructor waits for, in a callback for instance.
   bool isOwnThread();
   /// Drives, or lets another waiting thread drive, until `isDone` or `until`. Returns: isDone. Not from the driver.
   bool wait(const std::atomic<bool>& isDone, Clock::time_point until);

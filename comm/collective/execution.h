@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executes one rank's schedule over a messenger.
 //
-// Up to `window` segments of the schedule (see layout.h) are open at a time, each in a lane with its own scratch.
+// Up to `window` segments of the schedule (see chunk_layout.h) are open at a time, each in a slot with its own scratch.
 // A step starts as soon as all steps before it ended; sends and receives run concurrently, reductions one after another
 // between two looks at the network, so they overlap with transfers. An execution is prepared once per schedule and
 // reused; running it allocates only while its scratch grows to the longest operation seen.
@@ -82,19 +82,19 @@ class Execution final : private Worker {
     std::string describe() const override { return owner->describe(); }
 
     Execution* owner = nullptr;
-    uint32_t lane = 0;
+    uint32_t slot = 0;
     uint32_t step = 0;
     int rank = -1;  ///< the peer's in the group
     bool isPending = false;
   };
 
   /// One segment in flight.
-  struct Lane {
+  struct SegmentSlot {
     uint32_t segment = 0;
     uint32_t numStepsLeft = 0;
     std::vector<uint32_t> numWaiting;  ///< unfinished dependencies of each step
     std::vector<Chunk> input, output;
-    std::vector<size_t> slotOffsets;
+    std::vector<size_t> scratchOffsets;
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
     std::vector<StepTransfer> transfers;  ///< one per step; of sends and receives only
@@ -106,19 +106,19 @@ class Execution final : private Worker {
     bool isWide;
   };
 
-  void openLane(uint32_t lane, uint32_t segment);
-  void layOutScratch(Lane& lane);
-  void launch(uint32_t lane, uint32_t step);
-  void compute(const Lane& lane, const Step& step);
-  void complete(uint32_t lane, uint32_t step);
+  void openSlot(uint32_t slot, uint32_t segment);
+  void layOutScratch(SegmentSlot& slot);
+  void launch(uint32_t slot, uint32_t step);
+  void compute(const SegmentSlot& slot, const Step& step);
+  void complete(uint32_t slot, uint32_t step);
   void drain();
-  void advance(uint32_t lane, uint32_t step);
+  void advance(uint32_t slot, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
   std::string describe() const;
   void work(uint64_t token) override;
 
-  std::span<const Chunk> chunksOf(const Lane& lane, const ChunkRange& range) const;
-  View view(const Lane& lane, const ChunkRange& range) const;
+  std::span<const Chunk> chunksOf(const SegmentSlot& slot, const ChunkRange& range) const;
+  View view(const SegmentSlot& slot, const ChunkRange& range) const;
   size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
 
   const PreparedSchedule& prepared_;
@@ -128,13 +128,13 @@ class Execution final : private Worker {
   ExecutionRequest request_;
   ChunkLayout layout_;
   size_t elementBytes_ = 1, wideBytes_ = 1;
-  std::vector<Lane> lanes_;
-  /// Lane and step of finished steps whose dependents are still to start: a ring with room for all there can be.
+  std::vector<SegmentSlot> slots_;
+  /// SegmentSlot and step of finished steps whose dependents are still to start: a ring with room for all there can be.
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
   std::vector<Operand> operands_;
   uint32_t nextSegment_ = 0;
-  uint32_t numOpenLanes_ = 0;
+  uint32_t numOpenSlots_ = 0;
   bool isDraining_ = false;
   Status failure_;
   int failedRank_ = -1;  ///< whose transfer failed

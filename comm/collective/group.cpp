@@ -14,7 +14,7 @@ namespace agspeed::comm {
 namespace {
 
 /// How long an operation waits before it asks the ranks it waits for.
-constexpr std::chrono::milliseconds kPatience{250};
+constexpr std::chrono::milliseconds kMismatchCheckAfter{250};
 /// How often a receive from any rank looks for a message: none announces itself to a waiting thread.
 constexpr std::chrono::milliseconds kLookInterval{1};
 /// How often operations ask whether their input is there: copies from a device take some 10 us to some ms.
@@ -163,7 +163,7 @@ void Group::fitToHosts(CollectiveOperation& operation) const {
   const Choice& choice = operation.choice;
   const auto numRanks = static_cast<int>(options_.members.size());
   const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
-  const bool isOnHosts = choice.hierarchical && gainsFromBlocks(collective, isWidened, localGroupSize_);
+  const bool isOnHosts = choice.hierarchical && gainsFromLocalGroups(collective, isWidened, localGroupSize_);
   operation.algorithm = isOnHosts ? choice.hierarchical : choice.algorithm;
   if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
     const size_t bytes = agreedBytes(operation.call);
@@ -171,7 +171,7 @@ void Group::fitToHosts(CollectiveOperation& operation) const {
     if (fitted.isByRule) operation.algorithm = fitted.algorithm;
   }
   operation.localGroupSize = operation.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
-  const bool isOurs = choice.shares.empty() && hasPiecePerRank(collective, *operation.algorithm);
+  const bool isOurs = choice.shares.empty() && hasChunkPerRank(collective, *operation.algorithm);
   operation.shares = isOurs ? shares_ : choice.shares;
   operation.segmentBytes = choice.segmentBytes;
   if (isOurs && !shares_.empty() && network_) {
@@ -186,11 +186,11 @@ void Group::enter(CollectiveHandle operation, const CollectiveCall& call) {
                                            operation->call.isContiguous);
   fitToHosts(*operation);
   const bool compares = !comparisons_.empty() && comparisons_.back() == operation;
-  operation->descriptor = comm::describe(call);
-  operation->descriptor.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
-  operation->descriptor.planVersion = compares ? Descriptor::kComparison : options_.plan.version;
-  operation->descriptor.segmentBytes = operation->choice.segmentBytes;
-  operation->chain = chain_ = extendChain(chain_, operation->descriptor);
+  operation->signature = signatureOf(call);
+  operation->signature.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
+  operation->signature.planVersion = compares ? CallSignature::kHostStatsExchange : options_.plan.version;
+  operation->signature.segmentBytes = operation->choice.segmentBytes;
+  operation->chain = chain_ = extendChain(chain_, operation->signature);
   remember(*operation);
   engine_.tickBy(operation->deadline);
   waiting_.push_back(std::move(operation));
@@ -288,7 +288,7 @@ void Group::start(const CollectiveHandle& operation) {
   pool.idle.pop_back();
   running_.push_back(operation);
   bytesInFlight_ += bytesInFlight(*operation);
-  engine_.tickBy(operation->started + kPatience);
+  engine_.tickBy(operation->started + kMismatchCheckAfter);
   if (isComparison(operation)) {
     const Messenger& messenger = engine_.messenger();
     hosts_.contribute(rank_, messenger.bytesPerSecond(), farthestSeconds(), messenger.host());
@@ -417,7 +417,7 @@ void Group::endAll(const Status& reason) {
 }
 
 std::string Group::describe(const CollectiveOperation& operation) const {
-  return formatText("{}, operation {}", toString(operation.descriptor), operation.sequence);
+  return formatText("{}, operation {}", toString(operation.signature), operation.sequence);
 }
 
 std::string Group::describe(const MessageOperation& operation) const {
@@ -435,7 +435,8 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
   });
   if (holder == running_.end()) return " before it started";
   return " before it started, " +
-         (isComparison(*holder) ? "while the ranks compared their hosts: " : "after " + describe(**holder) + ", in ") +
+         (isComparison(*holder) ? "while the ranks exchanged host statistics: "
+                                : "after " + describe(**holder) + ", in ") +
          (*holder)->execution->progress();
 }
 
@@ -462,8 +463,8 @@ Clock::time_point Group::tick(Clock::time_point now) {
   for (const auto& operation : running_) {
     if (checkDeadline(operation)) return Clock::time_point::max();
     if (operation->hasAsked) continue;
-    if (now >= operation->started + kPatience) sendCallHistory(*operation);
-    if (!operation->hasAsked) next = std::min(next, operation->started + kPatience);
+    if (now >= operation->started + kMismatchCheckAfter) sendCallHistory(*operation);
+    if (!operation->hasAsked) next = std::min(next, operation->started + kMismatchCheckAfter);
   }
   for (const auto& operation : waiting_) {
     if (checkDeadline(operation)) return Clock::time_point::max();
@@ -496,10 +497,10 @@ void Group::sendCallHistory(CollectiveOperation& operation) {
 }
 
 void Group::remember(const CollectiveOperation& operation) {
-  history_[operation.sequence % kHistory] = {operation.sequence, operation.chain, operation.descriptor};
+  history_[operation.sequence % kHistory] = {operation.sequence, operation.chain, operation.signature};
 }
 
-void Group::noticeArrived(int rank, const ControlMessage& message) {
+void Group::controlMessageArrived(int rank, const ControlMessage& message) {
   if (!failure_) return;
   if (message.kind == ControlKind::kFailed) {
     const bool isMismatch = message.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
@@ -519,18 +520,18 @@ std::optional<std::string> Group::findDifference(int rank, const ControlMessage&
     if (differs && (!theirs || entry.sequence < theirs->sequence)) theirs = &entry;
   }
   if (!theirs) return std::nullopt;
-  const Descriptor& own = history_[theirs->sequence % kHistory].descriptor;
-  std::string ownText = toString(own), theirText = toString(theirs->descriptor);
-  if (own == theirs->descriptor) {
+  const CallSignature& own = history_[theirs->sequence % kHistory].signature;
+  std::string ownText = toString(own), theirText = toString(theirs->signature);
+  if (own == theirs->signature) {
     ownText = theirText = "calls that differ before it";
   } else if (ownText == theirText) {
-    const auto detail = [](const Descriptor& descriptor) {
-      return formatText(" with plan {}, algorithm {}, segments of {} bytes, sizes {}", descriptor.planVersion,
-                        algorithms()[descriptor.algorithm % algorithms().size()].name, descriptor.segmentBytes,
-                        descriptor.layout % 10000);
+    const auto detail = [](const CallSignature& signature) {
+      return formatText(" with plan {}, algorithm {}, segments of {} bytes, sizes {}", signature.planVersion,
+                        algorithms()[signature.algorithm % algorithms().size()].name, signature.segmentBytes,
+                        signature.layout % 10000);
     };
     ownText += detail(own);
-    theirText += detail(theirs->descriptor);
+    theirText += detail(theirs->signature);
   }
   return formatText(
       "the ranks' calls differ: as operation {} of group '{}' rank {} called {} and rank {} called {}; all ranks must "

@@ -52,7 +52,7 @@ struct CollectiveOperation final : Operation {
   // Set by the group.
   uint64_t sequence = 0;
   uint64_t chain = 0;
-  Descriptor descriptor;
+  CallSignature signature;
   Choice choice;  ///< equal at all ranks when it is made
   // What is made of it for the hosts as they are known (Group::fitToHosts).
   const Algorithm* algorithm = nullptr;
@@ -128,7 +128,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   Clock::time_point tick(Clock::time_point now) override;
   void executionEnded(Execution& execution) override;
   void executionFailed(Execution& execution, int rank, const Status& status) override;
-  void noticeArrived(int rank, const ControlMessage& message) override;
+  void controlMessageArrived(int rank, const ControlMessage& message) override;
   void work(uint64_t token) override;
 
   /// What messages are named by: parts of collectives; those between two ranks, and notices.
@@ -147,7 +147,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   /// The comparison has ended: what it says holds for the operations after it.
   void learn();
   void fitToNetwork();
-  /// Says how the operation runs on the hosts as far as they are known. Not part of its descriptor: other ranks may
+  /// Says how the operation runs on the hosts as far as they are known. Not part of its signature: other ranks may
   /// learn of their hosts before or after they give the operation its place.
   void fitToHosts(CollectiveOperation& operation) const;
   /// Gives the message its place among those of its tag.

@@ -14,7 +14,7 @@ namespace {
 
 /// Shorter ones tell little of rates.
 constexpr size_t kLargeBytes = size_t{4} << 20;
-/// After so many comparisons the intervals between them double up to so many bytes: hosts change seldom.
+/// After so many exchanges the intervals between them double up to so many bytes: hosts change seldom.
 constexpr int kNumSoon = 8;
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 
@@ -30,7 +30,7 @@ bool dependsOnHosts(Collective collective) {
 
 bool HostStatsExchange::isDueBefore(const CollectiveCall& call) {
   const size_t numBytes = agreedBytes(call);
-  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kShortOnHosts) return false;
+  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kMaxFlatBytes) return false;
   if (std::exchange(isFirst_, false)) return true;
   if (numBytes >= kLargeBytes) numBytes_ += numBytes;
   if (numBytes_ < nextAt_) return false;
@@ -50,35 +50,35 @@ CollectiveCall HostStatsExchange::gather(int rank) {
 
 std::vector<uint32_t> HostStatsExchange::shares() {
   std::vector<double> latest;
-  for (const HostStats& told : gathered_) latest.push_back(told.bytesPerSecond);
-  if (*std::min_element(latest.begin(), latest.end()) > 0) compared_.push_back(std::move(latest));
-  if (compared_.size() > kNumComparisons) compared_.erase(compared_.begin());
-  if (compared_.size() < kNumComparisons) return {};
-  std::vector<double> rates(gathered_.size(), 0);  // as shares of the highest, by the comparison that says most
-  for (const std::vector<double>& told : compared_) {
-    const double most = *std::max_element(told.begin(), told.end());
-    for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], told[rank] / most);
+  for (const HostStats& stats : gathered_) latest.push_back(stats.bytesPerSecond);
+  if (*std::min_element(latest.begin(), latest.end()) > 0) rates_.push_back(std::move(latest));
+  if (rates_.size() > kNumExchanges) rates_.erase(rates_.begin());
+  if (rates_.size() < kNumExchanges) return {};
+  std::vector<double> rates(gathered_.size(), 0);  // as shares of the highest, by the exchange that says most
+  for (const std::vector<double>& exchanged : rates_) {
+    const double most = *std::max_element(exchanged.begin(), exchanged.end());
+    for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], exchanged[rank] / most);
   }
   return sharesFor(rates);
 }
 
 int HostStatsExchange::localGroupSize() const {
   std::vector<uint32_t> hosts;
-  for (const HostStats& told : gathered_) hosts.push_back(static_cast<uint32_t>(told.host));
+  for (const HostStats& stats : gathered_) hosts.push_back(static_cast<uint32_t>(stats.host));
   return localGroupSizeOf(hosts);
 }
 
 std::optional<NetworkMeasurement> HostStatsExchange::network() const {
-  if (compared_.size() < kNumComparisons) return std::nullopt;
+  if (rates_.size() < kNumExchanges) return std::nullopt;
   NetworkMeasurement network;
   network.bytesPerSecond = 0;
-  for (const std::vector<double>& told : compared_) {
-    network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(told.begin(), told.end()));
+  for (const std::vector<double>& exchanged : rates_) {
+    network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(exchanged.begin(), exchanged.end()));
   }
   double farthest = 0;
-  for (const HostStats& told : gathered_) {
-    if (told.roundTripSeconds <= 0) return std::nullopt;
-    farthest = std::max(farthest, told.roundTripSeconds);
+  for (const HostStats& stats : gathered_) {
+    if (stats.roundTripSeconds <= 0) return std::nullopt;
+    farthest = std::max(farthest, stats.roundTripSeconds);
   }
   network.latencySeconds = farthest / 2 + kSecondsInRanks;
   return network;
@@ -86,8 +86,8 @@ std::optional<NetworkMeasurement> HostStatsExchange::network() const {
 
 std::string HostStatsExchange::describeRates() const {
   std::string text;
-  for (const HostStats& told : gathered_) {
-    text += formatText("{}{:.1f}", text.empty() ? "" : ", ", told.bytesPerSecond * 1e-6);
+  for (const HostStats& stats : gathered_) {
+    text += formatText("{}{:.1f}", text.empty() ? "" : ", ", stats.bytesPerSecond * 1e-6);
   }
   return text + " MB/s";
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts how long an algorithm takes on a measured network, and which is quicker there than the plan's own choice.
 //
-// The model is coarse on describe: it only has to put algorithms of different shape in the right order, and is heard
+// The model is coarse on purpose: it only has to put algorithms of different shape in the right order, and is heard
 // only where they differ much. It knows nothing of partial results that travel wider than their type. Pure functions,
 // equal on all ranks for equal figures.
 #pragma once

@@ -15,7 +15,7 @@ int localGroupSizeOf(std::span<const uint32_t> hosts) {
   return static_cast<int>(boundaries & (~boundaries + 1));
 }
 
-bool gainsFromBlocks(Collective collective, bool isWidened, int localGroupSize) {
+bool gainsFromLocalGroups(Collective collective, bool isWidened, int localGroupSize) {
   return localGroupSize > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
 }
 

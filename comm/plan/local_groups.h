@@ -14,7 +14,7 @@ namespace agspeed::comm {
 int localGroupSizeOf(std::span<const uint32_t> hosts);
 
 /// Whether less leaves a host by the hierarchical algorithm than by the direct one. Where partial results are twice as
-/// wide, blocks of two send as much as their ranks would have.
-bool gainsFromBlocks(Collective collective, bool isWidened, int localGroupSize);
+/// wide, local groups of two send as much as their ranks would have.
+bool gainsFromLocalGroups(Collective collective, bool isWidened, int localGroupSize);
 
 }  // namespace agspeed::comm

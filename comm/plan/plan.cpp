@@ -12,13 +12,13 @@ constexpr size_t kKiB = 1024;
 /// Up to so many ranks it is quicker to send everything to everybody than to take turns.
 constexpr int kFewRanks = 8;
 /// Of a rank's chunk, among many ranks: shorter ones take less time than their messages do.
-constexpr size_t kShortPiece = 8 * kKiB;
+constexpr size_t kShortChunk = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 
 /// Few messages one after another for short buffers, least bytes for long ones.
 std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
-  const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortPiece;
+  const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortChunk;
   switch (collective) {
     case Collective::kAllReduce:
       if (bytes <= (isFew ? 16 * kKiB : 2 * kKiB)) return isFew ? "exchange" : "doubling";
@@ -34,12 +34,12 @@ std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks
 }
 
 const Algorithm* hierarchical(Collective collective, size_t bytes, const Algorithm& choice) {
-  return bytes > kShortOnHosts && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
+  return bytes > kMaxFlatBytes && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
 }
 
 }  // namespace
 
-bool hasPiecePerRank(Collective collective, const Algorithm& algorithm) {
+bool hasChunkPerRank(Collective collective, const Algorithm& algorithm) {
   return isReduction(collective) && isDivisible(collective) && algorithm.name == "direct";
 }
 
@@ -66,7 +66,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   choice.window = std::max(window, 1u);
   // Runs of several listed chunks are one message only while chunks are not cut.
   if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
-  if (hasPiecePerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
+  if (hasChunkPerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
     choice.shares = shares;
   return choice;
 }

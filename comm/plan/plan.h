@@ -33,10 +33,10 @@ struct PlanRule {
 };
 
 /// Whether each rank owns a chunk of the buffer, whose size may be its own.
-bool hasPiecePerRank(Collective collective, const Algorithm& algorithm);
+bool hasChunkPerRank(Collective collective, const Algorithm& algorithm);
 
 /// Longer buffers take Choice::hierarchical; shorter ones are better off with fewer rounds.
-constexpr size_t kShortOnHosts = 64 * 1024;
+constexpr size_t kMaxFlatBytes = 64 * 1024;
 
 struct Plan {
   uint32_t version = 0;

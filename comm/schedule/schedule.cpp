@@ -36,9 +36,9 @@ bool isDivisible(Collective collective) {
 }
 
 bool Schedule::overlap(const ChunkRange& a, const ChunkRange& b) const {
-  const bool isScratch = a.place == BufferKind::kScratch;
-  if (isScratch != (b.place == BufferKind::kScratch) || (isScratch && a.slot != b.slot)) return false;
-  if (!mayBeInPlace && a.place != b.place) return false;
+  const bool isScratch = a.buffer == BufferKind::kScratch;
+  if (isScratch != (b.buffer == BufferKind::kScratch) || (isScratch && a.scratch != b.scratch)) return false;
+  if (!mayBeInPlace && a.buffer != b.buffer) return false;
   return a.first < b.first + b.count && b.first < a.first + a.count;
 }
 

@@ -2,7 +2,7 @@
 // A collective operation as data: what one rank sends, receives, reduces and copies, and what must come before what.
 //
 // A schedule knows neither sizes nor types nor addresses. It speaks of chunks of two buffers, the caller's input and
-// output, and of scratch slots that are as large as some of these chunks. Sizes of chunks may differ and may be zero.
+// output, and of scratch buffers that are as large as some of these chunks. Sizes of chunks may differ and may be zero.
 //
 //   collective                        input            output
 //   all-reduce, broadcast, reduce     P equal chunks   the same P chunks       P is the algorithm's choice
@@ -43,17 +43,17 @@ bool isDivisible(Collective collective);
 
 enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 
-/// BufferList first .. first + count - 1 of a buffer.
+/// Chunks first .. first + count - 1 of a buffer.
 struct ChunkRange {
-  BufferKind place = BufferKind::kInput;
-  uint32_t slot = 0;  ///< which one, of scratch
+  BufferKind buffer = BufferKind::kInput;
+  uint32_t scratch = 0;  ///< which scratch buffer, of kScratch
   uint32_t first = 0;
   uint32_t count = 0;
   bool operator==(const ChunkRange&) const = default;
 };
 
 /// Scratch memory as large as chunks of the input or output; its chunks have the numbers of these.
-struct Slot {
+struct ScratchBuffer {
   ChunkRange like;
   bool isWide = false;  ///< holds elements of the accumulator type: partial results
 };
@@ -76,12 +76,14 @@ struct Schedule {
   int numRanks = 1;
   uint32_t numChunks = 1;
   bool mayBeInPlace = true;  ///< input and output may be the same memory
-  std::vector<Slot> slots;
+  std::vector<ScratchBuffer> scratch;
   std::vector<Step> steps;  ///< in an order in which they could be executed one after another
 
   /// Tags are below this, at all ranks of all algorithms.
   uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
-  bool isWide(const ChunkRange& range) const { return range.place == BufferKind::kScratch && slots[range.slot].isWide; }
+  bool isWide(const ChunkRange& range) const {
+    return range.buffer == BufferKind::kScratch && scratch[range.scratch].isWide;
+  }
   /// Whether two ranges can share memory.
   bool overlap(const ChunkRange& a, const ChunkRange& b) const;
   /// Whether two steps touch the same memory and one of them writes it.

@@ -16,18 +16,18 @@ ScheduleBuilder::ScheduleBuilder(const ScheduleRequest& request, uint32_t numChu
 }
 
 ChunkRange ScheduleBuilder::scratch(const ChunkRange& like) {
-  Slot slot{like, false};
-  if (like.place == BufferKind::kScratch) {
-    slot.like.place = schedule_.slots[like.slot].like.place;
-    slot.like.slot = 0;
+  ScratchBuffer buffer{like, false};
+  if (like.buffer == BufferKind::kScratch) {
+    buffer.like.buffer = schedule_.scratch[like.scratch].like.buffer;
+    buffer.like.scratch = 0;
   }
-  schedule_.slots.push_back(slot);
-  return {BufferKind::kScratch, static_cast<uint32_t>(schedule_.slots.size() - 1), like.first, like.count};
+  schedule_.scratch.push_back(buffer);
+  return {BufferKind::kScratch, static_cast<uint32_t>(schedule_.scratch.size() - 1), like.first, like.count};
 }
 
 ChunkRange ScheduleBuilder::wideScratch(const ChunkRange& like) {
   const ChunkRange range = scratch(like);
-  schedule_.slots.back().isWide = true;
+  schedule_.scratch.back().isWide = true;
   return range;
 }
 

@@ -52,7 +52,7 @@ class ScheduleBuilder {
   Schedule schedule_;
 };
 
-/// BufferList first .. first + count - 1 of the buffer of `range`.
+/// Chunks first .. first + count - 1 of the buffer of `range`.
 ChunkRange part(const ChunkRange& range, uint32_t first, uint32_t count);
 
 }  // namespace agspeed::comm

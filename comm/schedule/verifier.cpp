@@ -16,8 +16,8 @@ namespace {
 
 std::string describe(const ChunkRange& range) {
   constexpr const char* kNames[] = {"input", "output", "scratch "};
-  std::string text = kNames[static_cast<int>(range.place)];
-  if (range.place == BufferKind::kScratch) text += std::to_string(range.slot);
+  std::string text = kNames[static_cast<int>(range.buffer)];
+  if (range.buffer == BufferKind::kScratch) text += std::to_string(range.scratch);
   return formatText("{}[{}, {})", text, range.first, range.first + range.count);
 }
 
@@ -61,11 +61,11 @@ class Contract {
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
   /// A number that stands for the size of a chunk: equal exactly where sizes must be.
-  uint64_t size(int rank, BufferKind place, uint32_t chunk) const {
+  uint64_t size(int rank, BufferKind buffer, uint32_t chunk) const {
     uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
       const auto own = static_cast<uint64_t>(rank);
-      key = place == BufferKind::kInput ? own * 1000 + chunk : chunk * uint64_t{1000} + own;
+      key = buffer == BufferKind::kInput ? own * 1000 + chunk : chunk * uint64_t{1000} + own;
     }
     return (key + 1) * (key + 1) * 1000003 + key;
   }
@@ -86,17 +86,17 @@ class Rank {
       if (contract.hasInput(schedule.rank, chunk))
         memory_[{BufferKind::kInput, 0}][chunk] = symbols.leaf(schedule.rank, chunk);
     }
-    for (uint32_t slot = 0; slot < schedule.slots.size(); ++slot) {
-      memory_[{BufferKind::kScratch, slot}].resize(schedule.numChunks);
+    for (uint32_t i = 0; i < schedule.scratch.size(); ++i) {
+      memory_[{BufferKind::kScratch, i}].resize(schedule.numChunks);
     }
   }
 
   std::vector<Symbol> read(const ChunkRange& range) {
-    const auto& values = memory_[{range.place, range.slot}];
+    const auto& values = memory_[{range.buffer, range.scratch}];
     return {values.begin() + range.first, values.begin() + range.first + range.count};
   }
   void write(const ChunkRange& range, const std::vector<Symbol>& values) {
-    std::copy(values.begin(), values.end(), memory_[{range.place, range.slot}].begin() + range.first);
+    std::copy(values.begin(), values.end(), memory_[{range.buffer, range.scratch}].begin() + range.first);
   }
   bool isReady(size_t step) const {
     const auto& before = schedule.steps[step].dependencies;
@@ -176,11 +176,11 @@ class Verification {
     const Step& step = rank.schedule.steps[index];
     if (step.range.first + step.range.count > rank.schedule.numChunks) return wrong(rank, index, "leaves the buffer");
     if (step.kind == StepKind::kSend) return {};
-    if (step.range.place == BufferKind::kInput) return wrong(rank, index, "writes the input");
+    if (step.range.buffer == BufferKind::kInput) return wrong(rank, index, "writes the input");
     if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.range)) {
       return wrong(rank, index, "rounds a partial result or leaves the final one wide");
     }
-    for (uint32_t i = 0; step.range.place == BufferKind::kOutput && i < step.range.count; ++i) {
+    for (uint32_t i = 0; step.range.buffer == BufferKind::kOutput && i < step.range.count; ++i) {
       if (!contract_.hasOutput(rank.schedule.rank, step.range.first + i)) {
         return wrong(rank, index, "writes output that is not the rank's");
       }
@@ -189,10 +189,10 @@ class Verification {
   }
 
   uint64_t sizeOf(const Rank& rank, const ChunkRange& range) const {
-    const bool isScratch = range.place == BufferKind::kScratch;
-    const BufferKind place = isScratch ? rank.schedule.slots[range.slot].like.place : range.place;
+    const bool isScratch = range.buffer == BufferKind::kScratch;
+    const BufferKind buffer = isScratch ? rank.schedule.scratch[range.scratch].like.buffer : range.buffer;
     uint64_t size = rank.schedule.isWide(range) ? 1 : 0;
-    for (uint32_t i = 0; i < range.count; ++i) size += contract_.size(rank.schedule.rank, place, range.first + i);
+    for (uint32_t i = 0; i < range.count; ++i) size += contract_.size(rank.schedule.rank, buffer, range.first + i);
     return size;
   }
 

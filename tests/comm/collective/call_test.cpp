@@ -44,7 +44,7 @@ TEST(CollectiveCall, WhatDoesNotFitIsASentence) {
               "does not lie right behind");
 }
 
-TEST(Descriptor, DiffersWhereCallsDiffer) {
+TEST(CallSignature, DiffersWhereCallsDiffer) {
   const CollectiveCall call{
       .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes(8)}, .output = {bytes(8)}};
   CollectiveCall dtype = call, op = call, size = call;
@@ -60,7 +60,7 @@ TEST(Descriptor, DiffersWhereCallsDiffer) {
   EXPECT_EQ(toString(describe(call)), "all_reduce(2 x f32, sum)");
 }
 
-TEST(Descriptor, IsTheSameAtTheRootAndElsewhere) {
+TEST(CallSignature, IsTheSameAtTheRootAndElsewhere) {
   const CollectiveCall root{.collective = Collective::kBroadcast, .input = {bytes(8)}, .output = {bytes(8)}, .root = 1};
   const CollectiveCall other{.collective = Collective::kBroadcast, .output = {bytes(8, 8)}, .root = 1};
   EXPECT_EQ(describe(root), describe(other));

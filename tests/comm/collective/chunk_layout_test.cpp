@@ -8,7 +8,7 @@
 namespace agspeed::comm {
 namespace {
 
-TEST(ChunkLayout, InstancesAndPiecesCoverADivisibleBufferOnceInOrder) {
+TEST(ChunkLayout, SegmentsAndChunksCoverADivisibleBufferOnceInOrder) {
   const uint64_t seed = std::random_device{}();
   std::mt19937_64 random(seed);
   for (int i = 0; i < 300; ++i) {
@@ -38,7 +38,7 @@ TEST(ChunkLayout, InstancesAndPiecesCoverADivisibleBufferOnceInOrder) {
   }
 }
 
-TEST(ChunkLayout, ListedPiecesAreCutOnTheirOwn) {
+TEST(ChunkLayout, ListedChunksAreCutOnTheirOwn) {
   std::byte memory[100];
   const auto bytes = std::span(memory);
   const CollectiveCall call{.collective = Collective::kAllGather,
@@ -55,7 +55,7 @@ TEST(ChunkLayout, ListedPiecesAreCutOnTheirOwn) {
   EXPECT_EQ(output[1].numElements, 6u);
 }
 
-TEST(ChunkLayout, AnEmptyBufferHasOneEmptyInstance) {
+TEST(ChunkLayout, AnEmptyBufferHasOneEmptySegment) {
   const CollectiveCall call{.collective = Collective::kAllReduce, .input = {{}}, .output = {{}}};
   const ChunkLayout layout(call, 0, 4, 64, {});
   EXPECT_EQ(layout.numSegments(), 1u);

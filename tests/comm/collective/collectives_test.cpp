@@ -150,7 +150,7 @@ struct Buffer {
   }
 };
 
-/// Ranks compare their hosts before the first large collective.
+/// Ranks exchange host statistics before the first large collective.
 void applyHostStats(Communicator& group) {
   const auto size = static_cast<size_t>(group.size());
   Bytes own(((size_t{4} << 20) + size) / size), all(own.size() * size);
@@ -286,10 +286,10 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
   }
 }
 
-TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
-  // Ranks compare before the first call and after 16 and 32 MiB; then chunks are unequal and segments shorter. They run
-  // ahead of each other by up to 96 MiB, so that some start operations, and even the next comparison, while one is
-  // under way, and others after it.
+TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
+  // Ranks exchange statistics before the first call and after 16 and 32 MiB; then chunks are unequal and segments
+  // shorter. They run ahead of each other by up to 96 MiB, so that some start operations, and even the next exchange,
+  // while one is under way, and others after it.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
   Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}, .roundTripSeconds = 2e-4});
@@ -338,8 +338,8 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnPiecesOfTheirOwn) {
   EXPECT_NEAR(ratio(unequal, 2), 1, 0.02) << "a little slower is as fast";
 }
 
-TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualPiecesAtAllRanks) {
-  // Calls are made before, while and after each of the comparisons that find the second host slow.
+TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
+  // Calls are made before, while and after each of the exchanges that find the second host slow.
   constexpr size_t kNumElements = size_t{1} << 20, kNumCalls = 80, kNumBuffers = 16;
   Ranks ranks(4, {}, {.shuffleSeed = 5, .bytesPerSecond = {25e6, 25e6, 12.5e6, 12.5e6}, .hosts = {1, 1, 2, 2}});
   std::atomic<int> numWrong = 0;
@@ -395,7 +395,8 @@ TEST(Collectives, RanksFarFromEachOtherSendMoreInFewerRounds) {
         allReduceInPlace(group, buffer);
         EXPECT_TRUE(std::all_of(buffer.begin(), buffer.end(), [](float value) { return value == 6; }));
       };
-      for (int i = 0; i < 9; ++i) reduce(kLong);  // the ranks compare before the first and after 16 and 32 MiB
+      for (int i = 0; i < 9; ++i)
+        reduce(kLong);  // the ranks exchange statistics before the first and after 16 and 32 MiB
       before[static_cast<size_t>(rank)] = ranks.network.numBytesSent(rank);
       reduce(kShort);
     });
@@ -437,7 +438,7 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
     return static_cast<double>(sum) / kNumBytes;
   };
   std::atomic<int> numWrong = 0;
-  // Calls run ahead of the comparison: those after it must fit what it finds, whenever they were made.
+  // Calls run ahead of the exchange: those after it must fit what it finds, whenever they were made.
   const auto run = [&](Collective collective, int numCalls) {
     ranks.run([&](int rank, Communicator& group) {
       const auto own = static_cast<size_t>(rank);

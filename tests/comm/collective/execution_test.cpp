@@ -99,7 +99,7 @@ TEST(Execution, RunningAgainAllocatesNothing) {
   }
 }
 
-TEST(Execution, EveryInstanceUsesNamesOfItsOwn) {
+TEST(Execution, EverySegmentUsesNamesOfItsOwn) {
   struct Recording final : Messenger {
     std::vector<std::pair<int, MessageId>> names;
     int rank() const override { return 0; }

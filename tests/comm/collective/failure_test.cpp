@@ -129,7 +129,7 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
                  {"rank 0 gave up", "did not end within 0.40 s", "waiting for rank 2"});
 }
 
-TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostsAreCompared) {
+TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostStatisticsAreExchanged) {
   constexpr size_t kLarge = size_t{16} << 20;  // elements
   for (const bool isAbsent : {true, false}) {
     Ranks ranks(3);
@@ -144,10 +144,10 @@ TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostsAreCompared) {
     if (isAbsent) {
       expectSentence(statuses[0], StatusCode::kResourceExhausted,
                      {"all_reduce(16777216 x f32, sum), operation 2",
-                      "before it started, while the ranks compared their hosts", "waiting for rank 2"});
+                      "before it started, while the ranks exchanged host statistics", "waiting for rank 2"});
     } else {
       expectSentence(statuses[0], StatusCode::kInvalidArgument,
-                     {"as operation 1", "all_reduce(16777216 x f32, sum), before which ranks compare their hosts",
+                     {"as operation 1", "all_reduce(16777216 x f32, sum), before which ranks exchange host statistics",
                       "broadcast(16777216 x f32, root 0)"});
     }
   }

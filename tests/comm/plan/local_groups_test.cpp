@@ -10,7 +10,7 @@ namespace {
 
 int localGroupSize(const std::vector<uint32_t>& hosts) { return localGroupSizeOf(hosts); }
 
-TEST(Hosts, BlocksAreTheLargestPowerOfTwoThatFitsAllHosts) {
+TEST(LocalGroups, AreTheLargestPowerOfTwoThatFitsAllHosts) {
   EXPECT_EQ(localGroupSize({1, 1, 2, 2}), 2);
   EXPECT_EQ(localGroupSize({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}), 4);
   EXPECT_EQ(localGroupSize({1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}), 2) << "six on each";
@@ -19,19 +19,19 @@ TEST(Hosts, BlocksAreTheLargestPowerOfTwoThatFitsAllHosts) {
   EXPECT_EQ(localGroupSize({1, 1, 2, 2, 1, 1}), 2) << "the first host's ranks in two places";
 }
 
-TEST(Hosts, RanksNumberedAcrossHostsOrAllOnOneOrUnknownMakeNoBlocks) {
+TEST(LocalGroups, AreMissingWhereRanksAreNumberedAcrossHostsOrAllOnOneOrUnknown) {
   EXPECT_EQ(localGroupSize({1, 2, 1, 2}), 1);
   EXPECT_EQ(localGroupSize({1, 1, 1, 1}), 1);
   EXPECT_EQ(localGroupSize({1, 1, 0, 0}), 1);
   EXPECT_EQ(localGroupSize({}), 1);
 }
 
-TEST(Hosts, BlocksOfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
-  EXPECT_FALSE(gainsFromBlocks(Collective::kAllReduce, false, 1));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, false, 2));
-  EXPECT_FALSE(gainsFromBlocks(Collective::kReduceScatter, true, 2));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kReduceScatter, true, 4));
-  EXPECT_TRUE(gainsFromBlocks(Collective::kAllReduce, true, 2));
+TEST(LocalGroups, OfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
+  EXPECT_FALSE(gainsFromLocalGroups(Collective::kAllReduce, false, 1));
+  EXPECT_TRUE(gainsFromLocalGroups(Collective::kReduceScatter, false, 2));
+  EXPECT_FALSE(gainsFromLocalGroups(Collective::kReduceScatter, true, 2));
+  EXPECT_TRUE(gainsFromLocalGroups(Collective::kReduceScatter, true, 4));
+  EXPECT_TRUE(gainsFromLocalGroups(Collective::kAllReduce, true, 2));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(Plan, LongAllReducesTakeTheLeastBytesAndShortOnesTheFewestRounds) {
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 64 << 20, 4, false).algorithm->name, "direct");
 }
 
-TEST(Plan, ShortPiecesAmongManyRanksTakeFewMessages) {
+TEST(Plan, ShortChunksAmongManyRanksTakeFewMessages) {
   const Plan plan;
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 1 << 20, 256, false).algorithm->name, "halving");
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 1 << 20, 16, false).algorithm->name, "direct");
@@ -58,7 +58,7 @@ TEST(Plan, RulesThatCannotHoldArePassedOver) {
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 100, 4, false).algorithm->name, "ring");
 }
 
-TEST(Plan, SharesApplyWhereEveryRankOwnsAPiece) {
+TEST(Plan, SharesApplyWhereEveryRankOwnsAChunk) {
   Plan plan;
   plan.shares = {2, 1, 2, 2};
   EXPECT_EQ(plan.choose(Collective::kAllReduce, 64 << 20, 4, false).shares, plan.shares);

@@ -46,7 +46,7 @@ TEST(Shares, NoSharesAreBetterOnRandomHosts) {
   }
 }
 
-TEST(Shares, EqualAndUnknownHostsGetEqualPieces) {
+TEST(Shares, EqualAndUnknownHostsGetEqualChunks) {
   EXPECT_TRUE(sharesFor(std::vector<double>{25, 24, 21, 23}).empty()) << "measurements scatter";
   EXPECT_TRUE(sharesFor(std::vector<double>{25, 0, 25, 25}).empty());
   EXPECT_TRUE(sharesFor(std::vector<double>{25, 12}).empty()) << "two ranks exchange everything in any case";
