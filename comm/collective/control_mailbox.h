@@ -17,31 +17,23 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective/call.h"
+#include "comm/collective/call_history.h"
 #include "comm/collective/engine.h"
 
 namespace agspeed::comm {
-
-/// One call of a rank, as others compare it.
-struct HistoryEntry {
-  uint64_t sequence = 0;  ///< counts from 1; 0: no entry
-  uint64_t chain = 0;     ///< hash of all calls up to this one
-  CallSignature signature;
-};
 
 enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
 
 /// The message: fixed layout, both ends the same byte order.
 struct ControlMessage {
-  static constexpr size_t kNumEntries = 8;
   static constexpr size_t kTextBytes = 512;
 
   ControlKind kind = ControlKind::kWaiting;
   uint32_t code = 0;  ///< the StatusCode of a failure
   uint32_t textLength = 0;
-  int32_t lostRank = -1;                               ///< of the group, where its loss is the reason
-  std::array<HistoryEntry, kNumEntries> history = {};  ///< the awaited call and those before it
-  std::array<char, kTextBytes> text = {};              ///< why the group failed
+  int32_t lostRank = -1;                   ///< of the group, where its loss is the reason
+  RecentCalls history = {};                ///< the awaited call and those before it
+  std::array<char, kTextBytes> text = {};  ///< why the group failed
 
   /// Never more than kTextBytes, whatever the peer wrote.
   std::string_view reason() const { return {text.data(), std::min<size_t>(textLength, kTextBytes)}; }

@@ -5,21 +5,14 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/plan/local_groups.h"
-#include "comm/plan/shares.h"
-#include "runtime/base/log.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 
 namespace {
 
-/// How long an operation waits before it asks the ranks it waits for.
+/// How long an operation waits before it sends its last calls to the ranks it waits for.
 constexpr std::chrono::milliseconds kMismatchCheckAfter{250};
-/// How often a receive from any rank looks for a message: none announces itself to a waiting thread.
-constexpr std::chrono::milliseconds kLookInterval{1};
-/// How often operations ask whether their input is there: copies from a device take some 10 us to some ms.
-constexpr std::chrono::microseconds kReadyInterval{50};
-constexpr int kAtOnce = INT32_MIN;
 constexpr int kSequenceBits = 48;
 
 std::string seconds(Clock::duration duration) {
@@ -31,16 +24,9 @@ uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }
 
-size_t bytesOf(const CollectiveCall& call) {
-  size_t bytes = 0;
-  for (const auto chunk : call.input) bytes += chunk.size();
-  for (const auto chunk : call.output) bytes += chunk.size();
-  return bytes;
-}
-
-/// Whether it may start before older ones have. A barrier ends after all that was called before it.
-bool mayPass(const CollectiveOperation& operation) {
-  return !operation.readiness && operation.call.collective != Collective::kBarrier;
+ScheduleKey scheduleOf(const CollectiveOperation& operation) {
+  const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
+  return {operation.fitted.algorithm, root, operation.fitted.localGroupSize};
 }
 
 /// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
@@ -60,22 +46,24 @@ void premultiply(CollectiveOperation& operation) {
   }
 }
 
+std::string describe(const CollectiveOperation& operation) {
+  return formatText("{}, operation {}", toString(operation.signature), operation.sequence);
+}
+
+std::string describe(const MessageOperation& operation) { return toString(operation); }
+
 }  // namespace
-
-void MessageOperation::finished(const Status& status) {
-  if (std::exchange(isPending, false)) group->endMessage(*this, status);
-}
-
-std::string MessageOperation::describe() const {
-  return group->describe(*this) + " of group '" + group->options_.name + "'";
-}
 
 Group::Group(Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
       rank_(rank),
-      mailbox_(engine, *this, options_.members, rank, messageCommunicator()),
-      hosts_(static_cast<int>(options_.members.size())) {}
+      mailbox_(engine, *this, options_.members, rank, messageCommunicator(options_)),
+      history_(options_.name, rank),
+      fitter_(options_.name, rank, numRanks(), options_.plan),
+      executions_(engine, *this, rank, numRanks()),
+      queue_(numRanks(), options_.maxInFlightBytes),
+      messages_(engine, *this, options_.members, rank, messageCommunicator(options_), options_.name) {}
 
 void Group::open() {
   engine_.addClient(*this);
@@ -84,285 +72,129 @@ void Group::open() {
 
 void Group::close() {
   const Status reason = unavailable("the group was destroyed");
-  running_.empty() ? endAll(reason) : fail(reason);
+  queue_.running().empty() ? endAll(reason) : fail(reason);
   mailbox_.close();
-  engine_.messenger().dropCommunicator(messageCommunicator());
-  engine_.removeWork(*this);
+  engine_.messenger().dropCommunicator(messageCommunicator(options_));
+  messages_.close();
   engine_.removeClient(*this);
 }
 
 // --- starting -----------------------------------------------------------------------------------------------------
 
-void Group::setPlan(Plan plan) { options_.plan = std::move(plan); }
-
 void Group::submit(CollectiveHandle operation) {
   const CollectiveCall& call = operation->call;
-  if (options_.plan.shares.empty() && hosts_.isDueBefore(call) && failure_) compareHosts(call);
-  enter(operation, call);
+  if (fitter_.isExchangeDueBefore(call) && failure_) exchangeHostStats(call);
+  assignSequence(operation, call);
   if (!failure_) return endAll(failure_);
-  for (const auto& [rank, message] : questions_) {
-    if (const auto difference = findDifference(rank, message)) return fail(invalidArgument(*difference));
-  }
-  std::erase_if(questions_, [&](const auto& question) { return question.second.history[0].sequence <= sequence_; });
+  if (const auto mismatch = history_.checkRanksAhead()) return fail(invalidArgument(*mismatch));
   startWaiting();
 }
 
-void Group::compareHosts(const CollectiveCall& call) {
-  auto comparison = std::make_shared<CollectiveOperation>(engine_);
-  comparison->call = hosts_.gather(rank_);
-  comparison->priority = INT32_MIN;
-  comparison->started = Clock::now();
-  comparison->deadline = Clock::time_point::max();  // the operation that waits for it has one
+void Group::exchangeHostStats(const CollectiveCall& call) {
+  auto exchange = std::make_shared<CollectiveOperation>(engine_);
+  exchange->call = fitter_.exchange();
+  exchange->isHostStatsExchange = true;
+  exchange->priority = INT32_MIN;
+  exchange->started = Clock::now();
+  exchange->deadline = Clock::time_point::max();  // the operation that waits for it has one
   engine_.operationStarted();
-  comparisons_.push_back(comparison);
-  enter(comparison, call);
+  assignSequence(std::move(exchange), call);
 }
 
-double Group::farthestSeconds() const {
-  double farthest = 0;
-  for (const int member : options_.members) {
-    if (member == engine_.messenger().rank()) continue;
-    const double seconds = engine_.messenger().roundTripSeconds(member);
-    if (seconds == 0) return 0;
-    farthest = std::max(farthest, seconds);
-  }
-  return farthest;
-}
-
-void Group::learn() {
-  const uint64_t sequence = comparisons_.front()->sequence;
-  comparisons_.pop_front();
-  const bool wereEqual = shares_.empty();
-  const int blockBefore = std::exchange(localGroupSize_, hosts_.localGroupSize());
-  shares_ = localGroupSize_ > 1 ? std::vector<uint32_t>() : hosts_.shares();
-  network_ = hosts_.network();
-  if (rank_ == 0 && !(wereEqual && shares_.empty())) {
-    AG_LOG(kInfo, "group '" + options_.name + "': ranks of unequal speed (" + hosts_.describeRates() +
-                      ") own chunks of unequal size");
-  }
-  if (rank_ == 0 && localGroupSize_ != blockBefore) {
-    AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first",
-           options_.name, localGroupSize_);
-  }
-  fitToNetwork();
-  for (const CollectiveHandle& operation : waiting_) {
-    if (operation->sequence > sequence) fitToHosts(*operation);
-  }
-}
-
-void Group::fitToNetwork() {
-  fitted_.rules.clear();
-  if (!network_ || localGroupSize_ > 1 || !shares_.empty()) return;
-  const auto numRanks = static_cast<int>(options_.members.size());
-  if (!counted_) counted_ = countAllReduces(numRanks);
-  fitted_.rules = comm::fitToNetwork(*counted_, *network_, numRanks);
-}
-
-void Group::fitToHosts(CollectiveOperation& operation) const {
-  const Collective collective = operation.call.collective;
-  const Choice& choice = operation.choice;
-  const auto numRanks = static_cast<int>(options_.members.size());
-  const bool isWidened = accumulatorOf(operation.call.dtype) != operation.call.dtype;
-  const bool isOnHosts = choice.hierarchical && gainsFromLocalGroups(collective, isWidened, localGroupSize_);
-  operation.algorithm = isOnHosts ? choice.hierarchical : choice.algorithm;
-  if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
-    const size_t bytes = agreedBytes(operation.call);
-    const Choice fitted = fitted_.choose(collective, bytes, numRanks, false);
-    if (fitted.isByRule) operation.algorithm = fitted.algorithm;
-  }
-  operation.localGroupSize = operation.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
-  const bool isOurs = choice.shares.empty() && hasChunkPerRank(collective, *operation.algorithm);
-  operation.shares = isOurs ? shares_ : choice.shares;
-  operation.segmentBytes = choice.segmentBytes;
-  if (isOurs && !shares_.empty() && network_) {
-    operation.segmentBytes = segmentForShares(choice.segmentBytes, choice.window, numRanks, *network_);
-  }
-}
-
-void Group::enter(CollectiveHandle operation, const CollectiveCall& call) {
-  operation->sequence = ++sequence_;
-  const auto numRanks = static_cast<int>(options_.members.size());
-  operation->choice = options_.plan.choose(operation->call.collective, agreedBytes(operation->call), numRanks,
-                                           operation->call.isContiguous);
-  fitToHosts(*operation);
-  const bool compares = !comparisons_.empty() && comparisons_.back() == operation;
-  operation->signature = signatureOf(call);
-  operation->signature.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
-  operation->signature.planVersion = compares ? CallSignature::kHostStatsExchange : options_.plan.version;
-  operation->signature.segmentBytes = operation->choice.segmentBytes;
-  operation->chain = chain_ = extendChain(chain_, operation->signature);
-  remember(*operation);
+void Group::assignSequence(CollectiveHandle operation, const CollectiveCall& call) {
+  operation->choice = fitter_.choose(operation->call);
+  operation->fitted = fitter_.fit(operation->call, operation->choice);
+  CallSignature& signature = operation->signature = signatureOf(call);
+  signature.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
+  signature.planVersion = operation->isHostStatsExchange ? CallSignature::kHostStatsExchange : fitter_.planVersion();
+  signature.segmentBytes = operation->choice.segmentBytes;
+  const HistoryEntry& entry = history_.add(signature);
+  operation->sequence = entry.sequence;
+  operation->chain = entry.chain;
   engine_.tickBy(operation->deadline);
-  waiting_.push_back(std::move(operation));
+  queue_.add(std::move(operation));
 }
 
 void Group::submit(std::shared_ptr<MessageOperation> operation) {
-  operation->group = this;
-  messages_.push_back(operation);
+  messages_.add(operation);
   if (!failure_) return endAll(failure_);
   engine_.tickBy(operation->deadline);
-  operation->rank == kAnyRank ? findSource(*operation) : enter(*operation);
-}
-
-void Group::enter(MessageOperation& operation) {
-  auto& counts = operation.isSend ? numSent_ : numReceived_;
-  operation.id = {messageCommunicator(), operation.tag, ++counts[{operation.rank, operation.tag}]};
-  operation.peer = options_.members[static_cast<size_t>(operation.rank)];
-  startMessage(operation);
-}
-
-void Group::startMessage(MessageOperation& operation) {
-  if (!isReady(operation.readiness)) return;
-  operation.isPending = true;
-  operation.isSend ? engine_.messenger().send(operation) : engine_.messenger().receive(operation);
-}
-
-void Group::findSource(MessageOperation& operation) {
-  const auto numRanks = static_cast<int>(options_.members.size());
-  for (int i = 0; i < numRanks; ++i) {
-    const int rank = (firstSource_ + i) % numRanks;
-    if (rank == rank_) continue;
-    const MessageId id{messageCommunicator(), operation.tag, numReceived_[{rank, operation.tag}] + 1};
-    if (!engine_.messenger().probe(options_.members[static_cast<size_t>(rank)], id)) continue;
-    firstSource_ = rank + 1;
-    operation.rank = rank;
-    return enter(operation);
-  }
-  engine_.tickBy(Clock::now() + kLookInterval);
-}
-
-bool Group::isReady(Readiness& readiness) {
-  if (!readiness) return true;
-  const StatusOr<bool> isThere = readiness();
-  if (!isThere) {
-    fail(isThere.status());
-    return false;
-  }
-  if (*isThere) {
-    readiness = nullptr;
-  } else {
-    engine_.tickBy(Clock::now() + kReadyInterval);
-  }
-  return *isThere;
+  if (const Status status = messages_.start(*operation); !status) fail(status);
 }
 
 void Group::startWaiting() {
   if (isStarting_) return;  // the loop below goes on
   isStarting_ = true;
-  // A failure empties the list.
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    if (!waiting_[i]->readiness) continue;
-    const CollectiveHandle operation = waiting_[i];
-    isReady(operation->readiness);
+  // A failure empties the queue.
+  for (size_t i = 0; i < queue_.waiting().size(); ++i) {
+    const StatusOr<bool> isReady = isInputReady(queue_.waiting()[i]->readiness, engine_);
+    if (!isReady) fail(isReady.status());
   }
-  while (CollectiveHandle next = takeNext()) start(next);
+  while (const CollectiveHandle next = queue_.startNext()) start(*next);
   isStarting_ = false;
 }
 
-Group::CollectiveHandle Group::takeNext() {
-  if (waiting_.empty()) return nullptr;
-  const auto isOlder = [&](const CollectiveHandle& other) { return other->sequence < waiting_.front()->sequence; };
-  auto at = waiting_.begin();
-  if ((*at)->readiness || std::any_of(running_.begin(), running_.end(), isOlder)) {
-    at = std::min_element(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) {
-      return std::tuple(!mayPass(*a), a->priority, a->sequence) < std::tuple(!mayPass(*b), b->priority, b->sequence);
-    });
-    if (!mayPass(**at)) return nullptr;
-    if (bytesInFlight_ > 0 && bytesInFlight_ + bytesInFlight(**at) > options_.maxInFlightBytes) return nullptr;
-  }
-  if (!comparisons_.empty() && (*at)->sequence > comparisons_.front()->sequence) return nullptr;
-  CollectiveHandle next = std::move(*at);
-  waiting_.erase(at);
-  return next;
+void Group::start(CollectiveOperation& operation) {
+  premultiply(operation);
+  operation.execution = &executions_.acquire(scheduleOf(operation));
+  engine_.tickBy(operation.started + kMismatchCheckAfter);
+  if (operation.isHostStatsExchange) contributeHostStats();
+  operation.execution->start({.call = &operation.call,
+                              .members = options_.members,
+                              .communicator = collectiveCommunicator(options_),
+                              .sequence = nameOf(operation),
+                              .segmentElements = operation.fitted.segmentBytes / sizeInBytes(operation.call.dtype),
+                              .shares = operation.fitted.shares,
+                              .window = operation.choice.window,
+                              .priority = operation.priority,
+                              .group = options_.name,
+                              .number = operation.sequence});
 }
 
-void Group::start(const CollectiveHandle& operation) {
-  premultiply(*operation);
-  Pool& pool = poolOf(*operation);
-  if (pool.idle.empty()) {
-    ExecutionListener& listener = *this;
-    pool.all.push_back(std::make_unique<Execution>(pool.prepared, engine_, listener));
-    pool.idle.push_back(pool.all.back().get());
+void Group::contributeHostStats() {
+  const Messenger& messenger = engine_.messenger();
+  double farthest = 0;  // round trip; 0 where one is not known
+  for (const int member : options_.members) {
+    if (member == messenger.rank()) continue;
+    const double roundTrip = messenger.roundTripSeconds(member);
+    farthest = std::max(farthest, roundTrip);
+    if (roundTrip > 0) continue;
+    farthest = 0;
+    break;
   }
-  operation->execution = pool.idle.back();
-  pool.idle.pop_back();
-  running_.push_back(operation);
-  bytesInFlight_ += bytesInFlight(*operation);
-  engine_.tickBy(operation->started + kMismatchCheckAfter);
-  if (isComparison(operation)) {
-    const Messenger& messenger = engine_.messenger();
-    hosts_.contribute(rank_, messenger.bytesPerSecond(), farthestSeconds(), messenger.host());
-  }
-  const size_t elementBytes = sizeInBytes(operation->call.dtype);
-  operation->execution->start({.call = &operation->call,
-                               .members = options_.members,
-                               .communicator = collectiveCommunicator(),
-                               .sequence = nameOf(*operation),
-                               .segmentElements = operation->segmentBytes / elementBytes,
-                               .shares = operation->shares,
-                               .window = operation->choice.window,
-                               .priority = operation->priority,
-                               .group = options_.name,
-                               .number = operation->sequence});
+  fitter_.contribute(messenger.bytesPerSecond(), farthest, messenger.host());
 }
 
-Group::Pool& Group::poolOf(const CollectiveOperation& operation) {
-  const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
-  const std::tuple key(operation.algorithm, root, operation.localGroupSize);
-  if (auto at = pools_.find(key); at != pools_.end()) return at->second;
-  const ScheduleRequest request{operation.call.collective, rank_, static_cast<int>(options_.members.size()), root,
-                                operation.localGroupSize};
-  return pools_.try_emplace(key, operation.algorithm->make(request)).first->second;
-}
-
-size_t Group::bytesInFlight(const CollectiveOperation& operation) const {
-  const size_t most = std::min<size_t>(operation.segmentBytes, options_.maxInFlightBytes) * operation.choice.window *
-                      options_.members.size();
-  return std::min(bytesOf(operation.call), most);
+void Group::applyHostStats(uint64_t sequence) {
+  fitter_.applyHostStats();
+  for (const CollectiveHandle& operation : queue_.waiting()) {
+    if (operation->sequence > sequence) operation->fitted = fitter_.fit(operation->call, operation->choice);
+  }
 }
 
 // --- ending -------------------------------------------------------------------------------------------------------
 
 void Group::executionEnded(Execution& execution) {
-  const auto at = std::find_if(running_.begin(), running_.end(),
-                               [&](const CollectiveHandle& operation) { return operation->execution == &execution; });
-  const CollectiveHandle operation = std::move(*at);
-  running_.erase(at);
-  bytesInFlight_ -= bytesInFlight(*operation);
+  const CollectiveHandle operation = queue_.finish(execution);
   release(*operation);
-  operation->complete({});
-  engine_.operationEnded();
-  if (isComparison(operation)) learn();
+  end(*operation, {});
+  if (operation->isHostStatsExchange) applyHostStats(operation->sequence);
   startWaiting();
 }
 
 void Group::release(CollectiveOperation& operation) {
-  poolOf(operation).idle.push_back(std::exchange(operation.execution, nullptr));
+  executions_.release(scheduleOf(operation), *std::exchange(operation.execution, nullptr));
   operation.scaledInput.reset();
 }
 
-void Group::executionFailed(Execution&, int rank, const Status& status) { failTransfer(rank, status); }
-
-void Group::endMessage(MessageOperation& operation, const Status& status) {
-  if (!status) {
-    // The messenger must not be asked to cancel other transfers from here.
-    if (!messageFailure_) return;
-    engine_.addWork(*this, 0, kAtOnce);
-    messageFailure_ = status;
-    messageFailedRank_ = operation.rank;
-    return;
-  }
-  const auto at = std::find_if(messages_.begin(), messages_.end(),
-                               [&](const auto& message) { return message.get() == &operation; });
-  const auto message = std::move(*at);
-  messages_.erase(at);
-  message->complete({});
+void Group::end(Operation& operation, const Status& status) {
+  operation.complete(status);
   engine_.operationEnded();
 }
 
-void Group::work(uint64_t) { failTransfer(messageFailedRank_, messageFailure_); }
+void Group::executionFailed(Execution&, int rank, const Status& status) { transferFailed(rank, status); }
 
-void Group::failTransfer(int rank, const Status& status) {
+void Group::transferFailed(int rank, const Status& status) {
   if (status.code() != StatusCode::kUnavailable) return fail(status);
   const int member = options_.members[static_cast<size_t>(rank)];
   const std::string ofJob = member == rank ? "" : formatText(" (rank {} of the job)", member);
@@ -383,7 +215,7 @@ void Group::tellOthers(const Status& reason, int lostRank) {
   message.lostRank = lostRank;
   message.textLength = static_cast<uint32_t>(std::min(reason.message().size(), ControlMessage::kTextBytes));
   std::memcpy(message.text.data(), reason.message().data(), message.textLength);
-  for (int rank = 0; rank < static_cast<int>(options_.members.size()); ++rank) {
+  for (int rank = 0; rank < numRanks(); ++rank) {
     if (rank != rank_ && rank != lostRank) mailbox_.send(rank, message);
   }
 }
@@ -391,53 +223,38 @@ void Group::tellOthers(const Status& reason, int lostRank) {
 void Group::endAll(const Status& reason) {
   const bool isFirst = failure_.isOk();
   if (isFirst) failure_ = reason;
-  const auto end = [&](Operation& operation, const Status& status) {
-    operation.complete(status);
-    engine_.operationEnded();
-  };
   std::vector<std::string> progressOfWaiting;  // it says for whom they wait
-  for (const auto& operation : waiting_) progressOfWaiting.push_back(progressOf(*operation));
-  comparisons_.clear();
-  for (const auto& operation : std::exchange(running_, {})) {
+  for (const CollectiveHandle& operation : queue_.waiting()) progressOfWaiting.push_back(progressOf(*operation));
+  const CollectiveQueue::Operations operations = queue_.takeAll();
+  for (const CollectiveHandle& operation : operations.running) {
     const std::string progress = progressOf(*operation);
     operation->execution->cancel(reason);
     release(*operation);
     end(*operation, explain(describe(*operation), operation->started, reason, progress));
   }
   auto progress = progressOfWaiting.begin();
-  for (const auto& operation : std::exchange(waiting_, {})) {
+  for (const CollectiveHandle& operation : operations.waiting) {
     end(*operation, explain(describe(*operation), operation->started, reason, *progress++));
   }
-  for (const auto& message : std::exchange(messages_, {})) {
-    if (std::exchange(message->isPending, false)) engine_.messenger().cancel(*message, reason);
+  for (const PointToPoint::Handle& message : messages_.takeAll(reason)) {
     end(*message, explain(describe(*message), message->started, reason, ""));
   }
-  bytesInFlight_ = 0;
-  if (isFirst) engine_.messenger().dropCommunicator(collectiveCommunicator());
+  if (isFirst) engine_.messenger().dropCommunicator(collectiveCommunicator(options_));
 }
 
-std::string Group::describe(const CollectiveOperation& operation) const {
-  return formatText("{}, operation {}", toString(operation.signature), operation.sequence);
-}
-
-std::string Group::describe(const MessageOperation& operation) const {
-  const std::string rank = operation.rank == kAnyRank ? "any rank" : formatText("rank {}", operation.rank);
-  return formatText("{}{} ({} bytes, tag {})", operation.isSend ? "send to " : "receive from ", rank,
-                    operation.bytes.size(), operation.tag);
+std::string Group::progressOf(const MessageOperation& operation) const {
+  return operation.readiness ? " before its bytes were there" : "";
 }
 
 std::string Group::progressOf(const CollectiveOperation& operation) const {
   if (operation.execution) return " in " + operation.execution->progress();
   if (operation.readiness) return " before its input was there";
-  const bool isBarrier = operation.call.collective == Collective::kBarrier;
-  const auto holder = std::find_if(running_.begin(), running_.end(), [&](const CollectiveHandle& other) {
-    return other->sequence < operation.sequence && (isBarrier || isComparison(other));
-  });
-  if (holder == running_.end()) return " before it started";
+  const CollectiveOperation* holder = queue_.holderOf(operation);
+  if (holder == nullptr) return " before it started";
   return " before it started, " +
-         (isComparison(*holder) ? "while the ranks exchanged host statistics: "
-                                : "after " + describe(**holder) + ", in ") +
-         (*holder)->execution->progress();
+         (holder->isHostStatsExchange ? "while the ranks exchanged host statistics: "
+                                      : "after " + describe(*holder) + ", in ") +
+         holder->execution->progress();
 }
 
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
@@ -452,52 +269,43 @@ Status Group::explain(const std::string& operation, Clock::time_point started, c
 // --- waiting and agreement ----------------------------------------------------------------------------------------
 
 Clock::time_point Group::tick(Clock::time_point now) {
-  auto next = Clock::time_point::max();
-  const auto checkDeadline = [&](const auto& operation) {
-    next = std::min(next, operation->deadline);
-    if (now < operation->deadline) return false;
-    fail(resourceExhausted(describe(*operation) + " did not end within " +
-                           seconds(operation->deadline - operation->started) + progressOf(*operation)));
-    return true;
-  };
-  for (const auto& operation : running_) {
-    if (checkDeadline(operation)) return Clock::time_point::max();
-    if (operation->hasAsked) continue;
-    if (now >= operation->started + kMismatchCheckAfter) sendCallHistory(*operation);
-    if (!operation->hasAsked) next = std::min(next, operation->started + kMismatchCheckAfter);
-  }
-  for (const auto& operation : waiting_) {
-    if (checkDeadline(operation)) return Clock::time_point::max();
-  }
-  for (const auto& message : messages_) {
-    if (checkDeadline(message)) return Clock::time_point::max();
-  }
-  for (size_t i = 0; i < messages_.size();) {
-    const std::shared_ptr<MessageOperation> message = messages_[i];
-    if (message->rank == kAnyRank) {
-      findSource(*message);
-    } else if (message->readiness) {
-      startMessage(*message);
+  auto next = checkDeadlines(now);
+  for (const CollectiveHandle& operation : queue_.running()) {
+    if (operation->hasSentHistory) continue;
+    const auto checkAt = operation->started + kMismatchCheckAfter;
+    if (now >= checkAt) {
+      sendCallHistory(*operation);
+    } else {
+      next = std::min(next, checkAt);
     }
-    if (i < messages_.size() && messages_[i] == message) ++i;  // else it has ended
   }
+  if (const Status status = messages_.startWaiting(); !status) fail(status);
   startWaiting();
   return next;
 }
 
-void Group::sendCallHistory(CollectiveOperation& operation) {
-  operation.hasAsked = true;
-  ControlMessage message;
-  for (size_t i = 0; i < ControlMessage::kNumEntries && i < operation.sequence; ++i) {
-    const uint64_t sequence = operation.sequence - i;
-    const HistoryEntry& entry = history_[sequence % kHistory];
-    if (entry.sequence == sequence) message.history[i] = entry;
-  }
-  for (const int rank : operation.execution->awaitedRanks()) mailbox_.send(rank, message);
+Clock::time_point Group::checkDeadlines(Clock::time_point now) {
+  auto next = Clock::time_point::max();
+  Status expired;
+  const auto check = [&](const auto& operation) {
+    next = std::min(next, operation->deadline);
+    if (now < operation->deadline || !expired) return;
+    expired = resourceExhausted("{} did not end within {}{}", describe(*operation),
+                                seconds(operation->deadline - operation->started), progressOf(*operation));
+  };
+  for (const auto& operation : queue_.running()) check(operation);
+  for (const auto& operation : queue_.waiting()) check(operation);
+  for (const auto& message : messages_.underWay()) check(message);
+  if (expired) return next;
+  fail(expired);
+  return Clock::time_point::max();
 }
 
-void Group::remember(const CollectiveOperation& operation) {
-  history_[operation.sequence % kHistory] = {operation.sequence, operation.chain, operation.signature};
+void Group::sendCallHistory(CollectiveOperation& operation) {
+  operation.hasSentHistory = true;
+  ControlMessage message;
+  message.history = history_.recent(operation.sequence);
+  for (const int rank : operation.execution->awaitedRanks()) mailbox_.send(rank, message);
 }
 
 void Group::controlMessageArrived(int rank, const ControlMessage& message) {
@@ -508,35 +316,7 @@ void Group::controlMessageArrived(int rank, const ControlMessage& message) {
     return endAll(Status(isMismatch ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
                          message.lostRank >= 0 ? text + " (as " + sender + " says)" : sender + " gave up: " + text));
   }
-  if (const auto difference = findDifference(rank, message)) return fail(invalidArgument(*difference));
-  if (message.history[0].sequence > sequence_) questions_[rank] = message;
-}
-
-std::optional<std::string> Group::findDifference(int rank, const ControlMessage& message) const {
-  const HistoryEntry* theirs = nullptr;
-  for (const HistoryEntry& entry : message.history) {
-    const HistoryEntry& own = history_[entry.sequence % kHistory];
-    const bool differs = entry.sequence != 0 && own.sequence == entry.sequence && own.chain != entry.chain;
-    if (differs && (!theirs || entry.sequence < theirs->sequence)) theirs = &entry;
-  }
-  if (!theirs) return std::nullopt;
-  const CallSignature& own = history_[theirs->sequence % kHistory].signature;
-  std::string ownText = toString(own), theirText = toString(theirs->signature);
-  if (own == theirs->signature) {
-    ownText = theirText = "calls that differ before it";
-  } else if (ownText == theirText) {
-    const auto detail = [](const CallSignature& signature) {
-      return formatText(" with plan {}, algorithm {}, segments of {} bytes, sizes {}", signature.planVersion,
-                        algorithms()[signature.algorithm % algorithms().size()].name, signature.segmentBytes,
-                        signature.layout % 10000);
-    };
-    ownText += detail(own);
-    theirText += detail(theirs->signature);
-  }
-  return formatText(
-      "the ranks' calls differ: as operation {} of group '{}' rank {} called {} and rank {} called {}; all ranks must "
-      "make the same calls in the same order",
-      theirs->sequence, options_.name, rank_, ownText, rank, theirText);
+  if (const auto mismatch = history_.check(rank, message.history)) fail(invalidArgument(*mismatch));
 }
 
 }  // namespace agspeed::comm

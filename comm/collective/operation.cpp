@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace agspeed::comm {
+namespace {
+
+/// How often operations ask whether their input is there: copies from a device take some 10 us to some ms.
+constexpr std::chrono::microseconds kReadyInterval{50};
+
+}  // namespace
 
 bool Operation::poll() {
   if (!isDone_) engine_.kick();
@@ -38,6 +44,17 @@ void Operation::complete(Status status) {
   for (auto& callback : callbacks) {
     engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
   }
+}
+
+StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine) {
+  if (!readiness) return true;
+  AG_ASSIGN_OR_RETURN(const bool isReady, readiness());
+  if (isReady) {
+    readiness = nullptr;
+  } else {
+    engine.tickBy(Clock::now() + kReadyInterval);
+  }
+  return isReady;
 }
 
 }  // namespace agspeed::comm

@@ -58,4 +58,7 @@ class Operation {
 
 using OperationHandle = std::shared_ptr<Operation>;
 
+/// Asks `readiness`, if there is one, and drops it once the input is there; else the engine ticks soon. On the driver.
+StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine);
+
 }  // namespace agspeed::comm

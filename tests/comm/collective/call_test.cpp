@@ -52,18 +52,18 @@ TEST(CallSignature, DiffersWhereCallsDiffer) {
   op.op = ReduceOp::kMax;
   size.input = size.output = {bytes(12)};
   for (const CollectiveCall& other : {dtype, op, size}) {
-    EXPECT_NE(describe(call), describe(other));
-    EXPECT_NE(toString(describe(call)), toString(describe(other)));
-    EXPECT_NE(extendChain(1, describe(call)), extendChain(1, describe(other)));
+    EXPECT_NE(signatureOf(call), signatureOf(other));
+    EXPECT_NE(toString(signatureOf(call)), toString(signatureOf(other)));
+    EXPECT_NE(extendChain(1, signatureOf(call)), extendChain(1, signatureOf(other)));
   }
-  EXPECT_NE(extendChain(1, describe(call)), extendChain(2, describe(call)));
-  EXPECT_EQ(toString(describe(call)), "all_reduce(2 x f32, sum)");
+  EXPECT_NE(extendChain(1, signatureOf(call)), extendChain(2, signatureOf(call)));
+  EXPECT_EQ(toString(signatureOf(call)), "all_reduce(2 x f32, sum)");
 }
 
 TEST(CallSignature, IsTheSameAtTheRootAndElsewhere) {
   const CollectiveCall root{.collective = Collective::kBroadcast, .input = {bytes(8)}, .output = {bytes(8)}, .root = 1};
   const CollectiveCall other{.collective = Collective::kBroadcast, .output = {bytes(8, 8)}, .root = 1};
-  EXPECT_EQ(describe(root), describe(other));
+  EXPECT_EQ(signatureOf(root), signatureOf(other));
 }
 
 }  // namespace

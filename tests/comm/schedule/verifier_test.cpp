@@ -77,7 +77,7 @@ TEST(Verifier, FindsMessagesWithoutPartnerOrOfAnotherSize) {
 
 TEST(Verifier, FindsAPartialResultThatIsRounded) {
   auto schedules = good("doubling");
-  schedules[0].slots[static_cast<size_t>(firstOf(schedules[0], StepKind::kReduce).range.scratch)].isWide = false;
+  schedules[0].scratch[static_cast<size_t>(firstOf(schedules[0], StepKind::kReduce).range.scratch)].isWide = false;
   expectWrong(schedules, "rounds a partial result");
 }
 

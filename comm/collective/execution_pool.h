@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// ExecutionPool: the executions of one rank of a group, by schedule. A schedule is made once; executions that have
+// ended are used again, with the memory they have.
+//
+// Threading: on the engine's driver. Ownership: owns the executions; none may be running when it is destroyed.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/collective/execution.h"
+#include "comm/schedule/catalog.h"
+
+namespace agspeed::comm {
+
+/// What tells the schedules of one rank of a group from each other.
+struct ScheduleKey {
+  const Algorithm* algorithm = nullptr;
+  int root = 0;            ///< 0 where the collective has none
+  int localGroupSize = 1;  ///< as in ScheduleRequest
+  auto operator<=>(const ScheduleKey&) const = default;
+};
+
+class ExecutionPool {
+ public:
+  /// Executions tell `listener`.
+  ExecutionPool(Engine& engine, ExecutionListener& listener, int rank, int numRanks)
+      : engine_(engine), listener_(listener), rank_(rank), numRanks_(numRanks) {}
+
+  /// An execution that is not running.
+  Execution& acquire(const ScheduleKey& key);
+  /// Gives back one that acquire() returned for this key and that has ended or was cancelled.
+  void release(const ScheduleKey& key, Execution& execution);
+
+ private:
+  /// Of one schedule.
+  struct Entry {
+    explicit Entry(Schedule schedule) : prepared(std::move(schedule)) {}
+
+    PreparedSchedule prepared;
+    std::vector<std::unique_ptr<Execution>> all;
+    std::vector<Execution*> idle;
+  };
+
+  Engine& engine_;
+  ExecutionListener& listener_;
+  const int rank_, numRanks_;
+  std::map<ScheduleKey, Entry> entries_;
+};
+
+}  // namespace agspeed::comm

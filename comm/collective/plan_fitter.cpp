@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/collective/plan_fitter.h"
+
+#include <utility>
+
+#include "comm/plan/local_groups.h"
+#include "comm/plan/shares.h"
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+
+PlanFitter::PlanFitter(std::string group, int rank, int numRanks, Plan plan)
+    : group_(std::move(group)), rank_(rank), numRanks_(numRanks), plan_(std::move(plan)), stats_(numRanks) {}
+
+Choice PlanFitter::choose(const CollectiveCall& call) const {
+  return plan_.choose(call.collective, agreedBytes(call), numRanks_, call.isContiguous);
+}
+
+FittedChoice PlanFitter::fit(const CollectiveCall& call, const Choice& choice) const {
+  FittedChoice fitted;
+  const bool isWidened = accumulatorOf(call.dtype) != call.dtype;
+  const bool isGrouped = choice.hierarchical && gainsFromLocalGroups(call.collective, isWidened, localGroupSize_);
+  fitted.algorithm = isGrouped ? choice.hierarchical : choice.algorithm;
+  if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
+    const Choice quicker = fitted_.choose(call.collective, agreedBytes(call), numRanks_, false);
+    if (quicker.isByRule) fitted.algorithm = quicker.algorithm;
+  }
+  fitted.localGroupSize = fitted.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
+  const bool isOurs = choice.shares.empty() && hasChunkPerRank(call.collective, *fitted.algorithm);
+  fitted.shares = isOurs ? shares_ : choice.shares;
+  fitted.segmentBytes = choice.segmentBytes;
+  if (isOurs && !shares_.empty() && network_) {
+    fitted.segmentBytes = segmentForShares(choice.segmentBytes, choice.window, numRanks_, *network_);
+  }
+  return fitted;
+}
+
+bool PlanFitter::isExchangeDueBefore(const CollectiveCall& call) {
+  return plan_.shares.empty() && stats_.isDueBefore(call);
+}
+
+void PlanFitter::applyHostStats() {
+  const bool wereEqual = shares_.empty();
+  const int sizeBefore = std::exchange(localGroupSize_, stats_.localGroupSize());
+  shares_ = localGroupSize_ > 1 ? std::vector<uint32_t>() : stats_.shares();
+  network_ = stats_.network();
+  if (rank_ == 0 && !(wereEqual && shares_.empty())) {
+    AG_LOG(kInfo, "group '{}': ranks of unequal speed ({}) own chunks of unequal size", group_, stats_.describeRates());
+  }
+  if (rank_ == 0 && localGroupSize_ != sizeBefore) {
+    AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first", group_,
+           localGroupSize_);
+  }
+  fitRules();
+}
+
+void PlanFitter::fitRules() {
+  fitted_.rules.clear();
+  if (!network_ || localGroupSize_ > 1 || !shares_.empty()) return;
+  if (!counted_) counted_ = countAllReduces(numRanks_);
+  fitted_.rules = fitToNetwork(*counted_, *network_, numRanks_);
+}
+
+}  // namespace agspeed::comm
