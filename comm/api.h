@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a frontend needs of comm: an Engine over a Messenger, Communicators on it, CollectiveCalls and Operations.
+// All that frontends and bindings include of comm.
 //
-//   Engine engine(messenger);
-//   auto world = Communicator::create(engine, {.name = "world"}).value();
-//   auto sum = world->start({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes},
+//   Store         how the ranks of a job find each other (rendezvous/store.h); a frontend may bring its own
+//   World         rails to the other ranks and the engine that drives them; one for all groups of a process
+//   Communicator  a group of ranks: collectives and messages, each an Operation
+//   Plan          how collectives run, where a caller wants to say so
+//
+//   auto store = std::make_shared<FileStore>("/shared/job-7");
+//   auto world = World::create(store, rank, size).value();
+//   auto group = Communicator::create(world->engine(), {.name = "world"}).value();
+//   auto sum = group->start({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes},
 //                            .output = {bytes}, .op = ReduceOp::kSum});
 //   Status status = sum->wait();
+//
+// comm/examples/all_reduce.cpp is a whole program. Failures are Status; nothing throws. Threading and ownership: as the
+// headers say; in short, any thread may call, and a world outlives its communicators and the handles of their
+// operations.
 #pragma once
 
 #include "comm/collective/call.h"          // IWYU pragma: export
 #include "comm/collective/communicator.h"  // IWYU pragma: export
-#include "comm/collective/engine.h"        // IWYU pragma: export
 #include "comm/collective/operation.h"     // IWYU pragma: export
 #include "comm/plan/plan.h"                // IWYU pragma: export
+#include "comm/rendezvous/store.h"         // IWYU pragma: export
+#include "comm/topology/interfaces.h"      // IWYU pragma: export
+#include "comm/world/flight_record.h"      // IWYU pragma: export
+#include "comm/world/world.h"              // IWYU pragma: export

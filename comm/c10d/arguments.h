@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/collective/call.h"
+#include "comm/api.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {

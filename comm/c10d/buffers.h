@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/api.h"
 #include "comm/c10d/staging.h"
-#include "comm/collective/operation.h"
 #include "runtime/base/dtype.h"
 
 namespace agspeed::comm {

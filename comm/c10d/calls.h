@@ -8,8 +8,8 @@
 
 #include <vector>
 
+#include "comm/api.h"
 #include "comm/c10d/buffers.h"
-#include "comm/collective/call.h"
 
 namespace agspeed::comm {
 

@@ -17,7 +17,7 @@ std::string key(const MonitoredBarrier& barrier, const char* what, uint64_t numb
 }
 
 /// "Ranks 1, 3"; empty when the last ones came just now.
-StatusOr<std::string> missingRanks(TorchStore& store, const MonitoredBarrier& barrier) {
+StatusOr<std::string> missingRanks(Store& store, const MonitoredBarrier& barrier) {
   std::string missing;
   int numMissing = 0;
   for (int rank = 0; rank < barrier.size; ++rank) {
@@ -38,7 +38,7 @@ Status asStatus(const MonitoredBarrier& barrier, const std::string& outcome) {
 
 }  // namespace
 
-Status meet(TorchStore& store, const MonitoredBarrier& barrier) {
+Status meet(Store& store, const MonitoredBarrier& barrier) {
   const auto deadline = std::chrono::steady_clock::now() + barrier.timeout;
   const std::string outcomeKey = key(barrier, "outcome", barrier.number);
   AG_RETURN_IF_ERROR(

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/c10d/torch_store.h"
+#include "comm/api.h"
 
 namespace agspeed::comm {
 
@@ -26,6 +26,6 @@ struct MonitoredBarrier {
 
 /// Blocks until all ranks of the group have called it, or fails as unavailable after the timeout. `store` is the
 /// world's.
-Status meet(TorchStore& store, const MonitoredBarrier& barrier);
+Status meet(Store& store, const MonitoredBarrier& barrier);
 
 }  // namespace agspeed::comm

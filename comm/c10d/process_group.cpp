@@ -10,6 +10,7 @@
 
 #include "comm/c10d/arguments.h"
 #include "comm/c10d/monitored_barrier.h"
+#include "comm/c10d/torch_store.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::comm {
@@ -43,7 +44,7 @@ std::vector<int> membersOf(const std::vector<int>& members, const std::vector<in
 /// The number of a group of `world` that torch has named.
 uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
-  TorchStore store = world.within(options.store);
+  PrefixStore store = world.within(std::make_shared<TorchStore>(options.store));
   // Torch may name a group as it named one that has ended: every rank counts those it made.
   const int64_t count = valueOrThrow(store.add(formatText("made/{}", options.group_rank), 1));
   return valueOrThrow(world.agreeOnId(store, formatText("group/{}", count),
@@ -60,7 +61,8 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
   const bool isDefault = members.empty();
   std::shared_ptr<World> world = isDefault ? nullptr : World::ofDefaultGroup();
   if (world == nullptr) {
-    world = valueOrThrow(World::create(options.store, options.group_rank, options.group_size));
+    world =
+        valueOrThrow(World::create(TorchStore::onOwnConnection(options.store), options.group_rank, options.group_size));
     if (isDefault) World::setOfDefaultGroup(world);
     return join(std::move(world), 0, {}, options.group_id, std::move(own));
   }

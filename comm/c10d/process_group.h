@@ -16,11 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/api.h"
 #include "comm/c10d/calls.h"
 #include "comm/c10d/work.h"
-#include "comm/collective/communicator.h"
-#include "comm/world/flight_record.h"
-#include "comm/world/world.h"
 
 namespace agspeed::comm {
 

@@ -3,16 +3,12 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <exception>
 #include <memory>
-#include <thread>
 #include <utility>
 
 namespace agspeed::comm {
 namespace {
-
-constexpr std::chrono::milliseconds kLongestPause{50};
 
 /// What `action` returns, or its exception as a sentence.
 template <typename Action>
@@ -50,10 +46,18 @@ void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values&
 
 }  // namespace
 
+std::shared_ptr<TorchStore> TorchStore::onOwnConnection(const c10::intrusive_ptr<::c10d::Store>& store) {
+  try {
+    return std::make_shared<TorchStore>(store->clone());
+  } catch (const std::exception&) {
+    return std::make_shared<TorchStore>(store);
+  }
+}
+
 Status TorchStore::set(const std::string& key, const std::string& value) {
   return guarded("set " + key,
                  [&] {
-                   store_->set(prefix_ + key, bytesOf(value));
+                   store_->set(key, bytesOf(value));
                    return true;
                  })
       .status();
@@ -65,8 +69,7 @@ StatusOr<std::optional<std::string>> TorchStore::tryGet(const std::string& key) 
 }
 
 Store::Reader TorchStore::reader() {
-  return [store = store_, prefix = prefix_](std::vector<std::string> keys) {
-    for (std::string& key : keys) key.insert(0, prefix);
+  return [store = store_](const std::vector<std::string>& keys) {
     return guarded("read " + keys.front(), [&] {
       Values values;
       readAll(*store, keys, values);
@@ -76,20 +79,11 @@ Store::Reader TorchStore::reader() {
 }
 
 StatusOr<int64_t> TorchStore::add(const std::string& key, int64_t amount) {
-  return guarded("add to " + key, [&] { return store_->add(prefix_ + key, amount); });
+  return guarded("add to " + key, [&] { return store_->add(key, amount); });
 }
 
 StatusOr<std::string> TorchStore::setOnce(const std::string& key, const std::string& value) {
-  return guarded("set " + key, [&] { return textOf(store_->compareSet(prefix_ + key, {}, bytesOf(value))); });
-}
-
-StatusOr<std::optional<std::string>> TorchStore::getUntil(const std::string& key,
-                                                          std::chrono::steady_clock::time_point deadline) {
-  for (std::chrono::milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-    AG_ASSIGN_OR_RETURN(std::optional<std::string> value, tryGet(key));
-    if (value.has_value() || std::chrono::steady_clock::now() >= deadline) return value;
-    std::this_thread::sleep_for(pause);
-  }
+  return guarded("set " + key, [&] { return textOf(store_->compareSet(key, {}, bytesOf(value))); });
 }
 
 }  // namespace agspeed::comm

@@ -17,10 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/api.h"
 #include "comm/c10d/buffers.h"
-#include "comm/collective/operation.h"
-#include "comm/world/flight_record.h"
-#include "comm/world/world.h"
 
 namespace agspeed::comm {
 

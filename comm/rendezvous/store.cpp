@@ -5,16 +5,21 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {
+
+constexpr std::chrono::milliseconds kLongestPause{50};
 
 /// A descriptor that closes itself.
 class File {
@@ -55,6 +60,22 @@ Store::Reader Store::reader() {
   };
 }
 
+StatusOr<std::optional<std::string>> Store::getUntil(const std::string& key,
+                                                     std::chrono::steady_clock::time_point deadline) {
+  for (std::chrono::milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    AG_ASSIGN_OR_RETURN(std::optional<std::string> value, tryGet(key));
+    if (value.has_value() || std::chrono::steady_clock::now() >= deadline) return value;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Store::Reader PrefixStore::reader() {
+  return [reader = store_->reader(), prefix = prefix_](std::vector<std::string> keys) {
+    for (std::string& key : keys) key.insert(0, prefix);
+    return reader(keys);
+  };
+}
+
 Status MemoryStore::set(const std::string& key, const std::string& value) {
   const std::lock_guard lock(mutex_);
   values_[key] = value;
@@ -72,21 +93,41 @@ StatusOr<int64_t> MemoryStore::add(const std::string& key, int64_t amount) {
   return counters_[key] += amount;
 }
 
+StatusOr<std::string> MemoryStore::setOnce(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  return values_.try_emplace(key, value).first->second;
+}
+
 std::string FileStore::path(const std::string& key) const {
   std::string name = key;
   for (char& letter : name) letter = letter == '/' ? '.' : letter;
   return folder_ + "/" + name;
 }
 
+StatusOr<std::string> FileStore::draft(const std::string& key, const std::string& value) const {
+  static std::atomic<uint64_t> numDrafts = 0;
+  const std::string name = formatText("{}.draft.{}.{}", path(key), getpid(), ++numDrafts);
+  const File file(name, O_CREAT | O_WRONLY);
+  if (file.get() < 0 || !file.replace(value)) return failure("write " + path(key));
+  return name;
+}
+
 Status FileStore::set(const std::string& key, const std::string& value) {
   // Readers see the old value or the new one, because the file is renamed into place.
-  const std::string target = path(key);
-  const std::string draft = formatText("{}.draft.{}", target, getpid());
-  const File file(draft, O_CREAT | O_WRONLY);
-  if (file.get() < 0 || !file.replace(value) || std::rename(draft.c_str(), target.c_str()) != 0) {
-    return failure("write " + target);
-  }
+  AG_ASSIGN_OR_RETURN(const std::string source, draft(key, value));
+  if (std::rename(source.c_str(), path(key).c_str()) != 0) return failure("write " + path(key));
   return {};
+}
+
+StatusOr<std::string> FileStore::setOnce(const std::string& key, const std::string& value) {
+  AG_ASSIGN_OR_RETURN(const std::string source, draft(key, value));
+  const bool isFirst = link(source.c_str(), path(key).c_str()) == 0;
+  if (!isFirst && errno != EEXIST) return failure("write " + path(key));
+  unlink(source.c_str());
+  if (isFirst) return value;
+  AG_ASSIGN_OR_RETURN(std::optional<std::string> found, tryGet(key));
+  if (!found.has_value()) return dataLoss(path(key) + " was removed while ranks agreed on it");
+  return *std::move(found);
 }
 
 StatusOr<std::optional<std::string>> FileStore::tryGet(const std::string& key) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Store: how ranks find each other before they are connected: a small map that all ranks see. MemoryStore serves ranks
-// of one process, FileStore processes that share a folder; c10d wraps torch's store elsewhere.
+// of one process, FileStore processes that share a folder; c10d wraps torch's store elsewhere. PrefixStore keeps
+// several users of one store apart.
 //
 // Whatever is read may have been written by anybody: readers check it. Values are small (at most kMaxValueBytes).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +38,12 @@ class Store {
   virtual Reader reader();
   /// Adds to the counter `key`, which starts as 0, and returns the sum. A key is a counter or a value, not both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
+  /// Sets `key` unless it is set. Returns: the value that it has then, the same for everybody.
+  virtual StatusOr<std::string> setOnce(const std::string& key, const std::string& value) = 0;
+
+  /// Blocks until somebody has set `key`, at the latest until `deadline`. Returns: its value, or nullopt. Looks now and
+  /// then, so that the store serves others meanwhile.
+  StatusOr<std::optional<std::string>> getUntil(const std::string& key, std::chrono::steady_clock::time_point deadline);
 };
 
 /// Ranks as threads of one process. Thread-safe.
@@ -43,6 +52,7 @@ class MemoryStore final : public Store {
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override;
 
  private:
   std::mutex mutex_;
@@ -58,11 +68,33 @@ class FileStore final : public Store {
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override;
 
  private:
   std::string path(const std::string& key) const;
+  /// A file with this content, complete, to be moved to the key's path. Thread-safe.
+  StatusOr<std::string> draft(const std::string& key, const std::string& value) const;
 
   std::string folder_;
+};
+
+/// Another store, with `prefix` in front of all keys. Thread-safe where that store is.
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(std::shared_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  Status set(const std::string& key, const std::string& value) override { return store_->set(prefix_ + key, value); }
+  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return store_->tryGet(prefix_ + key); }
+  Reader reader() override;
+  StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return store_->add(prefix_ + key, amount); }
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override {
+    return store_->setOnce(prefix_ + key, value);
+  }
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const std::string prefix_;
 };
 
 }  // namespace agspeed::comm

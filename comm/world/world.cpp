@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/world/world.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <charconv>
-#include <exception>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -20,32 +17,21 @@ namespace {
 std::mutex defaultMutex;
 std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
 
-/// The same store over a connection of its own: torch's clients are locked while somebody waits in them. The store
-/// itself where it has no other.
-c10::intrusive_ptr<::c10d::Store> ownConnection(const c10::intrusive_ptr<::c10d::Store>& store) {
-  try {
-    return store->clone();
-  } catch (const std::exception&) {
-    return store;
-  }
-}
-
 Status rankZeroIsMissing(const NewGroup& group) {
-  const double seconds = std::chrono::duration<double>(group.timeout).count();
-  return resourceExhausted(c10::str("rank ", group.rank, " of group '", group.name, "': rank 0 of it did not make the ",
-                                    "group within ", seconds, " s; all its ranks have to"));
+  return resourceExhausted(
+      "rank {} of group '{}': rank 0 of it did not make the group within {:g} s; all its ranks have to", group.rank,
+      group.name, std::chrono::duration<double>(group.timeout).count());
 }
 
 }  // namespace
 
-StatusOr<std::shared_ptr<World>> World::create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size) {
-  const c10::intrusive_ptr<::c10d::Store> store = ownConnection(jobStore);
+StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size) {
   // Every rank counts its own worlds; all ranks make them in the same order.
-  AG_ASSIGN_OR_RETURN(const int64_t epoch, TorchStore(store, "agspeed/").add(formatText("epoch/{}", rank), 1));
+  AG_ASSIGN_OR_RETURN(const int64_t epoch, jobStore->add(formatText("agspeed/epoch/{}", rank), 1));
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
   options.epoch = static_cast<uint32_t>(epoch);
   std::string prefix = formatText("agspeed/{}/", epoch);
-  auto own = std::make_unique<TorchStore>(store, prefix);
+  auto own = std::make_unique<PrefixStore>(jobStore, prefix);
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
   return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);
 }
@@ -57,7 +43,7 @@ void World::end(World* world) {
     try {
       std::thread([world] { delete world; }).detach();
     } catch (const std::system_error& error) {
-      AG_LOG(kWarn, "the connections of a group that has ended stay open: " + std::string(error.what()));
+      AG_LOG(kWarn, "the connections of a group that has ended stay open: {}", error.what());
     }
   }
 }
@@ -79,7 +65,7 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
   defaultWorld = world;
 }
 
-World::World(std::string prefix, std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger)
+World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger)
     : recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
       prefix_(std::move(prefix)),
       store_(std::move(store)),
@@ -92,7 +78,7 @@ std::string World::countersJson() {
   return text;
 }
 
-StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, const NewGroup& group) {
+StatusOr<uint32_t> World::agreeOnId(Store& store, const std::string& key, const NewGroup& group) {
   const auto deadline = std::chrono::steady_clock::now() + group.timeout;
   if (group.rank == 0) {
     AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
@@ -104,7 +90,7 @@ StatusOr<uint32_t> World::agreeOnId(TorchStore& store, const std::string& key, c
   uint32_t id = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), id);
   if (error != std::errc() || end != text->data() + text->size()) {
-    return dataLoss("the store's " + key + " is '" + *text + "', not the number of a group");
+    return dataLoss("the store's {} is '{}', not the number of a group", key, *text);
   }
   return id;
 }

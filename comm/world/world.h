@@ -2,9 +2,8 @@
 // World: what all process groups of one job share in a process: rails to the other ranks, and the engine that drives
 // them.
 //
-// The default group makes it and all later groups use it; it ends with the last of them. Where the default group has
-// another backend, each group makes its own. Thread-safety: all functions, from any thread. Functions that talk to the
-// store block.
+// Whoever makes it first keeps it for all groups of the process; it ends with the last of them. Knows no frontend.
+// Thread-safety: all functions, from any thread. Functions that talk to the store block.
 #pragma once
 
 #include <chrono>
@@ -13,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/c10d/torch_store.h"
 #include "comm/collective/engine.h"
 #include "comm/network/network_messenger.h"
+#include "comm/rendezvous/store.h"
 #include "comm/world/flight_record.h"
 
 namespace agspeed::comm {
@@ -29,9 +28,9 @@ struct NewGroup {
 
 class World {
  public:
-  /// Makes this process known under `rank`. `jobStore` belongs to the job, worlds may follow each other in it; each
-  /// uses a connection of its own where the store can have one.
-  static StatusOr<std::shared_ptr<World>> create(const c10::intrusive_ptr<::c10d::Store>& jobStore, int rank, int size);
+  /// Makes this process known under `rank` in the job's store, in which worlds may follow each other. Whoever waits in
+  /// the store keeps it from nobody else: give a connection of its own where there can be one.
+  static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size);
   /// Opens what a rank of this environment would, for this process alone, and says what it is.
   static StatusOr<std::string> describeAlone();
   /// The world of the living default group, whose ranks are the job's; null where that group has another backend.
@@ -47,20 +46,20 @@ class World {
 
   /// A number for a new group, equal at all of its members and of no other group: its rank 0 takes it and tells the
   /// others in `store` under `key`, which no other group uses. Fails as exhausted where it has not after `timeout`.
-  StatusOr<uint32_t> agreeOnId(TorchStore& store, const std::string& key, const NewGroup& group);
+  StatusOr<uint32_t> agreeOnId(Store& store, const std::string& key, const NewGroup& group);
   /// The job's, for keys of this world.
-  TorchStore& store() { return *store_; }
+  Store& store() { return *store_; }
   /// Another store, for keys of this world.
-  TorchStore within(c10::intrusive_ptr<::c10d::Store> store) const { return {std::move(store), prefix_}; }
+  PrefixStore within(std::shared_ptr<Store> store) const { return {std::move(store), prefix_}; }
 
  private:
   /// Deletes the world; on a thread of its own where the last group went in a callback, which the engine waits for.
   static void end(World* world);
-  World(std::string prefix, std::unique_ptr<TorchStore> store, std::unique_ptr<NetworkMessenger> messenger);
+  World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::string prefix_;  ///< of this world's keys in any store
-  std::unique_ptr<TorchStore> store_;
+  const std::unique_ptr<Store> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;
 };

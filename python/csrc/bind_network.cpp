@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/topology/interfaces.h"
-#include "comm/world/world.h"
+#include "comm/api.h"
 #include "python/csrc/bindings.h"
 #include "python/csrc/status_to_python.h"
 

@@ -73,7 +73,8 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "comm/world": _WORLD,
     "comm": (*_WORLD, "comm/world"),
-    "comm/c10d": (*_WORLD, "comm/world"),
+    "comm/c10d": ("comm", "runtime/base"),
+    "comm/examples": ("comm", "runtime/base"),
     "compiler": (),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
@@ -103,9 +104,8 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "passes/kernel",
     ),
     "python/csrc": (
+        "comm",
         "comm/c10d",
-        "comm/topology",
-        "comm/world",
         "compiler/driver",
         "runtime/autograd",
         "runtime/tune",
@@ -116,7 +116,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
-    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/world", "python/csrc", "runtime/aten", "runtime/autograd"),
+    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "python/csrc", "runtime/aten", "runtime/autograd"),
     r"(llvm|llvm-c|mlir|mlir-c)/": (
         "compiler/kernel",
         "compiler/kernel/emit",
@@ -271,6 +271,10 @@ def test_the_command_line_does_not_load_torch_at_import() -> None:
         ("runtime/executor.cpp", "compiler/graph/graph.h", False),
         ("passes/graph/fuse.cpp", "tests/helpers.h", False),
         ("runtime/memory/arena.cpp", "sqlite3.h", False),
+        ("comm/world/world.cpp", "torch/torch.h", False),
+        ("comm/c10d/work.h", "comm/api.h", True),
+        ("comm/c10d/work.h", "comm/world/world.h", False),
+        ("python/csrc/bind_network.cpp", "comm/topology/interfaces.h", False),
         ("tests/runtime/x_test.cpp", "torch/torch.h", True),
     ],
 )

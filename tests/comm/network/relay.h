@@ -77,6 +77,9 @@ class RelayStore final : public Store {
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return store_.tryGet(key); }
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return store_.add(key, amount); }
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override {
+    return store_.setOnce(key, value);
+  }
 
   const RelayCounts& counts() const { return counts_; }
   /// The relay in front of a rail of a rank.

@@ -42,6 +42,9 @@ class RemoteStore final : public Store {
   Status set(const std::string& key, const std::string& value) override { return server_->values.set(key, value); }
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return server_->values.tryGet(key); }
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return server_->values.add(key, amount); }
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override {
+    return server_->values.setOnce(key, value);
+  }
   Reader reader() override {
     return [server = server_](const std::vector<std::string>& keys) {
       std::unique_lock lock(server->mutex);

@@ -60,6 +60,9 @@ class CountingStore final : public Store {
     return values_.tryGet(key);
   }
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return values_.add(key, amount); }
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override {
+    return values_.setOnce(key, value);
+  }
 
   std::atomic<int> numReads = 0;
 

@@ -46,6 +46,42 @@ TEST_P(Stores, CountAcrossThreads) {
   EXPECT_EQ(*store_->add("count", 0), 200);
 }
 
+TEST_P(Stores, KeepTheFirstOfValuesThatAreSetOnce) {
+  EXPECT_EQ(*store_->setOnce("outcome", "first"), "first");
+  EXPECT_EQ(*store_->setOnce("outcome", "second"), "first");
+  EXPECT_EQ(*store_->tryGet("outcome"), "first");
+  ASSERT_TRUE(store_->set("value", "set"));
+  EXPECT_EQ(*store_->setOnce("value", "later"), "set");
+}
+
+TEST_P(Stores, GiveOneOfValuesThatAreSetOnceToAllThreads) {
+  std::vector<std::string> seen(8);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    threads.emplace_back([&, i] { seen[i] = *store_->setOnce("winner", std::to_string(i)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(seen, testing::Each(seen[0]));
+}
+
+TEST_P(Stores, WaitForAValueUntilTheDeadline) {
+  EXPECT_EQ(*store_->getUntil("late", std::chrono::steady_clock::now() + std::chrono::milliseconds(5)), std::nullopt);
+  std::thread setter([&] { EXPECT_TRUE(store_->set("late", "here")); });
+  EXPECT_EQ(*store_->getUntil("late", std::chrono::steady_clock::now() + std::chrono::minutes(1)), "here");
+  setter.join();
+}
+
+TEST_P(Stores, ArePartedByPrefixes) {
+  const std::shared_ptr<Store> whole = GetParam().make(folder_);
+  PrefixStore one(whole, "one/"), other(whole, "other/");
+  ASSERT_TRUE(one.set("key", "1"));
+  EXPECT_EQ(*other.setOnce("key", "2"), "2");
+  EXPECT_EQ(*one.add("count", 5), 5);
+  EXPECT_EQ(*other.add("count", 1), 1);
+  EXPECT_EQ(*whole->tryGet("one/key"), "1");
+  EXPECT_EQ((*one.reader()({"key", "none"})), (Store::Values{"1", std::nullopt}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Stores,
                          testing::Values(StoreCase{"Memory", [](auto&) { return std::make_unique<MemoryStore>(); }},
                                          StoreCase{"File",

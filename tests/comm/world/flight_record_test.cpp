@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/world/flight_record.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "comm/messaging/loopback_messenger.h"
+
+namespace agspeed::comm {
+namespace {
+
+using Json = nlohmann::json;
+
+class FlightRecord : public testing::Test {
+ protected:
+  FlightRecord() : network_(1), engine_(network_.messenger(0)) {}
+
+  /// Adds an operation that moves `numBytes`. Returns: the operation, which has not ended.
+  OperationHandle add(FlightRing& ring, size_t numBytes = 8) {
+    auto operation = std::make_shared<Operation>(engine_);
+    ring.add({.name = "broadcast", .sequence = ++sequence_, .dtype = DType::kF32, .rank = 1, .started = Clock::now()},
+             {}, {std::span(bytes_).first(numBytes)}, operation);
+    return operation;
+  }
+  Json groupsOf(FlightRecorder& recorder) { return Json::parse(recorder.toJson("a test asked"))["groups"]; }
+
+  const std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>(0, 4);
+
+ private:
+  LoopbackGroup network_;
+  Engine engine_;
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(64);
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(FlightRecord, SaysHowOperationsEnded) {
+  const auto ring = recorder->addGroup("world", {0, 1, 2, 3});
+  const auto open = add(*ring), good = add(*ring), bad = add(*ring);
+  good->complete({});
+  bad->complete(unavailable("rank 1 is lost"));
+  const Json operations = groupsOf(*recorder)[0]["operations"];
+  ASSERT_EQ(operations.size(), 3u);
+  EXPECT_EQ(operations[0]["state"], "under way");
+  EXPECT_EQ(operations[1]["state"], "done");
+  EXPECT_EQ(operations[2]["state"], "failed");
+  EXPECT_EQ(operations[2]["error"], "rank 1 is lost");
+  EXPECT_EQ(operations[0]["output_sizes"], Json::array({2}));
+  EXPECT_EQ(operations[0]["root"], 1);
+}
+
+TEST_F(FlightRecord, KeepsTheLatestOperationsOfAGroup) {
+  const auto ring = recorder->addGroup("world", {0});
+  for (size_t i = 0; i < FlightRecorder::kEntries + 5; ++i) add(*ring)->complete({});
+  const Json group = groupsOf(*recorder)[0];
+  EXPECT_EQ(group["operations_before"], 5);
+  EXPECT_EQ(group["operations"].size(), FlightRecorder::kEntries);
+  EXPECT_EQ(group["operations"][0]["sequence"], 6);
+}
+
+TEST_F(FlightRecord, SumsOutliveTheirGroups) {
+  {
+    const auto ring = recorder->addGroup("first", {0});
+    add(*ring, 8)->complete({});
+    add(*ring, 16)->complete(unavailable("no"));
+    recorder->totals();  // looks up how they ended
+  }
+  EXPECT_TRUE(groupsOf(*recorder).empty());
+  const OperationTotals totals = recorder->totals().at("broadcast");
+  EXPECT_EQ(totals.numStarted, 2u);
+  EXPECT_EQ(totals.numEnded, 2u);
+  EXPECT_EQ(totals.numFailed, 1u);
+  EXPECT_EQ(totals.numBytes, 24u);
+}
+
+}  // namespace
+}  // namespace agspeed::comm

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds of several ranks in one process, over loopback and shared memory, each with a thread of its own.
+#include "comm/world/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "comm/api.h"
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Before anybody reads settings: a machine may have no other interface.
+[[maybe_unused]] const int kOnLoopback = setenv("AGSPEED_SOCKET_IFNAME", "lo", 1);
+
+constexpr int kSize = 3;
+constexpr milliseconds kLong{60000};
+
+/// Runs `body` as every rank in a thread of its own.
+void asRanks(const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kSize; ++rank) threads.emplace_back(body, rank);
+  for (auto& thread : threads) thread.join();
+}
+
+/// Makes every rank's world in the store and runs `body` with it.
+void inWorlds(const std::shared_ptr<Store>& store, const std::function<void(const std::shared_ptr<World>&)>& body) {
+  asRanks([&](int rank) {
+    const StatusOr<std::shared_ptr<World>> world = World::create(store, rank, kSize);
+    ASSERT_TRUE(world.isOk()) << world.status().toString();
+    body(*world);
+  });
+}
+
+/// What comes of summing the numbers 1, 2, ... of the ranks.
+void expectSum(World& world) {
+  const auto group = Communicator::create(world.engine(), {}).value();
+  std::vector<int64_t> values(1000, world.rank() + 1);
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  const auto sum =
+      group->start({.collective = Collective::kAllReduce, .dtype = DType::kI64, .input = {bytes}, .output = {bytes}});
+  const Status status = sum->wait();
+  EXPECT_TRUE(status.isOk()) << status.toString();
+  EXPECT_EQ(values, std::vector<int64_t>(1000, 6));
+  EXPECT_TRUE(group->start({.collective = Collective::kBarrier})->wait().isOk());
+}
+
+TEST(World, RanksMeetInAStoreOfTheirProcess) {
+  inWorlds(std::make_shared<MemoryStore>(), [](const auto& world) { expectSum(*world); });
+}
+
+TEST(World, WorldsMayFollowEachOtherInAFolder) {
+  const std::string folder = testing::TempDir() + "agspeed_world_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  for (int i = 0; i < 2; ++i) {
+    inWorlds(std::make_shared<FileStore>(folder), [](const auto& world) { expectSum(*world); });
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(World, MembersAgreeOnANumberPerGroup) {
+  std::vector<std::vector<uint32_t>> ids(2, std::vector<uint32_t>(kSize));
+  inWorlds(std::make_shared<MemoryStore>(), [&](const auto& world) {
+    for (size_t group = 0; group < ids.size(); ++group) {
+      const auto id = world->agreeOnId(world->store(), "group/" + std::to_string(group),
+                                       {.name = "part", .rank = world->rank(), .timeout = kLong});
+      ASSERT_TRUE(id.isOk()) << id.status().toString();
+      ids[group][static_cast<size_t>(world->rank())] = *id;
+    }
+  });
+  for (const auto& ofGroup : ids) EXPECT_THAT(ofGroup, testing::Each(ofGroup[0]));
+  EXPECT_NE(ids[0][0], ids[1][0]);
+}
+
+/// A world of one rank, for what needs no others.
+class AloneInAWorld : public testing::Test {
+ protected:
+  const std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
+  const std::shared_ptr<World> world_ = World::create(store_, 0, 1).value();
+};
+
+TEST_F(AloneInAWorld, AGroupThatRankZeroDoesNotMakeIsNamed) {
+  const auto id =
+      world_->agreeOnId(world_->store(), "key", {.name = "pipeline", .rank = 3, .timeout = milliseconds(1)});
+  EXPECT_EQ(id.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(id.status().message(), AllOf(HasSubstr("rank 3 of group 'pipeline'"), HasSubstr("within 0.001 s")));
+}
+
+TEST_F(AloneInAWorld, ANumberThatIsNoneIsRefused) {
+  ASSERT_TRUE(world_->store().set("key", "12x"));
+  const auto id = world_->agreeOnId(world_->store(), "key", {.name = "a", .rank = 1, .timeout = kLong});
+  EXPECT_EQ(id.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(id.status().message(), HasSubstr("'12x'"));
+}
+
+TEST_F(AloneInAWorld, KeysOfAnotherStoreAreItsOwn) {
+  const auto other = std::make_shared<MemoryStore>();
+  ASSERT_TRUE(world_->within(other).set("key", "value"));
+  EXPECT_EQ(*other->tryGet("agspeed/1/key"), "value");
+}
+
+TEST_F(AloneInAWorld, CountersNameTheRankAndItsRails) {
+  const std::string json = world_->countersJson();
+  EXPECT_THAT(json,
+              AllOf(HasSubstr("\"rank\":0"), HasSubstr("\"world_size\":1"), HasSubstr("\"address\":\"127.0.0.1\"")));
+}
+
+TEST_F(AloneInAWorld, EndsWithTheLastThatUsesItAlsoInACallback) {
+  std::shared_ptr<World> world = World::create(store_, 0, 1).value();
+  std::weak_ptr<World> seen = world;
+  Engine& engine = world->engine();
+  engine.callLater([last = std::move(world)]() mutable { last.reset(); });
+  const auto limit = Clock::now() + kLong;
+  while (!seen.expired() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
+  World::setOfDefaultGroup(world_);
+  EXPECT_EQ(World::ofDefaultGroup(), world_);
+  World::setOfDefaultGroup(nullptr);
+  EXPECT_EQ(World::ofDefaultGroup(), nullptr);
+}
+
+TEST(World, DescribesWhatARankWouldOpen) { EXPECT_THAT(*World::describeAlone(), HasSubstr("1 rail: 127.0.0.1 (lo)")); }
+
+}  // namespace
+}  // namespace agspeed::comm
