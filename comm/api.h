@@ -18,9 +18,9 @@
 // operations.
 #pragma once
 
-#include "comm/collective/call.h"          // IWYU pragma: export
 #include "comm/collective/communicator.h"  // IWYU pragma: export
-#include "comm/collective/operation.h"     // IWYU pragma: export
+#include "comm/engine/call.h"              // IWYU pragma: export
+#include "comm/engine/operation.h"         // IWYU pragma: export
 #include "comm/plan/plan.h"                // IWYU pragma: export
 #include "comm/rendezvous/store.h"         // IWYU pragma: export
 #include "comm/topology/interfaces.h"      // IWYU pragma: export

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/collective/call.h"
+#include "comm/engine/call.h"
 
 namespace agspeed::comm {
 

@@ -14,9 +14,9 @@
 #include <memory>
 #include <vector>
 
-#include "comm/collective/call.h"
-#include "comm/collective/operation.h"
 #include "comm/collective/plan_fitter.h"
+#include "comm/engine/call.h"
+#include "comm/engine/operation.h"
 
 namespace agspeed::comm {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/collective/call_history.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 
 namespace agspeed::comm {
 

@@ -25,9 +25,9 @@
 #include "comm/collective/call_history.h"
 #include "comm/collective/collective_queue.h"
 #include "comm/collective/control_mailbox.h"
-#include "comm/collective/execution_pool.h"
 #include "comm/collective/plan_fitter.h"
 #include "comm/collective/point_to_point.h"
+#include "comm/engine/execution_pool.h"
 
 namespace agspeed::comm {
 

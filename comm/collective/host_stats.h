@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective/call.h"
+#include "comm/engine/call.h"
 #include "comm/plan/cost_model.h"
 
 namespace agspeed::comm {

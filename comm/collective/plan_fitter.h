@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective/call.h"
 #include "comm/collective/host_stats.h"
+#include "comm/engine/call.h"
 #include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"
 

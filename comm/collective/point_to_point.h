@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/collective/operation.h"
+#include "comm/engine/operation.h"
 
 namespace agspeed::comm {
 

@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective/call.h"
-#include "comm/collective/operation.h"
+#include "comm/engine/call.h"
+#include "comm/engine/operation.h"
 
 namespace agspeed::comm {
 

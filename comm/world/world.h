@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/network/network_messenger.h"
 #include "comm/rendezvous/store.h"
 #include "comm/world/flight_record.h"

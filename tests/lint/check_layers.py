@@ -20,6 +20,7 @@ _FRAMES = ("comm/io", "comm/rendezvous", "comm/security", "comm/topology", "comm
 _WORLD = (
     *_FRAMES,
     "comm/collective",
+    "comm/engine",
     "comm/messaging",
     "comm/network",
     "comm/plan",
@@ -62,7 +63,9 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/reduce": ("runtime/base",),
     "comm/schedule": ("comm/reduce", "runtime/base"),
     "comm/plan": ("comm/reduce", "comm/schedule", "runtime/base"),
+    "comm/engine": ("comm/io", "comm/messaging", "comm/reduce", "comm/schedule", "comm/wire", "runtime/base"),
     "comm/collective": (
+        "comm/engine",
         "comm/io",
         "comm/messaging",
         "comm/plan",

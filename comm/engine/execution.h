@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective/call.h"
-#include "comm/collective/chunk_layout.h"
-#include "comm/collective/engine.h"
+#include "comm/engine/call.h"
+#include "comm/engine/chunk_layout.h"
+#include "comm/engine/engine.h"
 #include "comm/reduce/reduce.h"
 #include "comm/schedule/schedule.h"
 

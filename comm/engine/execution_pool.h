@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/collective/execution.h"
+#include "comm/engine/execution.h"
 #include "comm/schedule/catalog.h"
 
 namespace agspeed::comm {

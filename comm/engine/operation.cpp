@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/operation.h"
+#include "comm/engine/operation.h"
 
 #include <utility>
 

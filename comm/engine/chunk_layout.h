@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/collective/call.h"
+#include "comm/engine/call.h"
 
 namespace agspeed::comm {
 

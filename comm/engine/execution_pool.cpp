@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/execution_pool.h"
+#include "comm/engine/execution_pool.h"
 
 namespace agspeed::comm {
 

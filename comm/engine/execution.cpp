@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/execution.h"
+#include "comm/engine/execution.h"
 #include "runtime/base/format.h"
 
 #include <algorithm>

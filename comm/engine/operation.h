@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 
 namespace agspeed::comm {
 

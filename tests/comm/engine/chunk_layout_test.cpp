@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/chunk_layout.h"
+#include "comm/engine/chunk_layout.h"
 
 #include <gtest/gtest.h>
 

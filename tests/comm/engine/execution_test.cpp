@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor over a messenger whose transfers end at once, so that nothing but the executor itself is at work.
-#include "comm/collective/execution.h"
+#include "comm/engine/execution.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/engine.h"
+#include "comm/engine/engine.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

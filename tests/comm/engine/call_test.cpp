@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/collective/call.h"
+#include "comm/engine/call.h"
 
 #include <gtest/gtest.h>
 
