@@ -37,7 +37,7 @@ void Work::absorb(Work& other) {
 
 bool Work::isCompleted() {
   if (!state_->areDone()) return false;
-  state_->learn();
+  state_->observe();
   return true;
 }
 
@@ -46,11 +46,11 @@ int Work::sourceRank() const {
   return operations.size() == 1 && operations[0]->isDone() ? operations[0]->sourceRank() : -1;
 }
 
-bool Work::isSuccess() const { return state_->areDone() && state_->learn().isOk(); }
+bool Work::isSuccess() const { return state_->areDone() && state_->observe().isOk(); }
 
 std::exception_ptr Work::exception() const {
-  if (!state_->areDone() || state_->learn().isOk()) return nullptr;
-  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, state_->learn().message()));
+  if (!state_->areDone() || state_->observe().isOk()) return nullptr;
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, state_->observe().message()));
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
@@ -64,7 +64,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     facts_.ring->failed(text);
     C10_THROW_ERROR(DistBackendError, text);
   }
-  const Status& status = state_->learn();
+  const Status& status = state_->observe();
   TORCH_CHECK_WITH(DistBackendError, status.isOk(), status.message());
   state_->join();
   return true;
@@ -81,7 +81,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     for (const auto& staging : state_->stagings) devices.push_back(staging->stream().device());
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::move(devices));
     whenDone(state_, [state = state_, future = future_, results = facts_.results] {
-      const Status& status = state->learn();
+      const Status& status = state->observe();
       if (status.isOk()) {
         // The future takes what the current stream does for what makes its value.
         std::optional<c10::StreamGuard> guard;
@@ -143,7 +143,7 @@ const Status& Work::State::finish() {
   return status;
 }
 
-const Status& Work::State::learn() {
+const Status& Work::State::observe() {
   if (!finish()) ring->failed(status.message());
   return status;
 }

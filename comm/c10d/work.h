@@ -29,7 +29,7 @@ struct WorkFacts {
   uint64_t sequence = 0;
   std::string_view name;             ///< "all_reduce", of static lifetime
   std::vector<at::Tensor> results;   ///< what the future yields
-  std::shared_ptr<FlightRing> ring;  ///< learns of failures
+  std::shared_ptr<FlightRing> ring;  ///< told of failures
   std::weak_ptr<World> world;        ///< whose engine moves the operations; all of them end before it
 };
 
@@ -72,8 +72,8 @@ class Work final : public ::c10d::Work {
     void add(Buffers added);
     /// Requires: areDone(). Copies results back at the first call.
     const Status& finish();
-    /// As finish(), for somebody who learns by it how the operations ended: a failure is recorded.
-    const Status& learn();
+    /// As finish(), for somebody who sees by it how the operations ended: a failure is recorded.
+    const Status& observe();
     /// Requires: finish(). The current streams go on when the results are on their devices.
     void join() const;
   };

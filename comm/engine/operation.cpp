@@ -6,7 +6,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// How often operations ask whether their input is there: copies from a device take some 10 us to some ms.
+/// How often operations look whether their input is there: copies from a device take some 10 us to some ms.
 constexpr std::chrono::microseconds kReadyInterval{50};
 
 }  // namespace

@@ -411,7 +411,7 @@ TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
   constexpr size_t kNumElements = size_t{1} << 20;
   ranks.run([&](int, Communicator& group) {
     std::vector<float> buffer(kNumElements);
-    allReduceInPlace(group, buffer);  // the group learns of its hosts
+    allReduceInPlace(group, buffer);  // the group exchanges host statistics
     Plan plan;
     plan.version = 1;
     plan.shares = {1, 3, 3, 3};

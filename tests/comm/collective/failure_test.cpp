@@ -302,7 +302,7 @@ TEST(Failure, ASlowRankIsWaitedFor) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(10, 1.0f));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
-    if (rank == 1) std::this_thread::sleep_for(milliseconds(600));  // the others ask meanwhile
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(600));  // the others send their histories meanwhile
     return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
   });
   for (const Status& status : statuses) EXPECT_TRUE(status.isOk()) << status.toString();
