@@ -24,7 +24,6 @@ ControlMailbox::ControlMailbox(Engine& engine, ControlListener& listener, std::s
       numReceived_(members.size(), 0) {}
 
 void ControlMailbox::open() {
-  isOpen_ = true;
   for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
     if (rank == rank_) continue;
     transfers_.push_back(makeTransfer(rank, false));
@@ -33,7 +32,6 @@ void ControlMailbox::open() {
 }
 
 void ControlMailbox::close() {
-  isOpen_ = false;
   engine_.removeWork(*this);
   for (auto& transfer : transfers_) {
     if (std::exchange(transfer->isPending, false))

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages of the ranks of a group beside their data: "I wait; these are my last calls" and "the group
-// failed".
+// Control messages of the ranks of a group beside their data: "I wait; these are my last calls" and "the group failed".
 //
-// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have
-// one fixed size and are compared or shown, never executed. A rank that cannot be heard any more is none of this file's
-// business: ranks leave when they are done, and whoever still needs one learns of it from his own messages.
+// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have one
+// fixed size and are compared or shown, never executed. A rank that cannot be heard any more is none of this file's
+// business: ranks leave when they are done, and whoever still needs one learns of it from its own messages.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -84,7 +83,6 @@ class ControlMailbox final : private Worker {
   const uint32_t communicator_;
   std::vector<uint64_t> numSent_, numReceived_;  ///< per rank
   std::vector<std::unique_ptr<ControlTransfer>> transfers_;
-  bool isOpen_ = false;
 };
 
 }  // namespace agspeed::comm
