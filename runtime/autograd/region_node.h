@@ -6,9 +6,9 @@
 // makes no reference cycle, and release follows torch's rules (retain_graph, second backward).
 //
 // Under create_graph=True, and for tangents that are not plain tensors, the backward direction would be wrong or not
-// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h). The
-// same stands in for a backward direction that throws what the EagerFunction may replace; where it cannot, because an
-// input was modified since, the exception passes.
+// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h).
+// The same stands in for a backward direction that throws what the EagerFunction may replace; where it cannot, because
+// an input was modified since, the exception passes.
 //
 // Threading: as every torch node: apply and release_variables exclude each other, any engine thread may call them.
 // Errors: exceptions, as torch's engine expects.

@@ -15,14 +15,11 @@ from pathlib import PurePosixPath
 from tests.lint import sources
 
 # File or folder -> why it may exceed its budget.
-EXPLAINED: dict[str, str] = {
-    "python/agspeed/config.py": "becomes a package with the settings table",
-    "python/csrc": "loses its regions to runtime/autograd",
-}
+EXPLAINED: dict[str, str] = {}
 
 MAX_LINES = {".cpp": 600, ".h": 400, ".py": 600, ".cmake": 300, ".txt": 200, ".md": 200}
 PRODUCT = ("backends/", "comm/", "compiler/", "passes/", "python/", "runtime/")
-MAX_PRODUCT_LINES = {**MAX_LINES, ".py": 400}
+MAX_PRODUCT_LINES = {**MAX_LINES, ".cpp": 400, ".py": 400}
 MAX_FUNCTION_LINES = 100
 MAX_PASS_LINES = 150  # MLIR pass bodies and emitters build IR line by line
 MAX_NESTING = 5

@@ -20,7 +20,7 @@ class ManualMessenger final : public Messenger {
   int size() const override { return 3; }
   void send(Transfer& transfer) override { started.push_back(&transfer); }
   void receive(Transfer& transfer) override { started.push_back(&transfer); }
-  void forget(uint32_t) override {}
+  void dropCommunicator(uint32_t) override {}
   void cancel(Transfer& transfer, const Status& reason) override {
     ++numCancelled;
     transfer.finished(reason);
