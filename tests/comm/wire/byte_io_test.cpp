@@ -15,7 +15,8 @@ TEST(ByteIo, ValuesComeBackInTheirOrder) {
   writer.put(uint32_t{0x01020304}).put(uint8_t{5}).put(std::span<const std::byte>(text));
   EXPECT_EQ(writer.size(), 7u);
   EXPECT_EQ(buffer[0], std::byte{4}) << "little-endian";
-  ByteReader reader(std::span(buffer).first(writer.size()));
+  const std::span<const std::byte> written(buffer.data(), writer.size());
+  ByteReader reader(written);
   EXPECT_EQ(reader.take<uint32_t>(), 0x01020304u);
   EXPECT_EQ(reader.take<uint8_t>(), 5);
   EXPECT_FALSE(reader.isAtEnd());
