@@ -37,9 +37,9 @@ class Funnel {
     if (!result.isOk()) return result.status().withContext(formatText("pass {}", pass.name));
     trace_.addTiming(pass.name, begin);
     if (options_.verifyEachPass) {
-      if (Status status = result->verify(); !status) return status.withContext(formatText("after pass {}", pass.name));
+      if (Status status = verify(*result); !status) return status.withContext(formatText("after pass {}", pass.name));
     }
-    trace_.dump(pass.name, [&] { return result->toString(); });
+    trace_.dump(pass.name, [&] { return toString(*result); });
     return result;
   }
 
@@ -57,7 +57,7 @@ std::span<const GraphPass> graphPasses() { return kGraphPasses; }
 StatusOr<PlannedGraph> runPipeline(Graph graph, const compiler::CompileOptions& options, const std::string& stem) {
   Funnel funnel(options, stem);
   PassTrace& trace = funnel.trace();
-  trace.dump("import", [&] { return graph.toString(); });
+  trace.dump("import", [&] { return toString(graph); });
   for (const GraphPass& pass : kGraphPasses) {
     AG_ASSIGN_OR_RETURN(graph, funnel.run(pass, std::move(graph)));
   }
@@ -67,7 +67,7 @@ StatusOr<PlannedGraph> runPipeline(Graph graph, const compiler::CompileOptions& 
   planned.memory = planMemory(graph);
   planned.releases = planReleases(graph, planned.memory);
   trace.addTiming("plan-memory", begin);
-  trace.dump("plan-memory", [&] { return planned.memory.toString(graph) + planned.releases.toString(graph); });
+  trace.dump("plan-memory", [&] { return toString(planned.memory, graph) + toString(planned.releases, graph); });
   trace.dumpTimings();
   planned.graph = std::move(graph);
   return planned;

@@ -112,12 +112,12 @@ struct Graph {
   /// Adds a tensor value called "<base>.<id>".
   ValueId addTemporary(const std::string& base, TensorType type);
   ValueId addScalar(std::string name, SymExpr scalar);
-
-  /// The text form; parseGraph reads it back.
-  std::string toString() const;
-  /// Errors: kInternal naming the node and the broken rule (order, arity, dtypes, shapes, effects).
-  Status verify() const;
 };
+
+/// The text form; parseGraph reads it back.
+std::string toString(const Graph& graph);
+/// Errors: kInternal naming the node and the broken rule (order, arity, dtypes, shapes, effects).
+Status verify(const Graph& graph);
 
 /// Errors: kInvalidArgument with line and column.
 StatusOr<Graph> parseGraph(std::string_view text);

@@ -21,7 +21,7 @@ class GraphReader {
       AG_ASSIGN_OR_RETURN(Cluster cluster, parseCluster(in_));
       graph_.clusters.push_back(std::move(cluster));
     }
-    if (Status status = graph_.verify(); !status) return invalidArgument(status.message());
+    if (Status status = compiler::verify(graph_); !status) return invalidArgument(status.message());
     return std::move(graph_);
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::toString: the text form, one node a line. parse.cpp reads it back.
+// toString(Graph): the text form, one node a line. parse.cpp reads it back.
 #include <algorithm>
 
 #include "compiler/graph/graph.h"
@@ -87,23 +87,26 @@ std::string printNode(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-std::string Graph::toString() const {
+std::string toString(const Graph& graph) {
   std::string text = "graph\n";
-  if (!hints.empty()) text += "  symbols [" + join(hints, [](int64_t hint) { return std::to_string(hint); }) + "]\n";
-  auto isInput = [&](size_t v) { return std::ranges::find(inputs, static_cast<ValueId>(v)) != inputs.end(); };
-  for (ValueId input : inputs) {
-    const Value& value = values[input];
+  if (!graph.hints.empty())
+    text += "  symbols [" + join(graph.hints, [](int64_t hint) { return std::to_string(hint); }) + "]\n";
+  auto isInput = [&](size_t v) {
+    return std::ranges::find(graph.inputs, static_cast<ValueId>(v)) != graph.inputs.end();
+  };
+  for (ValueId input : graph.inputs) {
+    const Value& value = graph.values[input];
     text +=
         "  %" + value.name + " = input " + (value.isScalar ? "int " + value.scalar.toString() : value.type.toString());
     text += "\n";
   }
-  for (size_t v = 0; v < values.size(); ++v) {
-    if (values[v].isScalar && !isInput(v))
-      text += "  %" + values[v].name + " = int " + values[v].scalar.toString() + "\n";
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (graph.values[v].isScalar && !isInput(v))
+      text += "  %" + graph.values[v].name + " = int " + graph.values[v].scalar.toString() + "\n";
   }
-  for (const Node& node : nodes) text += printNode(*this, node);
-  text += "  return " + join(outputs, [&](ValueId v) { return nameOf(*this, v); }) + "\n";
-  for (const Cluster& cluster : clusters) text += cluster.toString();
+  for (const Node& node : graph.nodes) text += printNode(graph, node);
+  text += "  return " + join(graph.outputs, [&](ValueId v) { return nameOf(graph, v); }) + "\n";
+  for (const Cluster& cluster : graph.clusters) text += cluster.toString();
   return text;
 }
 

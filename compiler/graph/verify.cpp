@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::verify: the rules every pass may rely on and must keep.
+// verify(Graph): the rules every pass may rely on and must keep.
 #include <algorithm>
 #include <set>
 
@@ -168,6 +168,6 @@ class Verifier {
 
 }  // namespace
 
-Status Graph::verify() const { return Verifier(*this).verify(); }
+Status verify(const Graph& graph) { return Verifier(graph).verify(); }
 
 }  // namespace agspeed::compiler

@@ -35,7 +35,7 @@ class Importer {
                                   (node.target.empty() ? "" : " (" + node.target + ")"));
       }
     }
-    AG_RETURN_IF_ERROR(graph_.verify());
+    AG_RETURN_IF_ERROR(verify(graph_));
     return std::move(graph_);
   }
 

@@ -89,7 +89,7 @@ StatusOr<Graph> runPass(const std::string& name, Graph graph) {
   for (const passes::GraphPass& pass : passes::graphPasses()) {
     if (pass.name != name) continue;
     AG_ASSIGN_OR_RETURN(Graph result, pass.run(graph));
-    AG_RETURN_IF_ERROR(result.verify());
+    AG_RETURN_IF_ERROR(verify(result));
     return result;
   }
   return invalidArgument("there is no pass named \"" + name + "\"");
@@ -105,10 +105,10 @@ StatusOr<std::string> runTool(int argc, char** argv) {
   for (const std::string& pass : options.passes) {
     AG_ASSIGN_OR_RETURN(graph, runPass(pass, std::move(graph)));
   }
-  if (!options.runsPipeline) return graph.toString();
+  if (!options.runsPipeline) return toString(graph);
   AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options.compile));
-  std::string result = planned.graph.toString();
-  if (options.printsPlan) result += planned.memory.toString(planned.graph) + planned.releases.toString(planned.graph);
+  std::string result = toString(planned.graph);
+  if (options.printsPlan) result += toString(planned.memory, planned.graph) + toString(planned.releases, planned.graph);
   return result;
 }
 

@@ -119,10 +119,10 @@ MemoryPlan planMemory(const Graph& graph) {
   return plan;
 }
 
-std::string MemoryPlan::toString(const Graph& graph) const {
-  std::string text = "memory arena " + arenaBytes.toString() + "\n";
-  for (size_t v = 0; v < offsets.size(); ++v) {
-    if (offsets[v]) text += "  %" + graph.values[v].name + " at " + offsets[v]->toString() + "\n";
+std::string toString(const MemoryPlan& plan, const Graph& graph) {
+  std::string text = "memory arena " + plan.arenaBytes.toString() + "\n";
+  for (size_t v = 0; v < plan.offsets.size(); ++v) {
+    if (plan.offsets[v]) text += "  %" + graph.values[v].name + " at " + plan.offsets[v]->toString() + "\n";
   }
   return text;
 }

@@ -29,10 +29,10 @@ ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
   return plan;
 }
 
-std::string ReleasePlan::toString(const Graph& graph) const {
+std::string toString(const ReleasePlan& plan, const Graph& graph) {
   std::string text = "releases\n";
-  for (size_t i = 0; i < after.size(); ++i) {
-    for (ValueId value : after[i]) text += formatText("  after node {}: %{}\n", i, graph.values[value].name);
+  for (size_t i = 0; i < plan.after.size(); ++i) {
+    for (ValueId value : plan.after[i]) text += formatText("  after node {}: %{}\n", i, graph.values[value].name);
   }
   return text;
 }

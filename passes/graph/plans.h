@@ -15,15 +15,13 @@ struct MemoryPlan {
   /// By value: offset in bytes into the arena, or nullopt for a value that gets memory of its own.
   std::vector<std::optional<SymExpr>> offsets;
   SymExpr arenaBytes;
-
-  std::string toString(const compiler::Graph& graph) const;
 };
+std::string toString(const MemoryPlan& plan, const compiler::Graph& graph);
 
 /// By node: values that nobody reads after it.
 struct ReleasePlan {
   std::vector<std::vector<compiler::ValueId>> after;
-
-  std::string toString(const compiler::Graph& graph) const;
 };
+std::string toString(const ReleasePlan& plan, const compiler::Graph& graph);
 
 }  // namespace agspeed::passes

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/aten/parallel.h"
 #include "runtime/aten/tensors.h"
 
 namespace agspeed::runtime::aten {
@@ -216,6 +217,10 @@ void AtenFrame::release(ValueId value) { slots_[value].reset(); }
 
 void AtenFrame::end() {
   for (ValueId id : transient_) slots_[id].reset();
+}
+
+void AtenBackend::parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const {
+  runInSlices(extent, grain, launch);
 }
 
 }  // namespace agspeed::runtime::aten

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 std::string roundTrip(const std::string& text) {
   StatusOr<Graph> graph = parseGraph(text);
-  return graph.isOk() ? graph->toString() : graph.status().toString();
+  return graph.isOk() ? toString(*graph) : graph.status().toString();
 }
 
 TEST(GraphText, PrintsWhatItParsed) {

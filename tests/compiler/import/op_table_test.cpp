@@ -148,7 +148,7 @@ TEST_P(OpTable, TypicalCallBecomesNativeNodes) {
   for (const Node& node : graph->nodes) {
     EXPECT_FALSE(node.kind == NodeKind::kCall && node.target == GetParam().target)
         << "imported as a call: " << spec.dump() << "\n"
-        << graph->toString();
+        << toString(*graph);
     EXPECT_EQ(node.origin, "y");
   }
 }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices of a kernel launch on torch's intra-op threads. Apart because torch's header is inlined and needs OpenMP where
+// it is compiled. Blocks until all slices are done; as thread-safe as at::parallel_for.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/tensor_backend.h"
+
+namespace agspeed::runtime::aten {
+
+/// Runs `launch` over [0, extent) in slices of at least `grain`.
+void runInSlices(int64_t extent, int64_t grain, const KernelLaunch& launch);
+
+}  // namespace agspeed::runtime::aten
