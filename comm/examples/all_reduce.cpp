@@ -4,7 +4,7 @@
 //   all_reduce RANK SIZE FOLDER [ROUNDS]
 //
 // Start it SIZE times, once per RANK from 0, with one FOLDER that all processes can write to and that belongs to this
-// job. Variables select interfaces, security and timeouts as for the backend (runtime/base/knobs.md);
+// job. Variables select interfaces, security and timeouts as for the backend (runtime/base/settings.md);
 // AGSPEED_SOCKET_IFNAME=lo keeps a job of one machine on the loopback interface. Exit status: 0 when all rounds were
 // right, 1 when the group failed, with a sentence that says who is to blame, 2 for wrong arguments.
 #include <charconv>
