@@ -153,7 +153,7 @@ def create_process_group(options: Any) -> ProcessGroup:
 
 # --- settings (bind_settings.cpp) -------------------------------------------------------------------------------------
 
-def configure(values: dict[str, bool | int | bytes], origins: dict[str, str] = ...) -> None:
+def configure(values: dict[str, bool | int | bytes], origins: dict[str, str] = {}) -> None:
     """Takes over the settings that C++ reads, by name, and where those not at their defaults came from.
 
     Before anything here is used; else C++ has read the environment, and a value that differs raises UserError. So does
