@@ -25,6 +25,7 @@ class PythonCode final : public runtime::autograd::RegionCode {
     return {};
   }
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
+  bool isReplaceable() const override { return true; }
   StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
   /// Shows the garbage collector what this holds.
   int traverse(visitproc visit, void* arg) const;

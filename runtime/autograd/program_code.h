@@ -20,6 +20,7 @@ class ProgramCode final : public RegionCode {
   c10::DispatchKeySet acceptedKeys() const override;
   std::vector<SavedView> savedViews(const RegionSignature& signature) const override;
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
+  bool isReplaceable() const override { return false; }
   StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
 
  private:

@@ -40,6 +40,8 @@ class RegionCode {
   virtual StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const = 0;
   /// Inputs from `firstTangent` on may have any strides. Errors: as forward.
   virtual StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const = 0;
+  /// Whether backward() may throw what an EagerFunction may replace: its tangents are then kept until it returned.
+  virtual bool isReplaceable() const = 0;
 };
 
 }  // namespace agspeed::runtime::autograd

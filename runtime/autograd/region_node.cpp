@@ -115,7 +115,8 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   inputs.reserve(symints_.size() + saved_.size() + tangents.size());
   for (at::Tensor& tensor : takeSaved()) inputs.emplace_back(std::move(tensor));
   const size_t firstTangent = inputs.size();
-  const variable_list spare = replay_.has_value() ? tangents : variable_list();
+  const bool mayReplay = replay_.has_value() && region_->code().isReplaceable();
+  const variable_list spare = mayReplay ? tangents : variable_list();
   const std::vector<std::vector<int64_t>>& layouts = region_->signature().tangentLayouts;
   for (size_t i = 0; i < tangents.size(); ++i) {
     at::Tensor tangent = tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like();
@@ -126,7 +127,7 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
   try {
     results = callBackward(std::move(inputs), firstTangent);
   } catch (const std::exception& error) {
-    if (!replay_.has_value() || !region_->eager()->mayReplace(error)) throw;
+    if (!mayReplay || !region_->eager()->mayReplace(error)) throw;
     try {
       return differentiateEagerly(spare);
     } catch (const std::exception&) {

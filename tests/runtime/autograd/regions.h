@@ -42,6 +42,7 @@ class FunctionCode final : public RegionCode {
     const aten::OperatorsOnly guard;
     return forward_(inputs);
   }
+  bool isReplaceable() const override { return true; }
   StatusOr<Arguments> backward(Arguments inputs, size_t) const override {
     const aten::OperatorsOnly guard;
     return backward_(std::move(inputs));
