@@ -73,7 +73,7 @@ def _steady(cells: list[Cell]) -> str:
         [
             cell["case"],
             str(cell["threads"]),
-            f"{cell['gemm_share']:.0%}",
+            f"{cell['gemm_share']:.0%}" if "gemm_share" in cell else "",
             f"{cell['eager_ms']:.2f}",
             *(_speed(cell["candidates"].get(name)) for name in names),
             _chosen(cell),
@@ -207,8 +207,19 @@ def _start(cells: list[Cell]) -> str:
     return markdown.table([*columns, "descriptors, threads, memory of a rank"], rows)
 
 
+def _published(cells: list[Cell]) -> str:
+    lost = [
+        f"- {_label(cell)}: {backend}: {reason}"
+        for cell in cells
+        for backend, reasons in cell["candidates"].get("agspeed", {}).get("lost", {}).items()
+        for reason in reasons
+    ]
+    return "\n\n".join([_steady(cells), "Backends that agspeed could not run:", "\n".join(lost) or "- none"])
+
+
 _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "steady": _steady,
+    "published": _published,
     "overhead": _overhead,
     "regret": _regret,
     "warm_start": _warm_start,

@@ -78,6 +78,8 @@ def _settled(
     except Exception as error:
         return None, {"status": "failed", "reason": describe(error), "trace": traceback.format_exc(limit=-4)}
     facts = {"settle_seconds": settled.seconds, "settle_steps": settled.steps, "chosen": settled.chosen}
+    if settled.lost:
+        facts["lost"] = settled.lost
     if settled.code and not candidate.tunes:
         for name, row in rows.items():
             if row.get("code") == settled.code:

@@ -9,7 +9,7 @@ candidates of one process share it as they would in a user's program. The table 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Settled:
-    """How a candidate reached its steady state; `chosen` is agspeed's decision per module, empty for fixed ones."""
+    """How a candidate reached its steady state; the dicts are agspeed's, empty for fixed candidates."""
 
     seconds: float
     steps: int
     chosen: dict[str, str] = field(default_factory=dict)
+    """Its decision by module."""
+    lost: dict[str, list[str]] = field(default_factory=dict)
+    """By backend, why it cannot run a region: one reason a region."""
     code: frozenset[str] = frozenset()
 
 
@@ -133,8 +136,9 @@ def settle(candidate: Candidate, training: Training, seconds: float, min_steps: 
                 _wait_for_compiles(training)
             if time.monotonic() - started > seconds:
                 raise TimeoutError(f"{candidate.name} was still settling after {steps} steps and {seconds:.0f} s")
-    chosen = {name: decision(report) for name, report in reports(training).items()} if candidate.tunes else {}
-    return Settled(time.monotonic() - started, steps, chosen, frozenset(code))
+    seconds, found = time.monotonic() - started, reports(training) if candidate.tunes else {}
+    chosen = {name: decision(report) for name, report in found.items()}
+    return Settled(seconds, steps, chosen, lost_backends(found.values()), frozenset(code))
 
 
 def _tuning(training: Training) -> bool:
@@ -162,6 +166,16 @@ def decision(report: dict[str, Any]) -> str:
     """The chosen plan's name; regions that chose otherwise are added."""
     regions = {region["chosen"] for region in report["regions"] if region["chosen"]}
     return "+".join([report["decision"]["chosen"], *sorted(regions - {report["decision"]["chosen"]})])
+
+
+def lost_backends(found: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """By backend: its state and reason in each region of these reports where it is not ready."""
+    lost: dict[str, list[str]] = {}
+    for region in (region for report in found for region in report["regions"]):
+        for row in region["candidates"]:
+            if row["state"] not in ("chosen", "pending"):
+                lost.setdefault(row["name"], []).append(f"{region['name']} {row['state']}: {row['reason']}")
+    return lost
 
 
 @contextmanager

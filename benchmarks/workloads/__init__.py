@@ -15,7 +15,14 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Workload:
-    """The workload called `name`. Raises ValueError when there is none."""
+    """The workload called `name`; "library/architecture" is one of benchmarks/architectures.
+
+    Raises ValueError when there is none.
+    """
+    if "/" in name:
+        from benchmarks import architectures
+
+        return architectures.load(name)
     if name not in names():
         raise ValueError(f"unknown workload {name!r}; known: {', '.join(names())}")
     workload = importlib.import_module(f"{__name__}.{name}").WORKLOAD
