@@ -77,6 +77,7 @@ class RegionSignature(_RegionSignatureRequired, total=False):
     num_saved_symints: int
     overwritten_saved: list[int]
     draws_random_numbers: bool
+    on_failure: Callable[[str], None]
 
 class RegionStats(TypedDict):
     calls: int

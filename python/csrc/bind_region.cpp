@@ -64,6 +64,15 @@ PyObject* callFallback(RegionObject* self, const std::string& reason, PyObject* 
   return PyObject_Vectorcall(keep.ptr(), args, count, nullptr);
 }
 
+// Who listens may raise instead.
+PyObject* tellFailure(const Region& region, const Status& status, PyObject* outputs) {
+  const bool isFailure = status.code() != StatusCode::kUnsupported && outputs != nullptr;
+  if (!isFailure || region.eager() == nullptr) return outputs;
+  const auto owned = py::reinterpret_steal<py::object>(outputs);
+  region.eager()->codeFailed(status.message());
+  return owned.inc_ref().ptr();
+}
+
 PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* names) {
   HANDLE_TH_ERRORS
   RegionObject* self = cast(object);
@@ -76,7 +85,11 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
     py::gil_scoped_release noGil;
     return self->region->forward(inputs);
   }();
-  if (!outputs) return callFallback(self, outputs.status().message(), args, count);
+  if (!outputs) {
+    const std::shared_ptr<const Region> region = self->region;  // whom it tells may drop this object
+    PyObject* instead = callFallback(self, outputs.status().message(), args, count);
+    return tellFailure(*region, outputs.status(), instead);
+  }
   return toTuple(*std::move(outputs)).release().ptr();
   END_HANDLE_TH_ERRORS
 }
@@ -90,8 +103,10 @@ std::unique_ptr<const RegionCode> codeOf(PyObject* code) {
 }
 
 std::unique_ptr<const EagerFunction> replayOf(const py::dict& signature) {
-  const py::object callable = parseCallable(signature, "replay");
-  return callable ? std::make_unique<const PythonReplay>(callable.ptr()) : nullptr;
+  const py::object replay = parseCallable(signature, "replay");
+  const py::object onFailure = signature.contains("on_failure") ? parseCallable(signature, "on_failure") : py::object();
+  if (!replay) return nullptr;
+  return std::make_unique<const PythonReplay>(replay.ptr(), onFailure ? onFailure.ptr() : Py_None);
 }
 
 PyObject* newRegion(PyTypeObject* type, PyObject* args, PyObject* kwargs) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PythonReplay: the "replay" callable of a Region's signature as EagerFunction.
+// PythonReplay: the callables "replay" and "on_failure" of a Region's signature as EagerFunction.
 //
 // Threading: takes the GIL for the call and the conversions. What the callable raises is thrown as python_error.
 #pragma once
@@ -11,17 +11,19 @@ namespace agspeed::python {
 
 class PythonReplay final : public runtime::autograd::EagerFunction {
  public:
-  /// Takes a new reference. GIL required.
-  explicit PythonReplay(PyObject* callable) : callable_(callable) {}
+  /// Takes new references; `onFailure` may be None. GIL required.
+  PythonReplay(PyObject* replay, PyObject* onFailure) : replay_(replay), onFailure_(onFailure) {}
 
   std::vector<at::Tensor> replay(const std::vector<runtime::aten::Argument>& inputs) const override;
   /// Exceptions of Python code, which has told of them (agspeed/backends/region.py), but not Ctrl-C and exits.
   bool mayReplace(const std::exception& error) const override;
+  void codeFailed(const std::string& reason) const override;
   /// Shows the garbage collector what this holds.
   int traverse(visitproc visit, void* arg) const;
 
  private:
-  const PythonReference callable_;
+  const PythonReference replay_;
+  const PythonReference onFailure_;
 };
 
 }  // namespace agspeed::python

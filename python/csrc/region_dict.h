@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dict that describes a Region in Python: a RegionSignature and two callables.
+// The dict that describes a Region in Python: a RegionSignature and three callables.
 //
 // Keys; all are required unless a default is given. What they say is told by runtime/autograd/region_signature.h, which
 // has the same names.
@@ -21,6 +21,8 @@
 //                                     None
 //   replay                callable    (*inputs) -> sequence of user outputs, differentiable, WITHOUT mutations; or
 //                                     None. Used for create_graph=True and for batched or subclass tangents.
+//   on_failure            callable    (reason: str), told of each failure of an Executable: of a forward that the
+//                                     fallback computed instead, of a backward; what it raises passes. None by default
 // GIL required.
 #pragma once
 

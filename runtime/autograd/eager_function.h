@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "runtime/aten/aten_executable.h"
@@ -29,6 +30,9 @@ class EagerFunction {
   /// Whether it may stand in for a compiled backward direction that threw `error`: somebody was told of the failure and
   /// nobody waits for the exception itself, as for Ctrl-C.
   virtual bool mayReplace(const std::exception& error) const = 0;
+  /// Told that a direction reported an error: of a forward after its caller computed the outputs instead, of a backward
+  /// before its exception passes. Code that throws tells by itself. May throw what the caller shall see instead.
+  virtual void codeFailed(const std::string& reason) const = 0;
 };
 
 }  // namespace agspeed::runtime::autograd

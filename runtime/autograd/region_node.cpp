@@ -145,8 +145,9 @@ variable_list RegionNode::runBackward(variable_list&& tangents) {
 
 std::vector<RegionNode::Argument> RegionNode::callBackward(std::vector<Argument> inputs, size_t firstTangent) const {
   auto results = region_->code().backward(std::move(inputs), firstTangent);
+  if (!results && region_->eager() != nullptr) region_->eager()->codeFailed(results.status().message());
   TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
-              ")");
+              "; the gradients of this step are incomplete)");
   TORCH_CHECK(results->size() == region_->signature().requiresGrad.size(), "the backward direction of region ",
               region_->signature().name, " returned ", results->size(), " gradients instead of ",
               region_->signature().requiresGrad.size());

@@ -9,7 +9,7 @@ instructions in eager's order and draw from torch's default generator, so their 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,18 +69,30 @@ class Native(Candidate):
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
         executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options)
-        return _NativeRunner(make_region(executable, joint, gm), executable)
+        failures = _Failures()
+        return _NativeRunner(make_region(executable, joint, gm, on_failure=failures.tell), executable, failures)
 
     def fingerprint(self) -> dict[str, str]:
         module = native.load()
         return {key: str(value) for key, value in module.build_info().items()} if module is not None else {}
 
 
+class _Failures:
+    """Passes failures of an Executable on to whoever listens. Any thread."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[Exception], None] | None = None
+
+    def tell(self, reason: str) -> None:
+        if self.listener is not None:
+            self.listener(RuntimeError(reason.partition("\n")[0]))  # kernels in Python append their stack
+
+
 class _NativeRunner:
     """A native region as a Runner. `direct` is the C++ callable itself: it falls back to eager without help."""
 
-    def __init__(self, region: Any, executable: Any) -> None:
-        self.direct = region
+    def __init__(self, region: Any, executable: Any, failures: _Failures) -> None:
+        self.direct, self._failures = region, failures
         stats = executable.stats()
         self.native_operators = stats.get("compiled_operators", 0)
         self.num_operators = self.native_operators + stats.get("external_operators", 0)
@@ -88,6 +100,11 @@ class _NativeRunner:
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self.direct(*args)  # type: ignore[no-any-return]
+
+    def watch(self, on_failure: Callable[[Exception], None]) -> None:
+        """`on_failure` is told, on the thread that runs it, of forwards that eager computed instead, because the code
+        failed, and of backwards whose exception passes."""
+        self._failures.listener = on_failure
 
 
 def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:

@@ -53,7 +53,7 @@ class PairRunner:
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self._region(*args)
 
-    def watch_backward(self, on_failure: Callable[[Exception], None]) -> None:
+    def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """`on_failure` is told, on the thread that runs it, of each exception that the compiled backward raises."""
         if self._backward is not None:
             self._backward.on_failure = on_failure
@@ -101,6 +101,7 @@ def make_region(
     tangent_layouts: Sequence[list[int]] = (),
     overwrites_saved: bool = False,
     is_final: Callable[[], bool] = lambda: False,
+    on_failure: Callable[[str], None] | None = None,
 ) -> Runner:
     """A `_native.Region`.
 
@@ -111,6 +112,7 @@ def make_region(
         tangent_layouts: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
         is_final: whether the exception that the backward has just raised shall pass, not be replaced by a replay.
+        on_failure: as in python/csrc/region_dict.h.
     """
     module = native.load()
     if module is None:
@@ -142,6 +144,8 @@ def make_region(
         "fallback": gm.forward,
         "replay": replay,
     }
+    if on_failure is not None:
+        described["on_failure"] = on_failure
     region: Runner = module.Region(code, described)
     return region
 

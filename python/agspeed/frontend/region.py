@@ -90,7 +90,7 @@ class Region:
         self.selected = name if runner is not None else GRAPH_EAGER
         target = self._protected(name, runner) if runner is not None else self._eager
         if runner is not None:
-            self._watch_backward(name, runner)
+            self._watch(name, runner)
         self._is_observed = observed
         if observed or (outcome is None and name != EAGER):
             target = self._observing(target)
@@ -139,8 +139,9 @@ class Region:
 
         return run
 
-    def _watch_backward(self, name: str, runner: Runner) -> None:
-        watch = getattr(runner, "watch_backward", None)
+    def _watch(self, name: str, runner: Runner) -> None:
+        """Drops `name` when its runner tells of a failure that no exception of its call shows."""
+        watch = getattr(runner, "watch", None)
         if watch is None:
             return
         region = weakref.ref(self)

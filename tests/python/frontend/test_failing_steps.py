@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,3 +237,79 @@ def test_gate_sees_a_backward_that_raises(monkeypatch: pytest.MonkeyPatch) -> No
     assert agspeed.status(model) == "eager"
     refused = _plans(model)["aot"]
     assert refused["state"] == "wrong" and "the kernel is gone" in refused["reason"]
+
+
+@pytest.fixture
+def fuse() -> Any:
+    """An operator that raises at the one call, of its forward or backward kernel, that `fuse.at` names."""
+    state_of = SimpleNamespace(at={}, calls=Counter())
+
+    def kernel(name: str, x: torch.Tensor) -> torch.Tensor:
+        state_of.calls[name] += 1
+        if state_of.calls[name] == state_of.at.get(name):
+            raise RuntimeError("the kernel is gone")
+        return x.clone()
+
+    with torch.library._scoped_library("agspeed_fuse", "DEF") as library:
+        for name in ("forward", "backward"):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, functools.partial(kernel, name), "CPU")
+            torch.library.register_fake(f"agspeed_fuse::{name}", torch.empty_like, lib=library)
+        torch.library.register_autograd(
+            "agspeed_fuse::forward",
+            lambda ctx, gradient: torch.ops.agspeed_fuse.backward(gradient),
+            lib=library,
+        )
+        yield state_of
+
+
+class _Fused(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.agspeed_fuse.forward(super().forward(x)).relu()
+
+
+def _native_with_fuse() -> nn.Module:
+    torch.manual_seed(5)
+    model = agspeed.optimize(_Fused(nn.Linear(8, 8), nn.Tanh()), mode="deterministic", backends=["native"])
+    _train(model, 4)
+    assert session_of(model).regions[0].selected == "native", agspeed.report(model)
+    return model
+
+
+def test_native_forward_that_fails_is_repeated_eagerly_and_the_tuner_hears_of_it(fuse: Any) -> None:
+    model = _native_with_fuse()
+    fuse.at["forward"] = fuse.calls["forward"] + 1
+    _train(model, 2)
+    torch.manual_seed(5)
+    expected = _Fused(nn.Linear(8, 8), nn.Tanh())
+    _train(expected, 4)
+    _train(expected, 2)
+    assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(state(model), state(expected), strict=True))
+    _assert_native_is_out(model)
+
+
+def test_native_backward_that_fails_raises_and_the_tuner_hears_of_it(fuse: Any) -> None:
+    model = _native_with_fuse()
+    fuse.at["backward"] = fuse.calls["backward"] + 1
+    with pytest.raises(RuntimeError, match=r"(?s)the kernel is gone.*the gradients of this step are incomplete"):
+        _train(model, 1)
+    _train(model, 1)
+    _assert_native_is_out(model)
+
+
+def test_native_is_kept_when_the_users_input_is_at_fault() -> None:
+    model = agspeed.optimize(
+        nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 8), nn.Tanh()), mode="deterministic", backends=["native"]
+    )
+    for _ in range(4):
+        as_loss(model(torch.tensor([1, 3]))).backward()
+    with pytest.raises(IndexError):
+        model(torch.tensor([1, 9]))
+    as_loss(model(torch.tensor([1, 3]))).backward()
+    assert session_of(model).regions[0].selected == "native"
+
+
+def _assert_native_is_out(model: nn.Module) -> None:
+    assert agspeed.status(model) == "eager"
+    failed = _plans(model)["native"]
+    assert failed["state"] == "failed" and "the kernel is gone" in failed["reason"]

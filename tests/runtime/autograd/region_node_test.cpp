@@ -212,7 +212,17 @@ TEST(RegionNode, AFailedBackwardNamesTheRegion) {
                                     plainSignature(1, 1, 0));
   const at::Tensor x = leaf({3});
   EXPECT_THAT(errorOf([&] { run(*region, {x}).sum().backward(); }),
-              HasSubstr("no memory (in the backward of region test)"));
+              HasSubstr("no memory (in the backward of region test; the gradients of this step are incomplete)"));
+}
+
+TEST(RegionNode, AFailedBackwardIsToldBeforeItsExceptionPasses) {
+  const auto same = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{tensor(inputs[0]).clone()}; };
+  const auto fail = [](Arguments) -> StatusOr<Arguments> { return internalError("no memory"); };
+  const auto region = makeRegion(same, fail, plainSignature(1, 1, 0),
+                                 [](const Arguments& inputs) { return Tensors{tensor(inputs[0]).clone()}; });
+  const at::Tensor x = leaf({3});
+  EXPECT_THAT(errorOf([&] { run(*region, {x}).sum().backward(); }), HasSubstr("no memory"));
+  EXPECT_THAT(dynamic_cast<const FunctionReplay&>(*region->eager()).failures, testing::ElementsAre("no memory"));
 }
 
 TEST(RegionNode, AWrongNumberOfGradientsIsNamed) {

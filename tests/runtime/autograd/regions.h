@@ -67,6 +67,9 @@ class FunctionReplay final : public EagerFunction {
   bool mayReplace(const std::exception& error) const override {
     return dynamic_cast<const ReplaceableError*>(&error) != nullptr;
   }
+  void codeFailed(const std::string& reason) const override { failures.push_back(reason); }
+
+  mutable std::vector<std::string> failures;
 
  private:
   const Function function_;

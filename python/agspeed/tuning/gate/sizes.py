@@ -70,9 +70,9 @@ class SizedRunner:
         for sizes in checked[1:]:
             self._widen(sizes)
 
-    def watch_backward(self, on_failure: Callable[[Exception], None]) -> None:
+    def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """Passes it on to the candidate, where that can tell."""
-        watch = getattr(self._runner, "watch_backward", None)
+        watch = getattr(self._runner, "watch", None)
         if watch is not None:
             watch(on_failure)
 
