@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from agspeed import config
-from agspeed.errors import UserError, UserTypeError
-from agspeed.frontend import live_sessions, startup
+from agspeed.errors import UserError
+from agspeed.frontend import live_sessions, mistakes, startup
 from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.devices import module_tensors, why_eager
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
@@ -26,6 +26,8 @@ from agspeed.log import logger, set_level, warn_once
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
+_DECORATES: Any = object()
+"""The default of `model`: the call returns a decorator."""
 _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Why targets that were handed to `optimize` have no session."""
 
@@ -42,7 +44,7 @@ class Status(str):
 
 
 def optimize(
-    model: Any = None,
+    model: Any = _DECORATES,
     optimizer: torch.optim.Optimizer | None = None,
     *,
     mode: str | None = None,
@@ -54,6 +56,7 @@ def optimize(
     cache_dir: str | PathLike[str] | None = None,
     report: str | PathLike[str] | None = None,
     strict: bool | None = None,
+    **unknown: Any,
 ) -> Any:
     """Makes training of `model` faster, or leaves it as it is.
 
@@ -76,8 +79,10 @@ def optimize(
             candidates that are not bit-equal are no fault under numerics="exact".
 
     A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
+    A module that is optimized already is tuned anew where a keyword says something else than before.
 
-    Raises: UserError for wrong types, values, names or paths; nothing has been changed then.
+    Raises: UserError for wrong types, values, names or paths, and for another setting of a step function that is
+    optimized already; nothing has been changed then.
     """
     keywords: dict[str, Any] = {
         "mode": mode,
@@ -90,15 +95,20 @@ def optimize(
         "report": report,
         "strict": strict,
     }
-    if model is None:
-        return lambda decorated: optimize(_not_none(decorated), optimizer, **keywords)
+    mistakes.check_keywords(unknown, mode)
+    if model is _DECORATES:
+        return lambda decorated: optimize(decorated, optimizer, **keywords)
     settings = config.resolve(keywords)
-    _check(model, optimizer)
+    mistakes.check_target(model)
+    mistakes.check_optimizer(optimizer, _unwrapped(model))
     check_settings(settings)
     if settings.debug != "warn":  # the application's own level stands unless another one was asked for
         set_level(settings.debug)
+    changed = _changed_keywords(model, settings, keywords)
     optimized = (
-        _optimize_module(model, settings) if isinstance(model, nn.Module) else _optimize_function(model, settings)
+        _optimize_module(model, settings, changed)
+        if isinstance(model, nn.Module)
+        else _optimize_function(model, settings, changed)
     )
     if optimizer is None:
         return optimized
@@ -159,7 +169,7 @@ def report(model: object) -> Any:
     if session is not None:
         return make_report(session)
     if (reason := _reason_of(inner)) is None:
-        raise UserError(f"this {_describe(model)} is not optimized: call agspeed.optimize first")
+        raise UserError(f"this {mistakes.describe(model)} is not optimized: call agspeed.optimize first")
     return make_idle_report(getattr(inner, "__name__", type(inner).__name__), reason)
 
 
@@ -179,14 +189,25 @@ def paused() -> AbstractContextManager[None]:
     return live_sessions.paused()
 
 
-def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
+def _changed_keywords(model: Any, settings: config.Settings, keywords: dict[str, Any]) -> list[str]:
+    """Which of the keywords that were passed differ from what `model` is optimized with already."""
+    session = session_of(_unwrapped(model))
+    passed = [name for name, value in keywords.items() if value is not None]
+    if session is None:
+        return []
+    return [name for name in passed if getattr(session.settings, name) != getattr(settings, name)]
+
+
+def _optimize_module(module: nn.Module, settings: config.Settings, changed: list[str]) -> nn.Module:
     inner = _unwrapped(module)
     if (reason := switched_off(settings)) is not None:
         _stays_eager(inner, reason)
         return module
-    if session_of(inner) is not None:
-        logger.info("%s is already optimized; it keeps its first settings", type(inner).__name__)
-        return module
+    if (session := session_of(inner)) is not None:
+        if not changed:
+            return module
+        logger.info("%s is tuned anew: %s changed", type(inner).__name__, ", ".join(changed))
+        session.close()
     if _is_torch_compiled(inner):
         _stays_eager(inner, "torch.compile has compiled it already")
         warn_once(
@@ -206,11 +227,18 @@ def _optimize_module(module: nn.Module, settings: config.Settings) -> nn.Module:
     return module
 
 
-def _optimize_function(function: Callable[..., Any], settings: config.Settings) -> Callable[..., Any]:
+def _optimize_function(
+    function: Callable[..., Any], settings: config.Settings, changed: list[str]
+) -> Callable[..., Any]:
     if (reason := switched_off(settings)) is not None:
         _stays_eager(function, reason)
         return function
     if session_of(function) is not None:
+        if changed:
+            raise UserError(
+                f"{getattr(function, '__name__', 'this function')} is optimized already, with another "
+                f"{' and '.join(changed)}: optimize(agspeed.restore(function), ...) makes a new one"
+            )
         return function
     target = FunctionTarget(function)
     live_sessions.open_session(target, settings)
@@ -229,27 +257,6 @@ def _reason_of(target: Any) -> str | None:
         return None
 
 
-def _not_none(decorated: Any) -> Any:
-    if decorated is None:
-        raise UserTypeError(
-            "optimize takes an nn.Module or a step function, got None: did a builder forget to return it?"
-        )
-    return decorated
-
-
-def _check(model: object, optimizer: object) -> None:
-    if isinstance(model, type):
-        raise UserTypeError(
-            f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance"
-        )
-    if not callable(model):
-        raise UserTypeError(f"optimize takes an nn.Module or a step function, got {_describe(model)}")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        is_mode = isinstance(optimizer, str) and optimizer in config.MODES
-        hint = f"; a mode is a keyword: mode={optimizer!r}" if is_mode else ""
-        raise UserTypeError(f"optimizer must be a torch.optim.Optimizer, got {_describe(optimizer)}{hint}")
-
-
 def _unwrapped(model: Any) -> Any:
     """The module inside DistributedDataParallel or DataParallel; anything else as it is."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -260,12 +267,6 @@ def _is_torch_compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo")
     is_wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
     return is_wrapped or module._compiled_call_impl is not None
-
-
-def _describe(value: object) -> str:
-    text = repr(value)
-    is_short = len(text) <= 60 and "\n" not in text
-    return f"{type(value).__name__} {text}" if is_short else type(value).__name__
 
 
 startup.loaded()

@@ -22,7 +22,7 @@ needs_native = pytest.mark.skipif(native.load() is None, reason=native.why_missi
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=180, env=env)
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=600, env=env)
 
 
 @needs_native

@@ -234,7 +234,7 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
     try:
         for job in jobs.values():
             child.submit(job)
-        child.wait(list(jobs.values()), timeout_s=90)
+        child.wait(list(jobs.values()), timeout_s=600)
         answers = {name: job.answer for name, job in jobs.items()}
     finally:
         child.close()
@@ -272,7 +272,7 @@ def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: An
     write_region(captured, tmp_path / "0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(tmp_path / "0")]
-    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     pid, deadline = int(killed.stdout), time.monotonic() + 10
     while _is_alive(pid) and time.monotonic() < deadline:

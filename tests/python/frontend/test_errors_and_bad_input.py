@@ -241,7 +241,7 @@ def test_compiled_model_is_left_alone_with_a_note(how: str, caplog: pytest.LogCa
 def test_optimizing_twice_keeps_the_first_session() -> None:
     model = tuned(mlp())
     session = session_of(model)
-    again, optimizer = agspeed.optimize(model, torch.optim.SGD(model.parameters(), lr=0.1), mode="max")
+    again, optimizer = agspeed.optimize(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert again is model and session_of(model) is session
     assert isinstance(optimizer, torch.optim.SGD)
 

@@ -147,7 +147,7 @@ def test_forwards_of_other_threads_while_training() -> None:
     steps(model, 8)
     stop.set()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     assert not errors, errors
     assert agspeed.status(model) == "tuned", agspeed.status(model).reason
     expected = mlp()
@@ -159,7 +159,7 @@ def test_training_in_another_thread_than_optimize_runs_as_eager() -> None:
     model, expected = agspeed.optimize(mlp(), **FAST), mlp()
     thread = threading.Thread(target=steps, args=(model, 6))
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=300)
     steps(expected, 6)
     assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
 
@@ -182,7 +182,9 @@ class ThroughTheModel(Dataset[torch.Tensor]):
 def test_loader_workers_forked_afterwards(when: str) -> None:
     model = tuned(mlp()) if when == "tuned" else agspeed.optimize(mlp(), **FAST)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(ThroughTheModel(model), batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(
+        ThroughTheModel(model), batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=300
+    )
     for _ in range(2):
         for batch in loader:  # three batches
             optimizer.zero_grad()
@@ -324,7 +326,7 @@ def test_process_ends_cleanly_in_the_middle_of_tuning(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0 and done.stdout == "trained\n", done.stderr
     assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr

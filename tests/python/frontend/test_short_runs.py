@@ -50,7 +50,7 @@ def _train(mode: str, cache_dir: Path, num_steps: int, pays_after_s: float, back
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", _SCRIPT, mode, str(cache_dir), str(num_steps), str(pays_after_s)]
     command.append(json.dumps(backends))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -63,7 +63,7 @@ def _run(mode: str, cache_dir: Path, num_steps: int) -> dict[str, Any]:
 def _output_of(script: str, *arguments: object) -> dict[str, Any]:
     """Runs `script` in a process of its own; the last line it prints is JSON."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

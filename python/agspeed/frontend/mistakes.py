@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is handed to `optimize` by mistake, and the call that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from agspeed import config
+from agspeed.errors import UserError, UserTypeError
+from agspeed.log import warn_once
+
+_KEYWORDS_OF_TORCH_COMPILE = {
+    "backend": 'backends=["inductor"] takes a list of candidates',
+    "disable": 'mode="off" does nothing',
+    "fullgraph": "strict=True raises where a part of the model is left to eager",
+    "options": "agspeed chooses Inductor's options by itself",
+}
+_MODES_OF_TORCH_COMPILE = {
+    "default": "auto",
+    "max-autotune": "max",
+    "max-autotune-no-cudagraphs": "max",
+    "reduce-overhead": "auto",
+}
+
+
+def check_target(model: object) -> None:
+    """Raises: UserTypeError where `model` is no module and no function, with the right call where one is likely."""
+    if isinstance(model, type):
+        raise UserTypeError(
+            f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance"
+        )
+    if not callable(model):
+        meant = _call_that_is_meant(model)
+        raise UserTypeError(f"optimize takes an nn.Module or a step function, got {describe(model)}{meant}")
+
+
+def check_optimizer(optimizer: object, model: object) -> None:
+    """Warns of an optimizer of another model. Raises: UserTypeError where `optimizer` is none."""
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        is_mode = isinstance(optimizer, str) and (optimizer in config.MODES or optimizer in _MODES_OF_TORCH_COMPILE)
+        hint = f"; a mode is a keyword: mode={optimizer!r}" if is_mode else ""
+        raise UserTypeError(f"optimizer must be a torch.optim.Optimizer, got {describe(optimizer)}{hint}")
+    if isinstance(model, nn.Module) and not _trains_any(optimizer, model.parameters()):
+        name, trained = type(optimizer).__name__, type(model).__name__
+        warn_once(
+            ("foreign optimizer", id(optimizer), id(model)),
+            f"the {name} handed to optimize holds no parameter of this {trained}: it trains another model; make it "
+            "from model.parameters()",
+        )
+
+
+def check_keywords(unknown: dict[str, Any], mode: object) -> None:
+    """Raises: UserTypeError for a keyword that `optimize` does not have, UserError for a mode of torch.compile."""
+    for name in unknown:
+        meant = _KEYWORDS_OF_TORCH_COMPILE.get(name)
+        hint = f": that is torch.compile's; here {meant}" if meant else "; `agspeed config` lists all settings"
+        raise UserTypeError(f"optimize has no keyword {name!r}{hint}")
+    if isinstance(mode, str) and mode in _MODES_OF_TORCH_COMPILE:
+        meant = _MODES_OF_TORCH_COMPILE[mode]
+        raise UserError(f"mode={mode!r} is torch.compile's; here mode={meant!r} comes nearest (`agspeed config`)")
+
+
+def describe(value: object) -> str:
+    """Type and value of what was passed; the type alone where the value is long."""
+    text = repr(value)
+    is_short = len(text) <= 60 and "\n" not in text
+    return f"{type(value).__name__} {text}" if is_short else type(value).__name__
+
+
+def _call_that_is_meant(model: object) -> str:
+    if model is None:
+        return ": did a builder forget to return it?"
+    if isinstance(model, torch.optim.Optimizer):
+        return ": an optimizer comes second, model, optimizer = agspeed.optimize(model, optimizer)"
+    if isinstance(model, torch.utils.data.DataLoader):
+        return ": pass the model; the loop and its data stay as they are"
+    if isinstance(model, (list, tuple, dict)):
+        return ": call optimize once for each model"
+    return ""
+
+
+def _trains_any(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> bool:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(parameter) in held for parameter in parameters)

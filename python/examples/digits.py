@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data and the model of these examples: 1,797 hand-written digits that ship with scikit-learn."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def dataset() -> TensorDataset:
+    """Images [64] in 0..1 and labels."""
+    images, labels = load_digits(return_X_y=True)
+    return TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
+
+
+def classifier() -> nn.Module:
+    """Logits [10] of an image."""
+    layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())]
+    return nn.Sequential(nn.Linear(64, 256), *layers, nn.Linear(256, 10))

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process: the line that switches agspeed on, and the report.
+
+python python/examples/one_process.py
+"""
+
+import torch
+from digits import classifier, dataset
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+import agspeed
+
+model = agspeed.optimize(classifier(), mode="max")  # the only new line; `mode` left out: tunes as the run pays for it
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for epoch in range(10):
+    for images, labels in DataLoader(dataset(), batch_size=64, shuffle=True, drop_last=True):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+    print(f"epoch {epoch}: loss {loss.item():.3f}, {agspeed.status(model)}")
+
+agspeed.report(model).save("agspeed-report.html")
+print(agspeed.report(model))
