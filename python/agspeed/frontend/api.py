@@ -33,7 +33,7 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager"; `reason` says why."""
+    """ "tuning", "tuned" or "eager"; `reason` says why, and printing it says both."""
 
     reason: str
 
@@ -41,6 +41,9 @@ class Status(str):
         status = super().__new__(cls, state)
         status.reason = reason
         return status
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
 
 
 def optimize(

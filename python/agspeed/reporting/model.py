@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import html
 import json
 import os
 import tempfile
@@ -172,6 +173,13 @@ class Report:
         from agspeed.reporting.terminal import as_text
 
         return as_text(self._data)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, for notebooks: its styles and scripts reach nothing around it."""
+        from agspeed.reporting.html.page import render
+
+        page = html.escape(render(self._data), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
     def __repr__(self) -> str:
         return f"<agspeed report: {self._data['header']['subject']}, {self._data['status']['state']}>"

@@ -86,3 +86,10 @@ def test_a_second_call_for_a_step_function_with_another_mode_is_refused() -> Non
     with pytest.raises(UserError, match="step is optimized already, with another mode"):
         agspeed.optimize(step, mode="max")
     assert agspeed.optimize(step) is step
+
+
+def test_a_printed_status_says_why() -> None:
+    model = agspeed.optimize(mlp(), mode="off")
+    status = agspeed.status(model)
+    assert status == "eager" and str(status) == str(agspeed.wait(model))
+    assert str(status).startswith("eager: agspeed is switched off (")

@@ -128,3 +128,9 @@ def test_drawings_describe_themselves(page):
     for attributes in drawings:
         assert attributes["role"] == "img"
         assert len(attributes["aria-label"]) > len(attributes["data-chart"]) + 5
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
+    shown = model.Report(report_sample.report())._repr_html_()
+    ((tag, attributes),) = Tags(shown).found
+    assert tag == "iframe" and attributes["srcdoc"] == render(report_sample.report())
