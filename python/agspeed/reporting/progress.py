@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of tuning: a one-line bar on a terminal, plain lines otherwise, nothing when switched off.
+"""Progress of tuning, for a user who waits: what goes on, about how long it takes, and how it ended.
 
-The bar is drawn only inside `update`, at most ten times a second: no thread is started and no stream is replaced, so a
-training loop's own prints and bars keep working. The cursor stays at the start of the bar's line, and whatever the
-program prints next takes that line over. Where the stream is not a terminal (a log file, a pod) an activity is one
-line, and another when the share done has changed: candidates timed in turn do not fill the log.
+Three ways, by where the program runs. On a terminal one line that is drawn anew, only inside `update`, at most ten
+times a second: no thread is started and no stream is replaced, so a training loop's own prints and bars keep working.
+In a notebook one output that is updated. Elsewhere (a log file, a pod) one line a phase, through `logging` where the
+application listens to it, else to the stream. The share done never falls.
 
 Thread-safety: none; the training thread owns it. In a group of ranks only rank 0 shows anything.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
-__all__ = ["Progress"]
+from agspeed.log import logger
+
+__all__ = ["Progress", "duration"]
 
 _MIN_INTERVAL_S = 0.1
 _BAR_WIDTH = 24
+_DEFAULT_COLUMNS = 80
 
 
 class Progress:
@@ -29,64 +33,102 @@ class Progress:
         self._stream = stream if stream is not None else sys.stderr
         self._enabled = enabled and os.environ.get("RANK", "0") == "0"
         self._is_terminal = self._enabled and _is_terminal(self._stream)
+        self._notebook: Any = None
+        self._is_notebook = self._enabled and stream is None and _is_notebook()
         self._last_drawn = float("-inf")
-        self._written: set[tuple[str, str]] = set()
+        self._share = 0.0
+        self._phases: set[str] = set()
         self._bar_shown = False
 
-    def update(self, done: float, activity: str) -> None:
-        """Shows `activity` ("trial of native, 40 of 160 pairs") with `done` in 0..1."""
+    def begin(self, subject: str, about_s: float) -> None:
+        """One line before the wait: how long it may take."""
+        self._say(f"{subject} is tuned on its first steps, about {duration(about_s)}; Ctrl-C is safe")
+
+    def update(self, share: float, phase: str, about_s: float) -> None:
+        """Shows the phase, the share done in 0..1 and about how long all of it takes yet.
+
+        Args:
+            phase: its name, and what may change while it lasts behind a comma: "compiling inductor, 2 of 5".
+        """
+        self._share = max(self._share, min(share, 0.99))
+        if self._is_terminal or self._is_notebook:
+            self._draw(phase, about_s)
+        elif (name := phase.partition(",")[0]) not in self._phases:
+            self._phases.add(name)
+            self._say(f"{self._share:4.0%}  {phase}, about {duration(about_s)} left")
+
+    def end(self, sentence: str) -> None:
+        """The last line: what was decided. `update` may be called again later."""
+        self.clear()
+        self._share = 0.0
+        self._phases.clear()
+        self._say(sentence)
+
+    def clear(self) -> None:
+        """Removes the bar."""
+        if self._bar_shown:
+            self._bar_shown = False
+            self._write("\r\x1b[2K")
+
+    def _draw(self, phase: str, about_s: float) -> None:
+        now = time.monotonic()
+        if now - self._last_drawn < _MIN_INTERVAL_S:
+            return
+        self._last_drawn = now
+        text = f" {self._share:4.0%} {phase}, about {duration(about_s)} left"
+        if self._is_notebook:
+            self._show(f"agspeed {_bar(self._share)}{text}")
+        else:
+            self._bar_shown = True
+            room = max(_columns(self._stream) - len("agspeed ") - _BAR_WIDTH - 1, 0)
+            self._write(f"\r\x1b[2Kagspeed \x1b[36m{_bar(self._share)}\x1b[0m{text[:room]}\r")
+
+    def _say(self, line: str) -> None:
         if not self._enabled:
             return
-        if not self._is_terminal:
-            self._write_activity(done, activity)
-            return
-        now = time.monotonic()
-        if now - self._last_drawn >= _MIN_INTERVAL_S:
-            self._last_drawn = now
-            self._bar_shown = True
-            self._write(f"\r\x1b[2K{_bar(done, activity, _columns(self._stream))}\r")
+        if self._is_notebook:
+            self._show(f"agspeed: {line}")
+        elif logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
+            logger.info("%s", line)
+        else:
+            self._write(f"agspeed: {line}\n")
 
-    def close(self) -> None:
-        """Removes the bar. `update` may be called again later."""
-        if self._enabled:
-            self._write(self._erase())
-
-    def _write_activity(self, done: float, activity: str) -> None:
-        # Numbers in an activity change at every update: only its words and the share done are news.
-        share, words = f"{_clamp(done):4.0%}", "".join(each for each in activity if not each.isdigit())
-        if (share, words) not in self._written:
-            self._written.add((share, words))
-            self._write(f"agspeed: tuning {share}  {activity}\n")
-
-    def _erase(self) -> str:
-        shown, self._bar_shown = self._bar_shown, False
-        return "\r\x1b[2K" if shown else ""
+    def _show(self, text: str) -> None:
+        """Puts `text` in the place of the notebook's output."""
+        data = {"text/plain": text}
+        if self._notebook is None:
+            ipython: Any = sys.modules["IPython"]
+            self._notebook = ipython.display.display(data, raw=True, display_id=True)
+        else:
+            self._notebook.update(data, raw=True)
 
     def _write(self, text: str) -> None:
+        if not self._enabled:
+            return
         try:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            self._enabled = False
+            self._enabled = self._is_terminal = False
 
 
-def _bar(done: float, activity: str, columns: int) -> str:
-    filled = round(_clamp(done) * _BAR_WIDTH)
-    bar = f"\x1b[36m{'━' * filled}\x1b[2m{'━' * (_BAR_WIDTH - filled)}\x1b[0m"
-    text = f" {_clamp(done):4.0%} {activity}"
-    room = columns - len("agspeed ") - _BAR_WIDTH - 1
-    return f"agspeed {bar}{text[: max(room, 0)]}"
+def duration(seconds: float) -> str:
+    """ "40 s", "3 min", "2 h": as exact as a guess is."""
+    if seconds < 100:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
 
 
-def _clamp(share: float) -> float:
-    return min(max(share, 0.0), 1.0)
+def _bar(share: float) -> str:
+    filled = round(share * _BAR_WIDTH)
+    return "━" * filled + "╌" * (_BAR_WIDTH - filled)
 
 
 def _columns(stream: TextIO) -> int:
     try:
-        return os.get_terminal_size(stream.fileno()).columns
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
     except (OSError, ValueError):
-        return 80
+        return _DEFAULT_COLUMNS
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -94,3 +136,8 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:
         return False
+
+
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -23,6 +23,7 @@ from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
+from agspeed.tuning.forecast import forecast, guess
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
@@ -34,7 +35,7 @@ _LOAD_PER_CAPTURE = 2.5
 _MAX_MODE_TIMEOUT_S = 600.0
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
-_ACTIVITIES = {"compile": "compiling", "wait": "waiting for", "load": "checking", "run": "timing"}
+_ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
 
 
 class Journal(Protocol):
@@ -54,6 +55,8 @@ class Steerable(Protocol):
 
     regions: list[Any]
     settings: Settings
+    target: Any
+    """Has the `name` of what is tuned."""
     options: CompileOptions
     plan: str
 
@@ -262,13 +265,14 @@ class Controller:
         return False
 
     def _show(self, kind: str, arm: str) -> None:
-        """Progress for a user who waits (mode="max"): the share of arms that are through, and what goes on."""
+        """Progress for a user who waits (mode="max")."""
         activity = _ACTIVITIES.get(kind)
         if activity is None or self._is_settled or arm == EAGER:
             return
-        arms = [entry for entry in self._tuner.snapshot()["arms"] if entry["name"] != EAGER]
-        through = [a for a in arms if a["verdict"] != "open" or a["state"] in ("rejected", "failed", "skipped")]
-        self._progress.update(len(through) / max(len(arms), 1), f"{activity} {arm}")
+        num_operators = sum(region.num_operators for region in self._session.regions)
+        found = forecast(self._tuner.snapshot()["arms"], num_operators)
+        number = min(found.num_through + 1, found.num_arms)
+        self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
 
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
@@ -316,7 +320,7 @@ class Controller:
             return True
         self._is_settled = True
         _searching.discard(self)
-        self._progress.close()
+        self._progress.end(f"{self._session.target.name}: {arm}, {reason}; agspeed.report(model) shows all")
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason + self._alone)
         self._store_decision()
@@ -361,6 +365,8 @@ class Controller:
         rows = store.rows() if settings.mode in ("auto", "fast-start") and record is None else []
         self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
         arm = record.get("arm") if record else None
+        if arm is None:
+            self._progress.begin(self._session.target.name, guess(enabled(settings), call.num_modules()))
         if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
         try:

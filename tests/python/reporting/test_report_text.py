@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agspeed.reporting import compare, model, parts, progress, summary, terminal
+from agspeed.reporting import compare, model, parts, summary, terminal
 from agspeed.reporting import format as fmt
 from tests.python.reporting import report_sample
 
@@ -148,53 +148,3 @@ def test_a_setting_that_an_older_report_does_not_know_is_no_differing_condition(
     assert compare.differing_conditions(data, other) == compare.differing_conditions(other, data) == []
     data["header"]["settings"]["added_later"] = {"value": 2, "origin": "default"}
     assert [row.label for row in compare.differing_conditions(data, other)] == ["setting added_later"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_one_plain_line_per_activity_and_share_where_there_is_no_terminal():
-    stream = io.StringIO()
-    shown = progress.Progress(stream=stream)
-    for share in (0.5, 0.75):
-        for pair in range(20):
-            shown.update(share, f"trial of native, {pair} of 20 pairs")
-            shown.update(share, f"trial of inductor, {pair} of 20 pairs")
-    shown.close()
-    assert stream.getvalue().splitlines() == [
-        "agspeed: tuning  50%  trial of native, 0 of 20 pairs",
-        "agspeed: tuning  50%  trial of inductor, 0 of 20 pairs",
-        "agspeed: tuning  75%  trial of native, 0 of 20 pairs",
-        "agspeed: tuning  75%  trial of inductor, 0 of 20 pairs",
-    ]
-
-
-def test_progress_is_a_bar_on_a_terminal_and_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "_MIN_INTERVAL_S", 0.0)
-    stream = Terminal()
-    shown = progress.Progress(stream=stream)
-    shown.update(0.5, "trial of native")
-    assert "━" in stream.getvalue() and "50% trial of native" in stream.getvalue()
-    assert "\n" not in stream.getvalue()
-    shown.close()
-    assert stream.getvalue().endswith("\r\x1b[2K")
-
-
-@pytest.mark.parametrize(("enabled", "rank"), [(False, "0"), (True, "1")])
-def test_progress_is_silent_when_switched_off_or_not_rank_0(monkeypatch, enabled, rank):
-    monkeypatch.setenv("RANK", rank)
-    stream = io.StringIO()
-    shown = progress.Progress(enabled, stream)
-    shown.update(0.1, "trial")
-    shown.close()
-    assert stream.getvalue() == ""
-
-
-def test_progress_survives_a_closed_stream():
-    stream = io.StringIO()
-    shown = progress.Progress(stream=stream)
-    stream.close()
-    shown.update(0.1, "trial")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long tuning is going to take, from what the tuner knows: for the progress that a waiting user sees.
+
+What an arm costs is guessed from its candidate and the size of the graphs, and corrected by what the arms that are
+through have cost on this machine. Pure functions of the tuner's snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agspeed.tuning.plan import EAGER, candidates_of
+
+_COMPILE_S = {"inductor": (12.0, 0.10), "inductor-max-autotune": (15.0, 0.12), "native": (0.5, 0.02)}
+_OTHER_COMPILE_S = (0.3, 0.01)
+"""Seconds for a graph of any size, and for each of its operators."""
+_PAIRS = 30
+"""Pairs of blocks after which most arms are decided about."""
+_OPERATORS_PER_MODULE = 6
+_UNKNOWN_STEP_S = 0.05
+_THROUGH = ("rejected", "failed", "skipped")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of tuning so far and to come, and how many of the arms are through."""
+
+    spent_s: float
+    left_s: float
+    num_through: int
+    num_arms: int
+
+    @property
+    def share(self) -> float:
+        """Of the whole, in 0..1."""
+        whole = self.spent_s + self.left_s
+        return self.spent_s / whole if whole > 0 else 1.0
+
+
+def forecast(arms: Sequence[Mapping[str, Any]], num_operators: int) -> Forecast:
+    """Of tuning with these arms.
+
+    Args:
+        arms: as in the tuner's snapshot; eager costs nothing, and its steps say how long a step takes.
+        num_operators: of all captured graphs together.
+    """
+    tried = [arm for arm in arms if arm["name"] != EAGER]
+    step_s = next((arm["seconds"]["p50"] for arm in arms if arm["name"] == EAGER and arm["seconds"]), _UNKNOWN_STEP_S)
+    compiled = [arm for arm in tried if arm["state"] == "ready"]
+    pace = _pace(compiled, num_operators)
+    timing_s = 2 * _PAIRS * step_s
+    through = [arm for arm in tried if _is_through(arm)]
+    left_s = sum(_left_s(arm, num_operators, pace, timing_s) for arm in tried if not _is_through(arm))
+    spent_s = sum(_compile_s(arm) + min(2 * _pairs(arm) * step_s, timing_s) for arm in tried)
+    return Forecast(spent_s, left_s, len(through), len(tried))
+
+
+def guess(names: Iterable[str], num_modules: int) -> float:
+    """Seconds of tuning with arms of these names, before anything was captured."""
+    num_operators = _OPERATORS_PER_MODULE * num_modules
+    timing_s = 2 * _PAIRS * _UNKNOWN_STEP_S
+    return sum(_expected_compile_s(name, num_operators) + timing_s for name in names if name != EAGER)
+
+
+def _is_through(arm: Mapping[str, Any]) -> bool:
+    return arm["verdict"] != "open" or arm["state"] in _THROUGH
+
+
+def _left_s(arm: Mapping[str, Any], num_operators: int, pace: float, timing_s: float) -> float:
+    timing_left_s = timing_s * max(1 - _pairs(arm) / _PAIRS, 0.1)
+    if arm["state"] == "ready":
+        return timing_left_s
+    compile_left_s = pace * _expected_compile_s(arm["name"], num_operators) - _compile_s(arm)
+    return max(compile_left_s, 1.0) + timing_left_s
+
+
+def _pace(compiled: list[Mapping[str, Any]], num_operators: int) -> float:
+    """What compiles took over what was expected."""
+    expected = sum(_expected_compile_s(arm["name"], num_operators) for arm in compiled)
+    return sum(_compile_s(arm) for arm in compiled) / expected if expected > 0 else 1.0
+
+
+def _expected_compile_s(plan: str, num_operators: int) -> float:
+    rates = [_COMPILE_S.get(name, _OTHER_COMPILE_S) for name in candidates_of(plan)]
+    return max(once + num_operators * each for once, each in rates)
+
+
+def _compile_s(arm: Mapping[str, Any]) -> float:
+    return float(arm["background_seconds"] + arm["foreground_seconds"])
+
+
+def _pairs(arm: Mapping[str, Any]) -> int:
+    return int(arm["ratio"]["pairs"]) if arm["ratio"] else 0
