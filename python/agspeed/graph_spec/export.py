@@ -5,9 +5,9 @@ It serves as the native compiler's input (ATen level, as AOTAutograd hands it ou
 to a compiling child process (torch level, as Dynamo hands it to a backend; `read.rebuild` is the way back)
 and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
 
-Format, version 1::
+Format, version 1, or 2 where there are bodies::
 
-    {"version": 1,
+    {"version": 2,
      "symbols": [{"name": "s0", "hint": 8, "torch": "s77", "positive": true, "range": [2, null], "source": ...}],
      "nodes": [
       {"name": "x", "op": "input", "target": "L_x_", "type": T, "parameter": true, "static": "unguarded", ...},
@@ -15,13 +15,18 @@ Format, version 1::
       {"name": "add", "op": "call", "target": "aten.add.Tensor", "args": [{"ref": "x"}, 2.0], "kwargs": {"alpha": 1},
        "type": T, "origin": "train.py:12"},
       {"name": "t", "op": "method", "target": "t", "args": [{"ref": "x"}], "kwargs": {}, "type": T},
-      {"name": "output", "op": "output", "args": [[{"ref": "add"}, null]]}]}
+      {"name": "body", "op": "graph", "target": "cond_true_0"},
+      {"name": "output", "op": "output", "args": [[{"ref": "add"}, null]]}],
+     "bodies": {"cond_true_0": [{"name": "y", "op": "input", "target": "y", "type": T}, ...,
+                                {"name": "output", "op": "output", "args": [{"tuple": [{"ref": "y"}]}]}]}}
 
 T is ``{"dtype", "shape", "stride", "device", "requires_grad"}``, ``{"sym": "s0"}``, ``{"tuple": [T, ...]}`` or null.
-Sizes are integers or SymExpr text. Call targets are operators (``aten.add.Tensor``) or functions by dotted name
-(``operator.getitem``, ``torch.nn.functional.linear``). Arguments: null, booleans, integers, finite floats, strings,
-arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis, dtype, device, layout, memory_format, sym,
-float, complex. Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve rebuilding only.
+Sizes are integers or SymExpr text. Call targets are operators (``aten.add.Tensor``, ``higher_order.cond``) or functions
+by dotted name (``operator.getitem``, ``torch.nn.functional.linear``). What a higher-order operator calls is a graph in
+"bodies" under its dotted path: names of nodes are its own, symbols are shared. Arguments: null, booleans, integers,
+finite floats, strings, arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis, dtype, device, layout,
+memory_format, sym, float, complex. Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve
+rebuilding only.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,28 +47,35 @@ from agspeed.graph_spec.names import callable_name, source_to_json
 from agspeed.graph_spec.values import Json, NotRepresentableError, ValueWriter
 
 VERSION = 1
+VERSION_WITH_BODIES = 2
 _TORCH_HOME = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph as plain data. ``tensors`` holds the constants that "attr" nodes name; they are not part of the JSON."""
+    """A graph as plain data. ``tensors`` holds the constants that "attr" nodes name, those of bodies behind the body's
+    path; they are not part of the JSON.
+    """
 
     symbols: list[dict[str, Json]]
     nodes: list[dict[str, Json]]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    bodies: dict[str, list[dict[str, Json]]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        return json.dumps({"version": VERSION, "symbols": self.symbols, "nodes": self.nodes}, separators=(",", ":"))
+        data: dict[str, Json] = {"version": VERSION, "symbols": self.symbols, "nodes": self.nodes}
+        if self.bodies:
+            data |= {"version": VERSION_WITH_BODIES, "bodies": self.bodies}
+        return json.dumps(data, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str, tensors: dict[str, torch.Tensor] | None = None) -> GraphSpec:
-        """Raises ValueError when the text is not a GraphSpec of this version."""
+        """Raises ValueError when the text is not a GraphSpec of a known version."""
         data = json.loads(text)
-        if not isinstance(data, dict) or data.get("version") != VERSION:
-            raise ValueError(f"not a GraphSpec of version {VERSION}")
-        return GraphSpec(data["symbols"], data["nodes"], dict(tensors or {}))
+        if not isinstance(data, dict) or data.get("version") not in (VERSION, VERSION_WITH_BODIES):
+            raise ValueError(f"not a GraphSpec of version {VERSION} or {VERSION_WITH_BODIES}")
+        return GraphSpec(data["symbols"], data["nodes"], dict(tensors or {}), data.get("bodies", {}))
 
     @property
     def inputs(self) -> list[dict[str, Json]]:
@@ -84,9 +97,9 @@ def export(gm: fx.GraphModule, *, lift_constants: bool = False) -> GraphSpec:
             the result appends ``spec.tensors.values()`` to the arguments.
 
     Raises:
-        UnsupportedError: naming the node and the user's file and line, for what has no plain data form: higher-order
-            operators and other calls with subgraphs, custom autograd functions, opaque Python objects, sparse and
-            subclass tensors, data-dependent sizes.
+        UnsupportedError: naming the node and the user's file and line, for what has no plain data form: Python
+            functions and objects in the graph, selective checkpointing, higher-order operators at ATen level, sparse
+            and subclass tensors, data-dependent sizes.
     """
     return _Export(gm, lift_constants).run()
 
@@ -99,7 +112,7 @@ def origin(node: fx.Node) -> str | None:
 
 
 class _Export:
-    """One export: walks the graph once, one method per kind of node."""
+    """One export: walks each graph once, one method per kind of node."""
 
     def __init__(self, gm: fx.GraphModule, lift_constants: bool) -> None:
         self._gm = gm
@@ -107,19 +120,26 @@ class _Export:
         self._aten = any("val" in node.meta for node in gm.graph.nodes)
         self._values = ValueWriter()
         self._tensors: dict[str, torch.Tensor] = {}
+        self._bodies: dict[str, list[dict[str, Json]]] = {}
         self._storages: dict[int, int] = {}
 
     def run(self) -> GraphSpec:
+        nodes = self._walk(self._gm, "")
+        return GraphSpec(self._values.symbols, nodes, self._tensors, self._bodies)
+
+    def _walk(self, gm: fx.GraphModule, path: str) -> list[dict[str, Json]]:
+        """The nodes of the whole graph (`path` is empty) or of its body at `path`."""
+        is_body = bool(path)
         nodes: list[dict[str, Json]] = []
         lifted: list[dict[str, Json]] = []
         writers = {
-            "placeholder": self._input,
-            "get_attr": self._attr,
+            "placeholder": self._body_input if is_body else self._input,
+            "get_attr": lambda node: self._attr(node, gm, path),
             "call_function": self._call,
             "call_method": self._method,
-            "output": self._output,
+            "output": self._body_output if is_body else self._output,
         }
-        for node in self._gm.graph.nodes:
+        for node in gm.graph.nodes:
             writer = writers.get(node.op)
             if writer is None:
                 raise _unsupported(node, f"it is a {node.op} node")
@@ -130,7 +150,7 @@ class _Export:
             (lifted if self._lift and node.op == "get_attr" else nodes).append(written)
         num_inputs = sum(node["op"] == "input" for node in nodes)
         nodes[num_inputs:num_inputs] = lifted
-        return GraphSpec(self._values.symbols, nodes, self._tensors)
+        return nodes
 
     def _input(self, node: fx.Node) -> dict[str, Json]:
         value = _meta_value(node)
@@ -162,26 +182,41 @@ class _Export:
                 hints["source"] = source_to_json(node._dynamo_source)
         return hints
 
-    def _attr(self, node: fx.Node) -> dict[str, Json]:
+    def _body_input(self, node: fx.Node) -> dict[str, Json]:
+        written = {"name": node.name, "op": "input", "target": node.target, "type": self._type(node)}
+        return written | ({"annotation": _annotation(node.type)} if node.type is not None else {})
+
+    def _attr(self, node: fx.Node, gm: fx.GraphModule, path: str) -> dict[str, Json]:
         target = str(node.target)
-        value: Any = self._gm
+        value: Any = gm
         for part in target.split("."):
             value = getattr(value, part)
+        if isinstance(value, fx.GraphModule):
+            return self._body(node, value, f"{path}{target}")
         if not isinstance(value, torch.Tensor):
             raise NotRepresentableError(f"the {type(value).__name__} '{target}' as a constant")
-        self._tensors[target] = value
+        self._tensors[f"{path}{target}"] = value
         op = "input" if self._lift else "attr"
         return {"name": node.name, "op": op, "target": target, "type": self._values.tensor_type(value)}
 
+    def _body(self, node: fx.Node, body: fx.GraphModule, path: str) -> dict[str, Json]:
+        if self._aten:
+            raise NotRepresentableError("a body for a higher-order operator, which only torch-level graphs may have")
+        told = [key for key, value in body.meta.items() if value is not None]
+        if told:
+            raise NotRepresentableError(f"a body with '{told[0].lstrip('_')}', which is a Python object")
+        if path not in self._bodies:
+            self._bodies[path] = []
+            self._bodies[path] = self._walk(body, f"{path}.")
+        return {"name": node.name, "op": "graph", "target": str(node.target)}
+
     def _call(self, node: fx.Node) -> dict[str, Json]:
         assert callable(node.target)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and self._aten:
             raise NotRepresentableError(f"the higher-order operator '{node.target}' as its target")
         name = callable_name(node.target)
         if name is None:
-            raise NotRepresentableError(
-                f"'{getattr(node.target, '__name__', node.target)}' as its target, a Python function"
-            )
+            raise NotRepresentableError(f"{_described(node.target)} as its target, a Python function")
         return self._with_arguments(node, "call", name)
 
     def _method(self, node: fx.Node) -> dict[str, Json]:
@@ -213,9 +248,17 @@ class _Export:
         results = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
         return {"name": node.name, "op": "output", "args": [[self._values.argument(value) for value in results]]}
 
+    def _body_output(self, node: fx.Node) -> dict[str, Json]:
+        return {"name": node.name, "op": "output", "args": [self._values.argument(node.args[0])]}
+
 
 def _meta_value(node: fx.Node) -> Any:
     return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
+
+
+def _described(target: Callable[..., Any]) -> str:
+    name, home = getattr(target, "__name__", str(target)), getattr(target, "__module__", None)
+    return f"'{name}' of '{home}'" if home else f"'{name}'"
 
 
 def _annotation(kind: Any) -> str:

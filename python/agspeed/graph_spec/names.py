@@ -41,6 +41,26 @@ _BUILTINS = frozenset(
 _FORBIDDEN = frozenset(
     ("classes", "compile", "export", "hub", "jit", "load", "load_library", "package", "save", "serialization", "utils")
 )
+_BODY_OPERATORS = frozenset(
+    (
+        # keep-sorted
+        "associative_scan",
+        "autograd_function_apply",
+        "cond",
+        "flex_attention",
+        "invoke_subgraph",
+        "map_impl",
+        "scan",
+        "strict_mode",
+        "tag_activation_checkpoint",
+        "while_loop",
+        "wrap",
+        "wrap_activation_checkpoint",
+        "wrap_with_autocast",
+        "wrap_with_set_grad_enabled",
+    )
+)
+"""Higher-order operators that are all in their arguments; others (Triton kernels) refer to tables of their process."""
 _SEARCH = (
     (operator, "operator"),
     (math, "math"),
@@ -48,6 +68,8 @@ _SEARCH = (
     (torch.nn.functional, "torch.nn.functional"),
     *((getattr(torch._C, name), f"torch._C.{name}") for name in ("_nn", "_fft", "_linalg", "_special")),
     (torch.Tensor, "torch.Tensor"),
+    (torch._C, "torch._C"),
+    *((getattr(torch._C, name), f"torch._C.{name}") for name in ("_autograd", "_functorch")),
 )
 
 
@@ -55,6 +77,8 @@ def callable_name(target: Callable[..., Any]) -> str | None:
     """The GraphSpec name of a call target, or None when no name leads back to the same object."""
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target}" if str(target) in _BODY_OPERATORS else None
     leaf = getattr(target, "__name__", None)
     if not isinstance(leaf, str):
         return None
@@ -79,6 +103,9 @@ def resolve_callable(name: str) -> Callable[..., Any]:
         return getattr(importlib.import_module(root), path[0])  # type: ignore[no-any-return]
     if root == "torch":
         return _resolve_torch(name, path)
+    if root == "higher_order" and len(path) == 1 and path[0] in _BODY_OPERATORS:
+        importlib.import_module("torch._higher_order_ops")
+        return getattr(torch.ops.higher_order, path[0])  # type: ignore[no-any-return]
     return _resolve_operator(name, [root, *path])
 
 

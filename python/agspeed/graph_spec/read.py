@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._guards import CompileId
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 from torch.utils._sympy.numbers import int_oo
@@ -31,6 +31,7 @@ from agspeed.graph_spec.names import DTYPES, resolve_callable, source_from_json
 _ANNOTATIONS: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
     "torch.SymInt": torch.SymInt,
+    "torch._subclasses.fake_tensor.FakeTensor": FakeTensor,
     "torch.nn.parameter.Parameter": torch.nn.Parameter,
     "builtins.int": int,
 }
@@ -64,7 +65,8 @@ def _module(graph: fx.Graph, tensors: Mapping[str, Any]) -> fx.GraphModule:
     """With what Dynamo attaches to its modules: AOTAutograd reads there which inputs are parameters."""
     gm = fx.GraphModule(dict(tensors), graph)
     gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
-    gm._param_name_to_source = {name: ConstantSource(name) for name in tensors}  # type: ignore[assignment]
+    constants = [name for name, value in tensors.items() if isinstance(value, torch.Tensor)]
+    gm._param_name_to_source = {name: ConstantSource(name) for name in constants}  # type: ignore[assignment]
     return gm
 
 
@@ -83,13 +85,37 @@ class _Rebuild:
         self._aten = not any("annotation" in node or "storage" in node for node in spec.nodes)
 
     def run(self) -> fx.GraphModule:
-        for entry in self._spec.nodes:
-            node = getattr(self, f"_{entry['op']}")(entry)
+        bodies: dict[str, fx.GraphModule] = {}
+        for path in sorted(self._spec.bodies, key=lambda path: -path.count(".")):  # inner ones first
+            graph = self._read(self._spec.bodies[path], is_body=True)
+            bodies[path] = fx.GraphModule(self._held(self._spec.bodies[path], f"{path}.", bodies), graph)
+        graph = self._read(self._spec.nodes, is_body=False)
+        return _module(graph, self._held(self._spec.nodes, "", bodies))
+
+    def _read(self, entries: list[dict[str, Any]], *, is_body: bool) -> fx.Graph:
+        self._graph, self._nodes = fx.Graph(), {}
+        readers = {
+            "input": self._body_input if is_body else self._input,
+            "attr": self._attribute,
+            "graph": self._attribute,
+            "call": self._call,
+            "method": self._method,
+            "output": self._body_output if is_body else self._output,
+        }
+        for entry in entries:
+            node = readers[entry["op"]](entry)
             if node.name != entry["name"]:
                 node._rename(entry["name"])
             self._nodes[entry["name"]] = node
-        used = [node["target"] for node in self._spec.nodes if node["op"] == "attr"]
-        return _module(self._graph, {name: self._tensors[name] for name in used})
+        return self._graph
+
+    def _held(
+        self, entries: list[dict[str, Any]], path: str, bodies: Mapping[str, fx.GraphModule]
+    ) -> dict[str, torch.Tensor | fx.GraphModule]:
+        """The attributes of the graph at `path`: constants and bodies."""
+        homes: dict[str, Mapping[str, Any]] = {"attr": self._tensors, "graph": bodies}
+        used = [(entry["target"], homes[entry["op"]]) for entry in entries if entry["op"] in homes]
+        return {name: home[path + name] for name, home in used}
 
     def _symbol(self, entry: dict[str, Any]) -> sympy.Expr:
         """Creates a symbol of the recorded name (cache keys hold symbol names) with the recorded hint and range."""
@@ -147,7 +173,8 @@ class _Rebuild:
                 base = torch.empty(entry["storage_bytes"] // dtype.itemsize, dtype=dtype, device=device)
             elif "storage_offset" in entry:
                 base = torch.empty(self._flat_size(shape, stride, offset), dtype=dtype, device=device)
-            self._storages[entry.get("storage", -1)] = base
+            if "storage" in entry:
+                self._storages[entry["storage"]] = base
             if "storage_bytes" not in entry and "storage_offset" not in entry:
                 return base
         return base.detach().as_strided(shape, stride, offset).detach()
@@ -162,7 +189,11 @@ class _Rebuild:
     def _flat_size(self, shape: list[Any], stride: list[Any], offset: Any) -> Any:
         return offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
-    def _attr(self, entry: dict[str, Any]) -> fx.Node:
+    def _body_input(self, entry: dict[str, Any]) -> fx.Node:
+        kind = _ANNOTATIONS.get(entry.get("annotation", ""))
+        return self._graph.create_node("placeholder", entry["target"], name=entry["name"], type_expr=kind)
+
+    def _attribute(self, entry: dict[str, Any]) -> fx.Node:
         return self._graph.create_node("get_attr", entry["target"], name=entry["name"])
 
     def _call(self, entry: dict[str, Any]) -> fx.Node:
@@ -189,6 +220,9 @@ class _Rebuild:
     def _output(self, entry: dict[str, Any]) -> fx.Node:
         results = tuple(self._argument(value) for value in entry["args"][0])
         return self._graph.create_node("output", "output", (results,), name=entry["name"])
+
+    def _body_output(self, entry: dict[str, Any]) -> fx.Node:
+        return self._graph.create_node("output", "output", (self._argument(entry["args"][0]),), name=entry["name"])
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, list):

@@ -13,7 +13,6 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.nn import functional
 
-from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
 from agspeed.graph_spec.read import example_inputs, rebuild
@@ -174,28 +173,6 @@ def test_every_kind_of_argument() -> None:
     assert spec[2] == {"float": "inf"}
 
 
-def test_refuses_what_has_no_plain_form() -> None:
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * x
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            return gradient * 2
-
-    ((gm, _),) = capture(lambda x: Square.apply(x), torch.ones(2, requires_grad=True))
-    with pytest.raises(UnsupportedError, match=r"node '.*cannot be exported"):
-        export(gm)
-
-    def checkpointed(x: torch.Tensor) -> Any:
-        return torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
-
-    ((gm, _),) = capture(checkpointed, torch.ones(2, requires_grad=True))
-    with pytest.raises(UnsupportedError, match=r"test_graph_spec.py:[0-9]+"):
-        export(gm)
-
-
 @pytest.mark.parametrize(
     "name",
     ["os.system", "builtins.eval", "builtins.exec", "torch.load", "torch.hub.load", "torch.os.system", "torch",
@@ -218,5 +195,5 @@ def test_names_lead_back_to_the_same_function(function: Any) -> None:
 
 
 def test_other_versions_are_refused() -> None:
-    with pytest.raises(ValueError, match="version 1"):
-        GraphSpec.from_json('{"version": 2, "symbols": [], "nodes": []}')
+    with pytest.raises(ValueError, match="version 1 or 2"):
+        GraphSpec.from_json('{"version": 3, "symbols": [], "nodes": []}')
