@@ -21,6 +21,9 @@ from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
 from agspeed.tuning.outcome import Outcome
 
+_MAX_REASON = 500
+"""Letters of an exception that a reason shows; a candidate may write megabytes into its message."""
+
 
 class BuildableRegion(Protocol):
     """What `build` needs of a region."""
@@ -144,4 +147,4 @@ def _memory_budget() -> int | None:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    return lines[0][:_MAX_REASON] if lines else ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A region on its way to the compile child: its graph, modes and captured inputs, in a private folder.
 
-    region.json   GraphSpec of the graph and the ambient modes
+    region.json   GraphSpec of the graph, the homes of its operators and the ambient modes
     tensors.pt    constants of the graph and the captured inputs (torch.save; read back with weights_only)
 
 The folder belongs to one training process, lies in a directory only its user may enter, and is deleted with the child.
@@ -10,7 +10,8 @@ The folder belongs to one training process, lies in a directory only its user ma
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from agspeed.backends.ambient import AmbientModes
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.read import example_inputs, rebuild
 from agspeed.tuning.build import BuildableRegion
+from agspeed.tuning.child.operator_homes import Homes, find_homes, load_homes
 from agspeed.tuning.gate.sizes import InputSizes
 
 
@@ -37,11 +39,24 @@ class RebuiltRegion:
 
 
 def write_region(region: BuildableRegion, folder: Path) -> None:
-    """Writes `region` into `folder` (created). Raises UnsupportedError when its graph cannot be exported."""
-    spec = export(region.gm)
+    """Writes `region` into `folder` (created; not left behind half written).
+
+    Raises:
+        UnsupportedError: its graph cannot be exported, or another process cannot know its operators.
+        OSError, RuntimeError: there is no room for it.
+    """
+    spec, homes = export(region.gm), find_homes(region.gm)
     folder.mkdir(parents=True, exist_ok=True)
-    header = {"graph": json.loads(spec.to_json()), "modes": _modes_to_json(region.modes), "where": region.where}
-    header["other_sizes"] = region.other_sizes
+    try:
+        _write(region, spec, homes, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write(region: BuildableRegion, spec: GraphSpec, homes: Homes, folder: Path) -> None:
+    header = {"graph": json.loads(spec.to_json()), "homes": asdict(homes), "modes": _modes_to_json(region.modes)}
+    header |= {"where": region.where, "other_sizes": region.other_sizes}
     is_parameter = [isinstance(value, torch.nn.Parameter) for value in region.sample or []]
     with torch.no_grad():
         sample = [value.detach() if isinstance(value, torch.Tensor) else value for value in region.sample or []]
@@ -59,8 +74,9 @@ def write_region(region: BuildableRegion, folder: Path) -> None:
 
 
 def read_region(folder: Path) -> RebuiltRegion:
-    """Inverse of `write_region`, in the child."""
+    """Inverse of `write_region`, in the child. Raises: what importing a home of the graph's operators raises, too."""
     header = json.loads((folder / "region.json").read_text(encoding="utf-8"))
+    load_homes(Homes(**header["homes"]))
     tensors = torch.load(folder / "tensors.pt", weights_only=True)
     spec = GraphSpec.from_json(json.dumps(header["graph"]), tensors["constants"])
     gm = rebuild(spec)

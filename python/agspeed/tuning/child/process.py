@@ -2,8 +2,9 @@
 """The training process's side of the compile child: starts it, feeds it jobs, reads its answers, survives its death.
 
 The child is exec'd, never forked: a fork after OpenMP started hangs. It runs at idle priority unless raised. Jobs run
-one after another; when the child dies or a job exceeds its time limit, that job fails with the reason and a new child
-takes the remaining ones. Single-threaded: all methods are called from the training thread; `poll` never blocks.
+one after another; when the child dies, answers nonsense or exceeds a job's time limit, that job fails with the reason
+and a new child takes the remaining ones. A machine without room for a child (memory, disk, descriptors) fails jobs,
+too. Single-threaded: all methods are called from the training thread; `poll` never blocks.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from typing import Any
 from agspeed import config
 from agspeed.backends import CompileOptions
 from agspeed.log import logger
+from agspeed.tuning.child.child_log import ChildLog
 
 DEFAULT_TIMEOUT_S = 600.0
+_MAX_ANSWER_BYTES = 1 << 24
+_LAST_WORDS_S = 0.5
 
 
 @dataclass
@@ -48,14 +52,19 @@ class Job:
 
 
 class Child:
-    """See the module's text. `folder` is a private directory for jobs; it is deleted by `close`."""
+    """See the module's text. `folder` is a private directory for jobs; it is deleted by `close`.
+
+    Raises: OSError when there is no room for that directory.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="agspeed-jobs-"))
+        self._log = ChildLog(self.folder / "child.log")
         self._queue: deque[Job] = deque()
         self._running: Job | None = None
         self._process: subprocess.Popen[str] | None = None
         self._answers = -1
+        self._is_silent = False
         self._buffer = b""
         self._next_id = 0
         self._level = "idle"
@@ -70,16 +79,17 @@ class Child:
     def poll(self) -> None:
         """Takes in whatever the child has answered, notices its death and time limits."""
         self._read()
+        with contextlib.suppress(OSError):
+            self._log.cut()
         self._start_next()
         job = self._running
         if job is None:
             return
-        if self._process is not None and self._process.poll() is not None:
+        if self._has_ended():
             self._read()
             if self._running is job:
-                self._fail(f"the compile process {_death(self._process.returncode)} while compiling or trying it")
+                self._fail(f"the compile process {self._death()} while compiling or trying it")
         elif self._level != "suspended" and time.monotonic() - (job.started or math.inf) > job.timeout_s:
-            self._kill()
             self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
         self._start_next()
 
@@ -119,11 +129,20 @@ class Child:
     def _start_next(self) -> None:
         if self._running is not None or not self._queue:
             return
-        if self._process is None or self._process.poll() is not None:
-            self._spawn()
         job = self._running = self._queue.popleft()
         job.started = time.monotonic()
         self._next_id += 1
+        try:
+            if self._process is None or self._process.poll() is not None:
+                self._spawn()
+            self._log.begin_job()
+            self._tell(job)
+        except BrokenPipeError:
+            logger.debug("the compile process closed its input")
+        except OSError as error:
+            self._fail(f"no compile process could be started: {error}")
+
+    def _tell(self, job: Job) -> None:
         message = {
             "id": self._next_id,
             "folder": str(job.folder),
@@ -131,54 +150,76 @@ class Child:
             "options": dict(vars(job.options)),
         }
         assert self._process is not None and self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            logger.debug("the compile process closed its input")
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
 
     def _spawn(self) -> None:
         self._kill()
         reader, writer = os.pipe()
-        environment = config.without_secrets(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "agspeed.tuning.child.worker", str(writer)],
-            stdin=subprocess.PIPE,
-            stdout=(self.folder / "child.log").open("ab"),
-            stderr=subprocess.STDOUT,
-            pass_fds=[writer],
-            env=environment,
-            text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is for training, not for the child
-        )
-        os.close(writer)
+        self._answers, self._buffer, self._is_silent = reader, b"", False
+        try:
+            with self._log.open() as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "agspeed.tuning.child.worker", str(writer)],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writer],
+                    env=_environment(),
+                    text=True,
+                    start_new_session=True,  # Ctrl-C in the terminal is for training, not for the child
+                )
+        finally:
+            os.close(writer)
         os.set_blocking(reader, False)
-        self._answers, self._buffer = reader, b""
         _set_idle(self._process.pid, self._level != "raised")
 
     def _read(self) -> None:
-        while self._answers >= 0:
+        while self._answers >= 0 and not self._is_silent:
             try:
                 block = os.read(self._answers, 1 << 16)
             except BlockingIOError:
                 break
-            if not block:
-                break
+            self._is_silent = not block
             self._buffer += block
+            if len(self._buffer) > _MAX_ANSWER_BYTES and b"\n" not in self._buffer:
+                self._buffer, self._is_silent = b"", True
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._take(line)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        if message["id"] != self._next_id or self._running is None or message.get("started"):
+    def _take(self, line: bytes) -> None:
+        """Takes in one answer; whatever else a candidate writes there is no answer."""
+        try:
+            message = json.loads(line)
+            is_answer = message["id"] == self._next_id and "state" in message
+        except (ValueError, TypeError, KeyError):
+            logger.debug("the compile process sent %r", line[:80])
             return
-        self._running.answer = message
-        self._running = None
+        if is_answer and self._running is not None:
+            self._running.answer = message
+            self._running = None
+
+    def _has_ended(self) -> bool:
+        """True when the child is gone or will never answer again; it is gone then."""
+        if self._process is None:
+            return False
+        if self._is_silent:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS_S)
+        return self._is_silent or self._process.poll() is not None
+
+    def _death(self) -> str:
+        """How the child ended, and the last thing it said."""
+        code = self._process.poll() if self._process is not None else None
+        last = self._log.last_line()
+        return (_end_of(code) if code is not None else "stopped answering") + (f" ('{last}')" if last else "")
 
     def _fail(self, reason: str) -> None:
+        """Ends the running job, and the child with it."""
         assert self._running is not None
-        self._running.answer = {"state": "failed", "reason": f"{reason} (log: {self.folder / 'child.log'})"}
+        self._kill()
+        self._running.answer = {"state": "failed", "reason": reason}
         self._running = None
 
     def _kill(self) -> None:
@@ -186,7 +227,8 @@ class Child:
             if self._process.poll() is None:
                 self._signal_group(signal.SIGKILL)
             if self._process.stdin is not None:
-                self._process.stdin.close()
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
             self._process.wait()
             self._process = None
         if self._answers >= 0:
@@ -199,6 +241,14 @@ class Child:
             os.killpg(self._process.pid, number)  # its own session: takes its compilers along
 
 
+def _environment() -> dict[str, str]:
+    """The training process's, with its search path, and with agspeed switched off for modules that use it on import."""
+    environment = config.without_secrets(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    environment["AGSPEED_DISABLE"] = "1"
+    return environment
+
+
 def _set_idle(pid: int, idle: bool) -> None:
     """Idle or normal scheduling of the child; best effort where the system does not allow it."""
     try:
@@ -207,7 +257,8 @@ def _set_idle(pid: int, idle: bool) -> None:
         logger.debug("cannot set the priority of the compile process: %s", error)
 
 
-def _death(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"died of {signal.Signals(-code).name}"
-    return f"exited with code {code}"
+def _end_of(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    known = {signal.value: signal.name for signal in signal.Signals}
+    return f"died of {known.get(-code, f'signal {-code}')}"

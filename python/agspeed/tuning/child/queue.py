@@ -4,19 +4,28 @@
 A *batch* is what one plan needs: one job per region. A job that ends well leaves the region without an outcome: the
 candidate is then compiled again in the training process, where it hits the caches the child filled. Any other end
 becomes the region's outcome. Single-threaded, on the training thread; owns the child, which starts with the first job.
+
+A graph that cannot travel is compiled in the training process where the user waits for tuning (mode="max") and that is
+expected to take no longer than its budget.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from agspeed.backends import CompileOptions, candidate
+from agspeed.config import Settings
 from agspeed.errors import UnsupportedError
+from agspeed.log import warn_once
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
+
+_FIRST_COMPILE_S, _OPERATOR_S = 15.0, 0.3
+"""An upper estimate of what a candidate takes to compile a graph, and for each of its operators, on one slow core."""
 
 
 @dataclass(eq=False)
@@ -39,8 +48,10 @@ class Batch:
 class CompileQueue:
     """See the module's text."""
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, settings: Settings) -> None:
         self._options = options
+        waits = settings.mode == "max"
+        self._seconds_here = (math.inf if settings.budget_s is None else settings.budget_s) if waits else 0.0
         self._child: Child | None = None
         self._batches: list[Batch] = []
         self._passed: set[tuple[int, str]] = set()
@@ -53,14 +64,13 @@ class CompileQueue:
         """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
 
         Regions that have an outcome, or that the child is through with, are left out. Returns: None when there is
-        nothing to do in the child; regions it cannot take have their outcome then.
+        nothing to do in the child; regions it cannot take have their outcome then, unless they are compiled here.
         """
         new = [(region, wish) for region, wish in wanted if self.lacks(region, wish)]
-        if self._child is None:
-            self._child = Child()
         jobs = [(region, job) for region, wish in new if (job := self._make_job(region, wish)) is not None]
         if not jobs:
             return None
+        assert self._child is not None
         batch = Batch(name, jobs)
         self._batches.append(batch)
         self._child.set_level(level)
@@ -113,18 +123,36 @@ class CompileQueue:
             self._child = None
 
     def _make_job(self, region: Any, name: str) -> Job | None:
-        assert self._child is not None
+        """None where the child has nothing to do: the region has its outcome, or is compiled here."""
         reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options)
-        folder = self._child.folder / str(region.index)
+        if reason is not None:
+            region.outcomes[name] = Outcome(name, "skipped", reason)
+            return None
         try:
-            if reason is None and not folder.exists():
+            self._child = self._child or Child()
+            folder = self._child.folder / str(region.index)
+            if not folder.exists():
                 write_region(region, folder)
-        except UnsupportedError as error:
-            reason = f"the graph cannot be handed to a child process: {error}"
-        if reason is None:
             return Job(name, folder, self._options)
-        region.outcomes[name] = Outcome(name, "skipped", reason)
+        except UnsupportedError as error:
+            self._stay_here(region, name, f"the graph cannot be handed to a child process: {error}")
+        except (OSError, RuntimeError) as error:
+            reason = f"there is no room to hand the graph to a child process: {type(error).__name__}: {error}"
+            region.outcomes[name] = Outcome(name, "failed", reason)
         return None
+
+    def _stay_here(self, region: Any, name: str, reason: str) -> None:
+        """The child cannot take `region` for `reason`: this process may."""
+        seconds = _FIRST_COMPILE_S + _OPERATOR_S * region.num_operators
+        if seconds > self._seconds_here:
+            region.outcomes[name] = Outcome(name, "skipped", reason)
+            return
+        self._passed.add((region.index, name))
+        warn_once(
+            ("compiled here", region.key, name),
+            f"{name} compiles region {region.index} ({region.where}) in the training process, which stands still for "
+            f"about {seconds:.0f} s: {reason}",
+        )
 
     def _take_answer(self, region: Any, job: Job) -> None:
         answer, name = job.answer or {}, job.candidate

@@ -8,31 +8,37 @@ Reads one JSON job per line from stdin and writes one JSON answer per line to th
 
 It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
 and a crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
-A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it.
+A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it. Where memory runs out,
+the kernel takes it before the training process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
 _NUM_TRIALS = 3
+_MAX_REASON = 500
 _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
     """Arguments: the descriptor for answers."""
     _end_with_parent()
+    _go_first_when_memory_ends()
+    os.set_inheritable(int(argv[0]), False)
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
     for line in sys.stdin:
         job = json.loads(line)
         _send(answers, {"id": job["id"], "started": True})
-        _send(answers, {"id": job["id"], **_run(job)})
+        _send(answers, {"id": job["id"], **_run_safely(job)})
     return 0
 
 
@@ -46,6 +52,21 @@ def _end_with_parent() -> None:
 
     signal.signal(signal.SIGCONT, on_continue)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def _go_first_when_memory_ends() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
+    """`_run`; whatever goes wrong outside the candidate is the answer, too."""
+    try:
+        return _run(job)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        return {"state": "failed", "reason": f"the compile process could not try it: {text[:_MAX_REASON]}"}
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
