@@ -4,8 +4,8 @@
     model = agspeed.optimize(model)
 
 Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line
-works on machines without torch. It makes the backend "agspeed" known to torch.distributed. What is public is listed in
-``__all__`` and documented where it is defined.
+works on machines without torch. It makes the backend "agspeed" known to torch.distributed and to torch.compile. What is
+public is listed in ``__all__`` and documented where it is defined.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agspeed.distributed import register_once_loaded
 from agspeed.version import __version__ as __version__
+from agspeed.when_loaded import when_loaded
 
 __all__ = ["AgspeedError", "UserError", "optimize", "paused", "report", "restore", "status", "wait"]
 
@@ -47,4 +48,15 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
+def _register_backend_of_torch_compile() -> None:
+    """Does what the wheel's entry point does, also where no wheel is installed; the backend is loaded once asked for."""
+    from importlib.metadata import EntryPoint
+
+    from torch._dynamo.backends import registry
+
+    home = EntryPoint("agspeed", "agspeed.frontend.dynamo_backend:agspeed_backend", "torch_dynamo_backends")
+    registry._BACKENDS.setdefault("agspeed", home)
+
+
 register_once_loaded()
+when_loaded("torch._dynamo.backends.registry", _register_backend_of_torch_compile)

@@ -15,12 +15,9 @@ Beyond torch.distributed's own functions there are `monitored_barrier` (groups.p
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from agspeed.when_loaded import when_loaded
 
 if TYPE_CHECKING:
     from agspeed.distributed.groups import monitored_barrier
@@ -39,7 +36,6 @@ __all__ = [
 ]
 
 BACKEND = "agspeed"
-_MODULE = "torch.distributed"
 _HOMES = {
     "counters": "metrics",
     "flight_record": "metrics",
@@ -66,10 +62,7 @@ def register() -> None:
 
 def register_once_loaded() -> None:
     """Registers now if torch.distributed is loaded, else when it has been."""
-    if _MODULE in sys.modules:
-        register()
-    else:
-        sys.meta_path.insert(0, _WhenLoaded())
+    when_loaded("torch.distributed", register)
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -85,24 +78,3 @@ def _create(options: Any, backend_options: Any) -> Any:
         raise AgspeedError(f'the torch.distributed backend "{BACKEND}" is not there: {native.why_missing()}')
     native.configure()  # once more: variables may have been set since it was loaded
     return module.create_process_group(options)
-
-
-class _WhenLoaded(importlib.abc.MetaPathFinder):
-    """Finds torch.distributed as Python would, and registers the backend after its code has run."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_register(module: ModuleType) -> None:
-                run(module)
-                sys.meta_path.remove(self)
-                register()
-
-            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
-        return spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib
 import io
 import json
 import os
@@ -261,16 +260,6 @@ def test_gate_neither_draws_random_numbers_nor_touches_buffers(numerics: str) ->
 # --- torch.compile and a process of its own ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def entry_point() -> None:
-    """What torch finds by the package's entry point, also where the package is not installed."""
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    module, _, name = project["entry-points"]["torch_dynamo_backends"]["agspeed"].partition(":")
-    if "agspeed" not in torch._dynamo.list_backends():
-        torch._dynamo.register_backend(getattr(importlib.import_module(module), name), name="agspeed")
-
-
-@pytest.mark.usefixtures("entry_point")
 @pytest.mark.parametrize(
     "keywords",
     [
@@ -303,7 +292,31 @@ def test_as_a_backend_of_torch_compile(keywords: dict[str, Any]) -> None:
     session.close()
 
 
-@pytest.mark.usefixtures("entry_point")
+@pytest.mark.parametrize("first", ["agspeed", "torch._dynamo"])
+def test_torch_compile_knows_the_backend_without_an_installed_wheel(first: str) -> None:
+    """Whatever is imported first; importing agspeed loads none of it."""
+    script = f"""
+import sys, torch
+import {first}
+import agspeed
+assert {first != "agspeed"} or "torch._dynamo" not in sys.modules
+assert not any(name.startswith("agspeed.frontend") for name in sys.modules)
+model = torch.nn.Linear(3, 2)
+print(torch.compile(model, backend="agspeed", mode="off")(torch.ones(1, 3)).shape, torch._dynamo.list_backends())
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0 and "[1, 2]" in run.stdout and "'agspeed'" in run.stdout, run.stderr
+
+
+def test_entry_point_of_the_wheel_names_the_same_backend() -> None:
+    from torch._dynamo.backends import registry
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    backend: Any = registry.lookup_backend("agspeed")
+    named = f"{backend.__module__}:{backend.__name__}"
+    assert named == project["entry-points"]["torch_dynamo_backends"]["agspeed"]
+
+
 def test_bad_option_of_torch_compile_is_named() -> None:
     with pytest.raises(Exception, match="ludicrous"):  # torch wraps it in BackendCompilerFailed
         torch.compile(mlp(), backend="agspeed", options={"mode": "ludicrous"})(data(4, 8))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does something once a module is loaded, without loading it: importing agspeed stays cheap.
+
+Thread-safety: as for Python's import system, under the module's import lock.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+__all__ = ["when_loaded"]
+
+
+def when_loaded(module: str, act: Callable[[], None]) -> None:
+    """Calls `act` now if `module` is loaded, else when it has been."""
+    if module in sys.modules:
+        act()
+    else:
+        sys.meta_path.insert(0, _Watch(module, act))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds one module as Python would, and acts after its code has run."""
+
+    def __init__(self, module: str, act: Callable[[], None]) -> None:
+        self._module = module
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_act(module: ModuleType) -> None:
+                run(module)
+                sys.meta_path.remove(self)
+                self._act()
+
+            spec.loader.exec_module = run_and_act  # type: ignore[method-assign]
+        return spec
