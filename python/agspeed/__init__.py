@@ -49,7 +49,7 @@ def __dir__() -> list[str]:
 
 
 def _register_backend_of_torch_compile() -> None:
-    """Does what the wheel's entry point does, also where no wheel is installed; the backend is loaded once asked for."""
+    """Does what the wheel's entry point does, also where none is installed. The backend is loaded once asked for."""
     from importlib.metadata import EntryPoint
 
     from torch._dynamo.backends import registry

@@ -222,7 +222,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
-    if (reason := why_eager(module_tensors(inner))) is not None:
+    if (reason := why_eager(module_tensors(inner)) or _why_unusable(settings)) is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module
@@ -243,9 +243,17 @@ def _optimize_function(
                 f"{' and '.join(changed)}: optimize(agspeed.restore(function), ...) makes a new one"
             )
         return function
+    if (reason := _why_unusable(settings)) is not None:
+        _stays_eager(function, reason)
+        logger.warning("%s: eager (%s)", getattr(function, "__name__", function), reason)
+        return function
     target = FunctionTarget(function)
     live_sessions.open_session(target, settings)
     return target.wrapper
+
+
+def _why_unusable(settings: config.Settings) -> str | None:
+    return startup.why_unusable(with_machinery=settings.mode != "auto")
 
 
 def _stays_eager(target: Any, reason: str) -> None:

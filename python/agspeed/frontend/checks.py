@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from agspeed import config, native
 from agspeed.backends import candidate_names
 from agspeed.errors import UserError
+from agspeed.frontend import startup
 from agspeed.log import warn_once
 
 
@@ -25,7 +27,7 @@ def check_settings(settings: config.Settings) -> None:
     the native extension has read already and that are others now.
     """
     if settings.backends is not None:
-        config.check_names("backend", settings.backends, candidate_names(), settings.origins["backends"])
+        _check_backends(settings.backends, settings.origins["backends"])
     config.check_paths(settings)
     if settings.plan is not None and switched_off(settings) is None:
         _check_plan(settings.plan, settings)
@@ -44,4 +46,10 @@ def _check_plan(plan: Path, settings: config.Settings) -> None:
     found = load(plan).to_dict()
     if found["status"]["state"] == "tuning":
         raise UserError(f"{where} holds no decision: its run was still tuning.")
-    config.check_names("backend", candidates_of(found["decision"]["chosen"]), candidate_names(), where)
+    _check_backends(candidates_of(found["decision"]["chosen"]), where)
+
+
+def _check_backends(names: Iterable[str], where: config.Origin | str) -> None:
+    """Without torch's compiler no backend can be loaded: `optimize` leaves everything eager then, and says why."""
+    if startup.why_unusable(with_machinery=True) is None:
+        config.check_names("backend", names, candidate_names(), where)

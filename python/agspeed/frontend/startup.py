@@ -9,6 +9,8 @@ Imported before every other module of this package; `loaded` is called when the 
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 import time
 
@@ -24,6 +26,18 @@ _unclaimed: list[float] = []
 def loaded() -> None:
     """The light half is imported."""
     _unclaimed.append(time.perf_counter() - _begun)
+
+
+@functools.cache
+def why_unusable(*, with_machinery: bool) -> str | None:
+    """Why nothing can be captured here: torch's compiler, or the machinery, cannot be imported; or None."""
+    try:
+        importlib.import_module("torch._dynamo")
+        if with_machinery:
+            load_machinery()
+    except Exception as error:
+        return f"torch's compiler cannot be loaded: {type(error).__name__}: {error}"
+    return None
 
 
 def has_machinery() -> bool:

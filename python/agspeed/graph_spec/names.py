@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names a GraphSpec uses for element types, callables and Dynamo sources, and the way back from a name to the object.
 
-Reading is closed: a name resolves to an operator of ``torch.ops`` or to a function of torch, operator, math and a few
-builtins, never to anything that loads, stores or runs code. Stateless; any thread.
+Reading is closed: a name resolves to an operator of ``torch.ops`` or to a function of torch, operator, math, NumPy (as
+torch computes it) and a few builtins, never to anything that loads, stores or runs code. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from agspeed.graph_spec.numpy_names import numpy_function, numpy_name
 
 DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -74,11 +76,13 @@ _SEARCH = (
 
 
 def callable_name(target: Callable[..., Any]) -> str | None:
-    """The GraphSpec name of a call target, or None when no name leads back to the same object."""
+    """The GraphSpec name of a call target, or None when no name leads back to the same object or an equal one."""
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order.{target}" if str(target) in _BODY_OPERATORS else None
+    if (name := numpy_name(target)) is not None:
+        return name
     leaf = getattr(target, "__name__", None)
     if not isinstance(leaf, str):
         return None
@@ -103,6 +107,8 @@ def resolve_callable(name: str) -> Callable[..., Any]:
         return getattr(importlib.import_module(root), path[0])  # type: ignore[no-any-return]
     if root == "torch":
         return _resolve_torch(name, path)
+    if root == "numpy":
+        return numpy_function(name)
     if root == "higher_order" and len(path) == 1 and path[0] in _BODY_OPERATORS:
         importlib.import_module("torch._higher_order_ops")
         return getattr(torch.ops.higher_order, path[0])  # type: ignore[no-any-return]

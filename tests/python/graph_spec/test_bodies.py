@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -101,6 +102,10 @@ def gradient(x: torch.Tensor) -> Any:
     return torch.func.grad(lambda y: (y**3).sum())(x.detach())
 
 
+def numpy_call(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.from_numpy(np.sqrt(np.abs(x.detach().numpy()).reshape(-1, 8)) + 1)
+
+
 FUNCTIONS: dict[str, tuple[Function, str]] = {
     # keep-sorted
     "autograd function": (lambda x: ScaledSquare.apply(x.sin(), 1.5), "fwd_body"),
@@ -111,6 +116,7 @@ FUNCTIONS: dict[str, tuple[Function, str]] = {
     "gradient hook": (WithHook(), "fwd_body"),
     "logging and checks": (logging_and_checks, ""),
     "nested region": (lambda x: nested(nested(x)), "subgraph"),
+    "numpy": (numpy_call, ""),
     "scan": (lambda x: scan(lambda c, y: (c + y, c * y), x[0], x, dim=0)[1], "scan_combine_fn"),
     "vmap": (lambda x: torch.vmap(lambda y: y.sum() * y)(x), ""),
     "while loop": (loop, "body_fn"),
@@ -233,6 +239,17 @@ def test_higher_order_operators_are_refused_at_aten_level() -> None:
     (forward, *_) = capture_aten(lambda x: condition(x)[0], _batch())
     with pytest.raises(UnsupportedError, match="only torch-level graphs"):
         export(forward)
+
+
+@pytest.mark.parametrize("name", ["numpy.sqrt", "numpy.linalg.norm", "numpy.method.reshape", "numpy.operator.add"])
+def test_functions_of_numpy_have_names(name: str) -> None:
+    assert callable_name(resolve_callable(name)) == name
+
+
+@pytest.mark.parametrize("name", ["numpy.load", "numpy.random.rand", "numpy.method.nothing", "numpy.operator.nothing"])
+def test_other_names_of_numpy_mean_nothing(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        resolve_callable(name)
 
 
 def test_operators_that_need_more_than_their_arguments_have_no_name() -> None:
