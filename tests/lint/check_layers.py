@@ -138,7 +138,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 
 # Units of the Python package, lowest first. A unit may import units of lower rows and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "version"),
+    ("errors", "version", "when_loaded"),
     ("config", "log"),
     ("_native", "netbed", "reporting"),
     ("graph_spec", "native"),
