@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._functorch.partitioners import default_partition
 from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.scan import scan
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from agspeed.backends.aot import run_by_aten
+from agspeed.backends.joint import trace
+from agspeed.backends.region import make_runner
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
@@ -170,14 +174,20 @@ def _code(gm: torch.fx.GraphModule) -> dict[str, str]:
     "name", [name for name, (_, body) in FUNCTIONS.items() if body not in ("body_fn", "score_mod")]
 )
 def test_compiles_to_the_same_after_the_way_back(name: str) -> None:
-    """AOTAutograd finds all that it needs of a body, its gradient included."""
-    from agspeed.backends import CompileOptions, candidate
-
+    """AOTAutograd makes the same graphs of it in both directions, so that what a child compiled is found in caches."""
     ((gm, inputs),) = capture(FUNCTIONS[name][0], _batch())
-    results = []
+    codes, results = [], []
     for graph in (rebuild(export(gm)), gm):
-        compiled = candidate("aot").compile(graph, example_inputs(graph), CompileOptions(num_threads=1))
-        results.append(_results(compiled, inputs))
+        joint = trace(
+            graph,
+            example_inputs(graph),
+            compiler=run_by_aten,
+            inference_compiler=run_by_aten,
+            partition_fn=default_partition,
+        )
+        codes.append([_code(half.graph) for half in (joint.forward, joint.backward) if half is not None])
+        results.append(_results(make_runner(joint, graph), inputs))
+    assert codes[0] == codes[1]
     assert results[0] and len(results[0]) == len(results[1])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
