@@ -141,6 +141,17 @@ def test_no_room_for_a_regions_tensors(error: Any, monkeypatch: pytest.MonkeyPat
     assert "there is no room to hand the graph to a child process: " in _train_and_compare()
 
 
+def test_graph_that_breaks_the_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agspeed.tuning.child.job.export", lambda gm: {}["a bug"])
+    assert "handing the graph to a child process failed: KeyError: 'a bug'" in _train_and_compare().replace("\\", "")
+
+
+def test_inductor_folder_that_is_taken_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file"))
+    assert "the compile process could not try it: FileExistsError" in _train_and_compare()
+
+
 def test_region_half_written_is_not_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from agspeed.frontend.session import session_of
 

@@ -110,8 +110,8 @@ def _module_of_file(path: str) -> str | None:
         return "__main__"
     if path.startswith(_TORCH_HOME):
         return None
-    loaded = (name for name, module in sys.modules.copy().items() if getattr(module, "__file__", None) == path)
-    return next(loaded, None)
+    loaded = sys.modules.copy().items()
+    return next((name for name, module in loaded if getattr(module, "__dict__", {}).get("__file__") == path), None)
 
 
 def _why_not_importable(module: str) -> str | None:

@@ -132,10 +132,10 @@ class Child:
         job = self._running = self._queue.popleft()
         job.started = time.monotonic()
         self._next_id += 1
+        self._log.begin_job()
         try:
-            if self._process is None or self._process.poll() is not None:
+            if self._process is None or self._is_silent or self._process.poll() is not None:
                 self._spawn()
-            self._log.begin_job()
             self._tell(job)
         except BrokenPipeError:
             logger.debug("the compile process closed its input")
@@ -160,7 +160,7 @@ class Child:
         try:
             with self._log.open() as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "agspeed.tuning.child.worker", str(writer)],
+                    [sys.executable or "python3", "-P", "-m", "agspeed.tuning.child.worker", str(writer)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -261,4 +261,5 @@ def _end_of(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     known = {signal.value: signal.name for signal in signal.Signals}
-    return f"died of {known.get(-code, f'signal {-code}')}"
+    hint = ", as where memory runs out," if code == -signal.SIGKILL else ""
+    return f"died of {known.get(-code, f'signal {-code}')}{hint}"

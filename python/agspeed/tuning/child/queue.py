@@ -19,7 +19,7 @@ from typing import Any
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
 from agspeed.errors import UnsupportedError
-from agspeed.log import warn_once
+from agspeed.log import logger, warn_once
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
@@ -136,9 +136,12 @@ class CompileQueue:
             return Job(name, folder, self._options)
         except UnsupportedError as error:
             self._stay_here(region, name, f"the graph cannot be handed to a child process: {error}")
-        except (OSError, RuntimeError) as error:
-            reason = f"there is no room to hand the graph to a child process: {type(error).__name__}: {error}"
-            region.outcomes[name] = Outcome(name, "failed", reason)
+        except Exception as error:
+            logger.debug("the region at %s cannot be written", region.where, exc_info=True)
+            what = "there is no room to hand the graph to a child process"
+            if not isinstance(error, OSError | RuntimeError):
+                what = "handing the graph to a child process failed"
+            region.outcomes[name] = Outcome(name, "failed", f"{what}: {type(error).__name__}: {error}")
         return None
 
     def _stay_here(self, region: Any, name: str, reason: str) -> None:
