@@ -192,8 +192,8 @@ class Child:
         """Takes in one answer; whatever else a candidate writes there is no answer."""
         try:
             message = json.loads(line)
-            is_answer = message["id"] == self._next_id and "state" in message
-        except (ValueError, TypeError, KeyError):
+            is_answer = message["id"] == self._next_id and {"state", "reason"} <= message.keys()
+        except (ValueError, TypeError, KeyError, AttributeError):
             logger.debug("the compile process sent %r", line[:80])
             return
         if is_answer and self._running is not None:

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import fx
+
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
 from agspeed.errors import UnsupportedError
@@ -24,8 +26,8 @@ from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
 
-_FIRST_COMPILE_S, _OPERATOR_S = 15.0, 0.3
-"""An upper estimate of what a candidate takes to compile a graph, and for each of its operators, on one slow core."""
+_FIRST_COMPILE_S, _NODE_S = 15.0, 0.3
+"""A high estimate of what a candidate takes to compile a graph, and for each of its nodes, on one core."""
 
 
 @dataclass(eq=False)
@@ -146,7 +148,8 @@ class CompileQueue:
 
     def _stay_here(self, region: Any, name: str, reason: str) -> None:
         """The child cannot take `region` for `reason`: this process may."""
-        seconds = _FIRST_COMPILE_S + _OPERATOR_S * region.num_operators
+        graphs = [part.graph for part in region.gm.modules() if isinstance(part, fx.GraphModule)]
+        seconds = _FIRST_COMPILE_S + _NODE_S * sum(len(graph.nodes) for graph in graphs)
         if seconds > self._seconds_here:
             region.outcomes[name] = Outcome(name, "skipped", reason)
             return
