@@ -40,6 +40,8 @@ void visitFields(TunerConfig& config, Visit visit) {
   visit("drop_ratio", config.dropRatio);
   visit("fast_start_seconds", config.fastStartSeconds);
   visit("guard_fraction", config.guardFraction);
+  visit("has_spare_cores", config.hasSpareCores);
+  visit("max_pause_seconds", config.maxPauseSeconds);
   visit("max_pairs", config.maxPairs);
   visit("max_retunes", config.maxRetunes);
   visit("max_run_steps", config.maxRunSteps);
@@ -55,12 +57,13 @@ void visitFields(TunerConfig& config, Visit visit) {
   visit("warmup_steps", config.warmupSteps);
 }
 
-/// An arm is its name, or {"name", "compile_seconds", "foreground_seconds"}.
+/// An arm is its name, or {"name", "compile_seconds", "foreground_seconds", "stands_in_for"}.
 ArmSpec toArmSpec(const py::handle& value) {
-  if (py::isinstance<py::str>(value)) return {value.cast<std::string>(), 0, 0};
+  if (py::isinstance<py::str>(value)) return {.name = value.cast<std::string>()};
   const auto fields = value.cast<py::dict>();
   const auto number = [&](const char* name) { return fields.contains(name) ? fields[name].cast<double>() : 0.0; };
-  return {fields["name"].cast<std::string>(), number("compile_seconds"), number("foreground_seconds")};
+  const std::string standsInFor = fields.contains("stands_in_for") ? fields["stands_in_for"].cast<std::string>() : "";
+  return {fields["name"].cast<std::string>(), number("compile_seconds"), number("foreground_seconds"), standsInFor};
 }
 
 TunerConfig toConfig(const py::dict& values) {

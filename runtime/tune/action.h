@@ -12,8 +12,9 @@ enum class ActionKind {
   kCapture,   ///< capture the graph at the next step; answer with captureFinished or captureFailed
   kCompile,   ///< start compiling `arm` in the background at `level`; answer with armChanged
   kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner will look at it again
-  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged
-  kWait,      ///< block until `arm` changed its state (max and deterministic mode, cached decisions)
+  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged: "loading" and a
+              ///< step where it has several parts and `seconds` are over after one of them
+  kWait,      ///< block until `arm` changed its state or `seconds` are over (not in auto mode but for cached decisions)
   kRun,       ///< run `arm` from the next step on
   kDecide,    ///< tuning is over, `arm` stays; `reason` says why
   kRollback,  ///< the promise was broken: back to eager; `reason` says why

@@ -66,6 +66,9 @@ struct Arm {
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }
+  bool isLoadable() const { return state == ArmState::kCompiled || state == ArmState::kLoading; }
+  /// False where asking for the compile is enough: the driver answers at once.
+  bool needsBackground() const { return spec.compileSeconds > 0; }
   bool isContender() const { return isUsable() && verdict != Verdict::kLost; }
   bool isDead() const {
     return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;

@@ -37,6 +37,7 @@ Status checkRanges(const TunerConfig& c) {
       {"budgetFraction", c.budgetFraction, 0, 1},
       {"budgetSeconds", c.budgetSeconds, 0, infinity},
       {"fastStartSeconds", c.fastStartSeconds, 0, infinity},
+      {"maxPauseSeconds", c.maxPauseSeconds, 1e-3, infinity},
       {"minGain", c.minGain, 0, 0.5},
       {"targetHalfWidth", c.targetHalfWidth, 1e-6, 0.5},
       {"confidence", c.confidence, 0.5, 0.99999},

@@ -19,7 +19,7 @@ inline constexpr std::string_view kEagerArm = "eager";
 
 enum class Mode {
   kAuto,           ///< tuning pays with an earned share of the time trained so far
-  kMax,            ///< everything is compiled and measured up front; the user waits
+  kMax,            ///< everything is compiled and measured as soon as it can be, whatever it costs
   kFastStart,      ///< only what is known or compiles within `fastStartSeconds`
   kDeterministic,  ///< no timing at all: first arm of the fixed order that passes the gate, or the pinned one
 };
@@ -33,6 +33,9 @@ struct ArmSpec {
   std::string name;
   double compileSeconds = 0;     ///< expected, in the background
   double foregroundSeconds = 0;  ///< expected while training stands still: load and gate
+  /// An arm that runs the same operators with less overhead: this one comes last, and is not tried where that one is
+  /// ready and something is faster than eager.
+  std::string standsInFor = {};
 };
 
 struct TunerConfig {
@@ -47,6 +50,8 @@ struct TunerConfig {
   double budgetFraction = 0.10;
   double budgetSeconds = std::numeric_limits<double>::infinity();
   double fastStartSeconds = 1.0;
+  double maxPauseSeconds = 5.0;  ///< training waits or loads for no longer at a time (not in deterministic mode)
+  bool hasSpareCores = false;    ///< max mode: a compile leaves steps alone; else it and training take turns
 
   // Measuring.
   double minGain = 0.01;           ///< an arm wins only if its whole interval lies below 1 - minGain of eager

@@ -49,6 +49,7 @@ Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
 
 void Tuner::captureFinished(double foregroundSeconds) {
   ledger_.addForeground(foregroundSeconds);
+  foregroundAtStep_ = ledger_.foregroundSeconds();
   if (phase_ == Phase::kCapturing) phase_ = Phase::kTuning;
 }
 
@@ -124,6 +125,7 @@ Status Tuner::stepFinished(const StepReport& step) {
     return invalidArgument("tuner: a step took {} s", step.seconds);
   }
   const int32_t shape = shapeIndex(step.shape);
+  foregroundAtStep_ = ledger_.foregroundSeconds();
   const bool isAfterSwitch = *index != std::exchange(lastRan_, *index);
   const bool isUndisturbed = !step.disturbed && !isCompileRunning();
   accountStep(*index, shape, step, isAfterSwitch);
@@ -240,7 +242,7 @@ void Tuner::apply(const Action& action) {
       raisedUntil_ = ledger_.wallSeconds() + action.seconds;
       return;
     case ActionKind::kLoad: arms_[arm].state = ArmState::kLoading; return log("load", action.arm);
-    case ActionKind::kWait: return;
+    case ActionKind::kWait: return beginPause();
     case ActionKind::kRun: current_ = arm; return;
     case ActionKind::kDecide: return settle(arm, action.reason);
     case ActionKind::kRollback: return rollBack(action.reason);

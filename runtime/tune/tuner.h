@@ -14,6 +14,7 @@
 // Thread-safety: none; all calls from the training thread. Cost: a step event is O(1) but for medians over 64 values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -138,6 +139,12 @@ class Tuner {
 
   // tuner.cpp: bookkeeping of events, applying actions
   std::optional<size_t> findArm(const std::string& name) const;
+  /// The first but eager of which `predicate` is true.
+  template <typename Predicate>
+  std::optional<size_t> firstArm(Predicate predicate) const {
+    const auto found = std::find_if(arms_.begin() + 1, arms_.end(), predicate);
+    return found == arms_.end() ? std::nullopt : std::optional<size_t>(found - arms_.begin());
+  }
   int32_t shapeIndex(const std::string& shape);
   /// No step has counted for long: every batch has a shape of its own, or every step is disturbed.
   bool isIncomparable() const;
@@ -159,13 +166,15 @@ class Tuner {
   void planCached();
   void planDeterministic();
   void planTuning();
+  void planMax();
   void planSettled();
-  bool planForeground();
+  bool planLoad();
   bool planBlock();
+  std::optional<size_t> leastMeasured() const;
   bool planCompile();
   void planPriority(size_t arm);
   void planDecision();
-  void skipUnaffordable();
+  void skipNeedless();
   void advanceArm(size_t arm);
   void propose(ActionKind kind, size_t arm, std::string reason = {});
   void want(size_t arm);
@@ -181,11 +190,24 @@ class Tuner {
   int64_t recheckEagerSteps() const;
   int32_t runSteps(double stepSeconds) const;
 
+  // tuner_plan_max.cpp: max mode, and who runs while somebody waits for a compile
+  bool startNextCompile();
+  std::optional<size_t> nextToLoad() const;
+  bool planBlockBeside(size_t compiling);
+  bool planConfirmation();
+  void planTurn(size_t arm);
+  void proposeWait(size_t arm, double seconds);
+  void beginPause();
+  bool setCompileLevel(size_t arm, Level level);
+  bool isRested() const;
+
   // tuner_judge.cpp: what the measurements say
   void finishBlock();
   void judgeVersusEager(size_t arm);
   void judgeDuel(size_t arm);
   bool isFutile(const Arm& arm) const;
+  static bool isClearGain(const Arm& arm, double gain);
+  bool hasSlowSteps(const Arm& arm) const;
   bool cannotBeat(size_t arm, size_t rival) const;
   std::optional<size_t> findBetter(size_t arm) const;
   void accept(size_t arm, const Interval& ratio);
@@ -215,7 +237,9 @@ class Tuner {
   std::optional<std::string> rollbackRequest_;
 
   Level compileLevel_ = Level::kIdle;
-  double raisedUntil_ = 0;  ///< in wall seconds
+  double raisedUntil_ = 0;       ///< in wall seconds
+  double turnEndsAt_ = 0;        ///< in trained seconds: until then steps run and a compile stands still
+  double foregroundAtStep_ = 0;  ///< of the ledger, when the latest step ended
   bool hasLoaded_ = false;
   std::unordered_map<std::string, int32_t> shapeIndices_;
   std::vector<std::string> shapes_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Tuner wants next. One call of plan() fills proposals_; nothing here changes what has been agreed on.
 //
-// Order of interests while tuning: what must happen in the foreground (load, wait), then measuring what is ready, then
-// the next background compile, then the decision. In auto mode each of them waits until the ledger can pay for it.
+// Order of interests while tuning: what must happen in the foreground (load), then measuring what is ready, then the
+// next background compile, then the decision. Each of them waits until the ledger can pay for it. Max mode, which does
+// not ask the ledger: tuner_plan_max.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -64,8 +65,9 @@ void Tuner::planTuning() {
   if (cached_) return planCached();
   if (config_.mode == Mode::kDeterministic) return planDeterministic();
   if (isIncomparable()) return planDecision();
-  skipUnaffordable();
-  if (planForeground() || planBlock()) return;
+  skipNeedless();
+  if (config_.mode == Mode::kMax) return planMax();
+  if (planLoad() || planBlock()) return;
   want(incumbent_);
   if (!planCompile()) planDecision();
 }
@@ -96,51 +98,57 @@ void Tuner::planDeterministic() {
               : "the plan that is replayed, " + config_.pinnedArm + ", could not be used; see its reason");
 }
 
-/// The next action that brings an arm closer to ready while the user waits.
+/// The next action that brings an arm closer to ready while somebody waits for it.
 void Tuner::advanceArm(size_t arm) {
+  const bool isPatient = config_.mode == Mode::kDeterministic;
+  const double pause = isPatient ? std::numeric_limits<double>::infinity() : config_.maxPauseSeconds;
   switch (arms_[arm].state) {
     case ArmState::kWaiting:
       proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kRaised, 0, {}});
-      return propose(ActionKind::kWait, arm);
-    case ArmState::kCompiling: return propose(ActionKind::kWait, arm);
-    case ArmState::kCompiled: return propose(ActionKind::kLoad, arm);
+      if (isPatient || cached_) proposeWait(arm, pause);
+      return;
+    case ArmState::kCompiling: return isPatient ? proposeWait(arm, pause) : planTurn(arm);
+    case ArmState::kCompiled:
+    case ArmState::kLoading:
+      if (isPatient || isRested())
+        proposals_.push_back({ActionKind::kLoad, arms_[arm].spec.name, Level::kRaised, pause, {}});
+      return;
     default: return;
   }
 }
 
-/// Arms nobody will ever pay for are skipped: the cap of the whole run is spent.
-void Tuner::skipUnaffordable() {
+/// Skips arms nobody will ever pay for, as the cap of the whole run is spent, and those that stand in for one that is
+/// ready, once anything is faster than eager.
+void Tuner::skipNeedless() {
   for (Arm& arm : arms_) {
-    const bool isPending = arm.state == ArmState::kWaiting || arm.state == ArmState::kCompiled;
+    if (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled) continue;
     const double cost = arm.spec.foregroundSeconds + (config_.mode == Mode::kMax ? arm.spec.compileSeconds : 0);
-    if (!isPending || ledger_.slowdownSeconds() + cost <= config_.budgetSeconds) continue;
+    const std::optional<size_t> better = findArm(arm.spec.standsInFor);
+    if (ledger_.slowdownSeconds() + cost > config_.budgetSeconds) {
+      arm.reason = formatText("the tuning budget of {} s does not allow it", config_.budgetSeconds);
+    } else if (incumbent_ != kEager && better && arms_[*better].isUsable()) {
+      arm.reason = "not needed: " + arm.spec.standsInFor + ", which does the same work with less overhead, is ready";
+    } else {
+      continue;
+    }
     arm.state = ArmState::kSkipped;
-    arm.reason = formatText("the tuning budget of {} s does not allow it", config_.budgetSeconds);
   }
 }
 
-/// Returns true when training waits for an arm now (always in max mode while one is unfinished).
-bool Tuner::planForeground() {
-  for (size_t arm = 1; arm < arms_.size(); ++arm) {
-    const ArmState state = arms_[arm].state;
-    const bool isUnfinished = !arms_[arm].isDead() && state != ArmState::kReady;
-    const bool isLoadable = state == ArmState::kCompiled && ledger_.canAfford(arms_[arm].spec.foregroundSeconds);
-    if (config_.mode == Mode::kMax ? !isUnfinished : !isLoadable) continue;
-    want(config_.mode == Mode::kMax ? kEager : incumbent_);
-    advanceArm(arm);
-    return true;
-  }
-  return false;
+/// Loads what is compiled and paid for. Returns false when there is nothing.
+bool Tuner::planLoad() {
+  const auto arm =
+      firstArm([this](const Arm& arm) { return arm.isLoadable() && ledger_.canAfford(arm.spec.foregroundSeconds); });
+  if (!arm) return false;
+  want(incumbent_);
+  advanceArm(*arm);
+  return true;
 }
 
 /// Starts the next block of the arm with the fewest blocks, of a duel, or of what confirms the winner. Returns false
 /// when there is none to pay for.
 bool Tuner::planBlock() {
-  std::optional<size_t> arm;
-  for (size_t i = 1; i < arms_.size(); ++i) {
-    if (arms_[i].isMeasurable() && (!arm || arms_[i].numBlocks < arms_[*arm].numBlocks)) arm = i;
-  }
-  if (arm) {
+  if (const std::optional<size_t> arm = leastMeasured()) {
     if (arms_[kEager].seconds.size() < kMinEagerSteps) {
       want(kEager);
       return true;
@@ -153,9 +161,15 @@ bool Tuner::planBlock() {
     startBlock(TrialKind::kDuel, *challenger, incumbent_);
     return true;
   }
-  if (incumbent_ == kEager || arms_[incumbent_].isConfirmed) return false;
-  startBlock(TrialKind::kVersusEager, incumbent_, kEager);
-  return true;
+  return planConfirmation();
+}
+
+std::optional<size_t> Tuner::leastMeasured() const {
+  std::optional<size_t> least;
+  for (size_t i = 1; i < arms_.size(); ++i) {
+    if (arms_[i].isMeasurable() && (!least || arms_[i].numBlocks < arms_[*least].numBlocks)) least = i;
+  }
+  return least;
 }
 
 /// Compiles one arm at a time, in order. Returns true while there is something to compile, to load or to measure.
@@ -165,7 +179,7 @@ bool Tuner::planCompile() {
       planPriority(arm);
       return true;
     }
-    if (arms_[arm].state == ArmState::kCompiled || arms_[arm].state == ArmState::kLoading) return true;
+    if (arms_[arm].isLoadable()) return true;
   }
   // A compile disturbs measuring: what is ready is measured first, even if that has to be earned.
   const bool isMeasuring = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isMeasurable(); });
@@ -301,7 +315,7 @@ double Tuner::nextCostSeconds() const {
   for (size_t i = 1; i < arms_.size(); ++i) {
     const Arm& arm = arms_[i];
     if (arm.isMeasurable()) least = std::min(least, blockSeconds(i));
-    if (arm.state == ArmState::kCompiled) least = std::min(least, arm.spec.foregroundSeconds);
+    if (arm.isLoadable()) least = std::min(least, arm.spec.foregroundSeconds);
     if (arm.state == ArmState::kCompiling) least = std::min(least, kResumeShare * ledger_.allowanceSeconds());
   }
   return std::isinf(least) ? 0 : least;  // a compile may start as soon as anything is left

@@ -63,6 +63,16 @@ Interval Comparison::ratio(double confidence) const {
 
 double Comparison::ratioQuantile(double fraction) const { return quantile({ratios_.begin(), ratios_.end()}, fraction); }
 
+double Comparison::evidenceBelow(double limit) const {
+  const auto numBelow = std::count_if(ratios_.begin(), ratios_.end(), [&](double ratio) { return ratio < limit; });
+  return signEvidence(static_cast<int32_t>(numBelow), numPairs() - static_cast<int32_t>(numBelow));
+}
+
+double Comparison::evidenceAbove(double limit) const {
+  const auto numAbove = std::count_if(ratios_.begin(), ratios_.end(), [&](double ratio) { return ratio > limit; });
+  return signEvidence(static_cast<int32_t>(numAbove), numPairs() - static_cast<int32_t>(numAbove));
+}
+
 Interval Comparison::sumRatio(double confidence) const {
   return sumRatioInterval({means_.begin(), means_.end()}, confidence);
 }

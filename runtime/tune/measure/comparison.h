@@ -41,6 +41,9 @@ class Comparison {
   Interval ratio(double confidence) const;
   /// Quantile of the pair ratios. Requires: numPairs() > 0.
   double ratioQuantile(double fraction) const;
+  /// That the median ratio lies below `limit`, and above it: see signEvidence().
+  double evidenceBelow(double limit) const;
+  double evidenceAbove(double limit) const;
   /// The same as ratio() from summed times, which rare slow steps move.
   Interval sumRatio(double confidence) const;
 

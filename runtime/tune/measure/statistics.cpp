@@ -74,6 +74,11 @@ double differenceLow(const Interval& a, const Interval& b) {
   return a.estimate - b.estimate - std::hypot(a.estimate - a.low, b.high - b.estimate);
 }
 
+double signEvidence(int32_t numFor, int32_t numAgainst) {
+  constexpr double kShare = 0.95;
+  return std::pow(2 * kShare, numFor) * std::pow(2 * (1 - kShare), numAgainst);
+}
+
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence) {
   Interval interval;
   interval.count = static_cast<int32_t>(pairs.size());

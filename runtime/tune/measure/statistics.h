@@ -40,6 +40,11 @@ Interval medianInterval(std::vector<double> values, double confidence);
 /// variance estimates recovery). Requires: measured independently. Minus infinity while either end is unbounded.
 double differenceLow(const Interval& a, const Interval& b);
 
+/// How much likelier `numFor` of the signs and `numAgainst` are where 19 of 20 are for than where half of them are.
+/// Where at least half are against, this exceeds x at any time with a probability of 1/x at most, however often it is
+/// looked at (a test martingale; Ville's inequality): ten signs in a row, or fifteen with one exception, make 500.
+double signEvidence(int32_t numFor, int32_t numAgainst);
+
 /// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile
 /// bootstrap interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence);

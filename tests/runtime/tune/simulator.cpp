@@ -15,7 +15,8 @@ Simulator::Simulator(World world) : world_(std::move(world)), random_(world_.see
   TunerConfig config = world_.config;
   config.mode = world_.mode;
   config.captureSeconds = world_.captureSeconds;
-  for (const SimulatedArm& arm : world_.arms) config.arms.push_back({arm.name, arm.compileSeconds, arm.loadSeconds});
+  for (const SimulatedArm& arm : world_.arms)
+    config.arms.push_back({arm.name, arm.compileSeconds, arm.loadSeconds, arm.standsInFor});
   tuner_ = Tuner::create(config).value();
 }
 
@@ -32,11 +33,7 @@ void Simulator::run(int64_t numSteps) {
     for (int round = 0; round < 50 && hasReported_; ++round) {
       const std::vector<Action> actions = tuner_->advance();
       bool isBlocking = false;
-      for (const Action& action : actions) {
-        carryOut(action);
-        isBlocking |=
-            action.kind == ActionKind::kWait || action.kind == ActionKind::kLoad || action.kind == ActionKind::kCapture;
-      }
+      for (const Action& action : actions) isBlocking |= carryOut(action);
       if (isBlocking) continue;
       if (world_.takesNaps) fallAsleep();
       break;
@@ -50,39 +47,70 @@ void Simulator::fallAsleep() {
   quietLeft_ = quiet == Tuner::kForever ? kLongestNap : std::min(quiet, kLongestNap);
 }
 
-void Simulator::carryOut(const Action& action) {
+bool Simulator::carryOut(const Action& action) {
   ++outcome_.numActions;
   switch (action.kind) {
     case ActionKind::kCapture:
-      trueSlowdown_ += world_.captureSeconds;
-      return tuner_->captureFinished(world_.captureSeconds);
+      pause(world_.captureSeconds);
+      tuner_->captureFinished(world_.captureSeconds);
+      return true;
     case ActionKind::kCompile: return startCompile(action);
     case ActionKind::kPriority:
       level_ = action.level;
       raisedLeft_ = action.seconds;
-      return;
-    case ActionKind::kWait:
-      trueSlowdown_ += compileLeft_;
-      (void)tuner_->armChanged({compiling_, ArmState::kCompiling, "", 0, compileLeft_});
-      return finishCompile();
-    case ActionKind::kLoad: {
-      const SimulatedArm& arm = *find(action.arm);
-      trueSlowdown_ += arm.loadSeconds;
-      (void)tuner_->armChanged({arm.name, arm.outcome, "simulated", 0, arm.loadSeconds});
-      return;
-    }
-    case ActionKind::kRun: running_ = action.arm; return;
-    case ActionKind::kDecide: outcome_.decidedAtStep = step_; return;
-    case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return;
+      return false;
+    case ActionKind::kWait: return wait(action);
+    case ActionKind::kLoad: return load(action);
+    case ActionKind::kRun: running_ = action.arm; return false;
+    case ActionKind::kDecide: outcome_.decidedAtStep = step_; return false;
+    case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return false;
   }
+  return false;
 }
 
-void Simulator::startCompile(const Action& action) {
+void Simulator::pause(double seconds) {
+  trueSlowdown_ += seconds;
+  pause_ += seconds;
+  outcome_.longestPause = std::max(outcome_.longestPause, pause_);
+}
+
+bool Simulator::wait(const Action& action) {
+  if (compiling_.empty()) return false;
+  AG_CHECK(level_ == Level::kRaised, "nobody waits for a compile that stands still");
+  const double seconds = std::min(action.seconds, compileLeft_);
+  pause(seconds);
+  compileLeft_ -= seconds;
+  (void)tuner_->armChanged({compiling_, ArmState::kCompiling, "", 0, seconds});
+  if (compileLeft_ <= 0) finishCompile();
+  return true;
+}
+
+bool Simulator::load(const Action& action) {
+  const SimulatedArm& arm = *find(action.arm);
+  int32_t& loaded = partsLoaded_[arm.name];
+  double seconds = 0;
+  while (loaded < arm.numParts && seconds < action.seconds) {
+    ++loaded;
+    seconds += arm.loadSeconds / arm.numParts;
+  }
+  pause(seconds);
+  const bool isThrough = loaded == arm.numParts;
+  (void)tuner_->armChanged({arm.name, isThrough ? arm.outcome : ArmState::kLoading, "simulated", 0, seconds});
+  return isThrough;
+}
+
+bool Simulator::startCompile(const Action& action) {
   ++outcome_.compiles[action.arm];
+  if (find(action.arm)->compileSeconds <= 0) {
+    (void)tuner_->armChanged({action.arm, ArmState::kCompiled, "", 0, 0});
+    return true;
+  }
+  AG_CHECK(compiling_.empty(), "one compile at a time");
   compiling_ = action.arm;
   compileLeft_ = find(action.arm)->compileSeconds;
   level_ = action.level;
   raisedLeft_ = action.level == Level::kRaised ? 1e9 : 0;
+  return false;
 }
 
 void Simulator::finishCompile() {
@@ -122,6 +150,7 @@ void Simulator::stepOnce() {
                             : std::uniform_int_distribution<int32_t>(0, world_.numShapes - 1)(random_);
   const SimulatedArm* arm = find(running_);
   const bool isDisturbed = world_.disturbed && world_.disturbed(step_);
+  pause_ = 0;
   double seconds = drawSeconds(running_, shape) * (isDisturbed ? 500 : 1);
   const double undisturbed = seconds;
   if (!compiling_.empty() && level_ != Level::kSuspended) {
@@ -129,6 +158,7 @@ void Simulator::stepOnce() {
     seconds *= isRaised ? world_.raisedInflation : world_.idleInflation;
     compileLeft_ -= seconds * (isRaised ? 0.6 : world_.idleProgress);
     raisedLeft_ -= seconds;
+    ++outcome_.stepsBesideCompile;
   }
   trueSlowdown_ += seconds - undisturbed;
   if (arm && arm->ratio > 1) trueSlowdown_ += undisturbed * (1 - 1 / arm->ratio);

@@ -32,11 +32,13 @@ struct SimulatedArm {
   double ratio = 1;           ///< true step time over eager's
   double compileSeconds = 1;  ///< alone on the machine, at normal priority
   double loadSeconds = 0.2;   ///< foreground
+  int32_t numParts = 1;       ///< of a load, between which it may be interrupted
   int64_t peakBytes = 100 << 20;
   double warmupFactor = 1;  ///< first steps after loading
   int64_t warmupSteps = 0;
   double slowProbability = 0;  ///< this arm's own slow steps ...
   double slowFactor = 1;
+  std::string standsInFor = {};
   ArmState outcome = ArmState::kReady;  ///< kRejected, kFailed, kSkipped: what the driver reports instead
 };
 
@@ -67,6 +69,8 @@ struct Outcome {
   double slowdownSeconds = 0;
   double maxBudgetShare = 0;  ///< highest true slow-down / seconds trained, over the run
   int64_t decidedAtStep = -1;
+  double longestPause = 0;  ///< seconds between two steps
+  int64_t stepsBesideCompile = 0;
   int64_t numActions = 0;
   std::map<std::string, int64_t> stepsByArm;
   std::map<std::string, int64_t> compiles;
@@ -83,8 +87,12 @@ class Simulator {
   Outcome outcome() const;
 
  private:
-  void carryOut(const Action& action);
-  void startCompile(const Action& action);
+  /// Returns true when the tuner is asked again before a step.
+  bool carryOut(const Action& action);
+  bool wait(const Action& action);
+  bool load(const Action& action);
+  void pause(double seconds);
+  bool startCompile(const Action& action);
   void finishCompile();
   void stepOnce();
   void fallAsleep();
@@ -100,6 +108,8 @@ class Simulator {
   std::string running_{kEagerArm};
   std::string compiling_;
   double compileLeft_ = 0;
+  double pause_ = 0;
+  std::map<std::string, int32_t> partsLoaded_;
   Level level_ = Level::kIdle;
   double raisedLeft_ = 0;
   double trueSlowdown_ = 0;

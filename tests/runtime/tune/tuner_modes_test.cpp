@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/runtime/tune/simulator.h"
 
 namespace agspeed::runtime::tune {
@@ -105,17 +107,101 @@ TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
   EXPECT_LE(tuner->ledger().slowdownSeconds(), 0.1 * tuner->ledger().trainedSeconds());
 }
 
-TEST(MaxMode, CompilesEverythingBeforeTheFirstStep) {
-  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor"}});
+TEST(MaxMode, MeasuresWhatIsReadyWhileTheOtherArmCompiles) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor", 15, 3}});
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
   tuner->captureFinished(1);
-  EXPECT_THAT(advance(*tuner), ElementsAre("compile native", "wait native"));
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor", "compile native")) << "the longest work starts first";
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
+  ASSERT_TRUE(tuner->armChanged({"native", ArmState::kCompiled, "", 0, 0}).isOk());
+  EXPECT_THAT(advance(*tuner), ElementsAre("load native"));
   ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0.4}).isOk());
-  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor", "wait inductor"));
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 0, 9}).isOk());
-  EXPECT_THAT(advance(*tuner), ElementsAre("load inductor"));
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kRejected, "gradient of weight differs", 0, 1}).isOk());
-  EXPECT_THAT(advance(*tuner), IsEmpty()) << "the first A run of native's block is eager";
+  const std::vector<Action> actions = tuner->advance();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].kind, ActionKind::kPriority) << "nothing is measured beside a compile";
+  EXPECT_EQ(actions[0].level, Level::kSuspended);
+  std::set<std::string> seen;
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(tuner->stepFinished({tuner->current(), tuner->current() == "native" ? 0.16 : 0.2, "s"}).isOk());
+    for (const Action& action : tuner->advance()) seen.insert(std::string(toString(action.kind)) + " " + action.arm);
+  }
+  EXPECT_EQ(tuner->current(), "native") << "proven, while inductor is being compiled";
+  EXPECT_THAT(seen, ::testing::IsSupersetOf({"run native", "run eager", "priority inductor", "wait inductor"}));
+}
+
+World makeSlowSteps(double eagerSeconds, bool hasSpareCores) {
+  World world;
+  world.mode = Mode::kMax;
+  world.seed = 11;
+  world.eagerSeconds = eagerSeconds;
+  world.captureSeconds = 3;
+  world.config.hasSpareCores = hasSpareCores;
+  world.arms = {{.name = "native", .ratio = 0.93, .compileSeconds = 0, .loadSeconds = 4},
+                {.name = "inductor", .ratio = 0.8, .compileSeconds = 40, .loadSeconds = 6},
+                {.name = "inductor-max-autotune", .ratio = 0.8, .compileSeconds = 50, .loadSeconds = 6},
+                {.name = "aot", .ratio = 0.99, .compileSeconds = 0, .loadSeconds = 3, .standsInFor = "native"}};
+  return world;
+}
+
+TEST(MaxMode, TrainingNeverStandsStillForLong) {
+  for (const double eagerSeconds : {0.02, 0.2, 2.0}) {
+    for (const bool hasSpareCores : {false, true}) {
+      World world = makeSlowSteps(eagerSeconds, hasSpareCores);
+      world.arms[0].loadSeconds = 24;  // eight regions of 3 s
+      world.arms[0].numParts = 8;
+      Simulator simulator(world);
+      simulator.run(4000);
+      EXPECT_NE(simulator.tuner().status(), "tuning") << eagerSeconds << ", " << hasSpareCores;
+      EXPECT_LE(simulator.outcome().longestPause, 10) << "steps of " << eagerSeconds << " s, spare: " << hasSpareCores;
+    }
+  }
+}
+
+TEST(MaxMode, ALargeGainRunsSoonAfterItsCompile) {
+  // Alone, capture, compile and load take 49 s. Eager, native and inductor share 100 steps or fewer.
+  for (const double eagerSeconds : {0.1, 0.3}) {
+    Simulator simulator(makeSlowSteps(eagerSeconds, false));
+    while (simulator.tuner().current() != "inductor" || simulator.outcome().stepsByArm.at("inductor") < 40) {
+      simulator.run(1);
+      ASSERT_LT(simulator.outcome().wallSeconds, 1000);
+    }
+    EXPECT_LE(simulator.outcome().wallSeconds, 1.3 * 49 + 100 * eagerSeconds) << "steps of " << eagerSeconds << " s";
+  }
+}
+
+TEST(MaxMode, StepsAndACompileTakeTurnsWithoutCoresToSpare) {
+  Simulator alone(makeSlowSteps(0.2, false));
+  Simulator beside(makeSlowSteps(0.2, true));
+  alone.run(2000);
+  beside.run(2000);
+  EXPECT_LE(alone.outcome().stepsBesideCompile, 4) << "one where a compile has just begun";
+  EXPECT_GT(beside.outcome().stepsBesideCompile, 100);
+  EXPECT_GT(alone.outcome().compiles.at("inductor-max-autotune"), 0);
+}
+
+TEST(MaxMode, WhatStandsInForAReadyArmIsNotTried) {
+  World world = makeSlowSteps(0.2, false);
+  Simulator simulator(world);
+  simulator.run(2000);
+  EXPECT_EQ(simulator.outcome().stepsByArm.count("aot"), 0u);
+  EXPECT_THAT(simulator.tuner().snapshot(), HasSubstr("not needed: native"));
+  world.arms[0].outcome = ArmState::kRejected;
+  Simulator other(world);
+  other.run(2000);
+  EXPECT_EQ(other.outcome().stepsByArm.count("aot"), 1u) << "native could not be used";
+}
+
+TEST(MaxMode, AClearGainTakesTenPairs) {
+  World world = makeSlowSteps(0.2, false);
+  world.noise.sigma = 0.02;
+  world.arms = {{.name = "native", .ratio = 0.8, .compileSeconds = 0, .loadSeconds = 1}};
+  Simulator simulator(world);
+  while (simulator.tuner().current() != "native" ||
+         simulator.tuner().snapshot().find("\"accepted\",\"reason\":\"faster") == std::string::npos) {
+    simulator.run(1);
+    ASSERT_LT(simulator.outcome().wallSeconds, 1000);
+  }
+  EXPECT_LE(simulator.outcome().stepsByArm.at("eager") + simulator.outcome().stepsByArm.at("native"), 40);
 }
 
 TEST(MaxMode, BudgetCapSkipsWhatItCannotPay) {

@@ -107,9 +107,9 @@ TEST(Tuner, DisturbedStepsAreNeverCompared) {
 TEST(Tuner, ArmsCompileGraphsCapturedWhileTuningAndAreMeasuredAnew) {
   for (const Mode mode : {Mode::kAuto, Mode::kMax}) {
     World world = makeWorld(5, mode);
-    world.grows = [](int64_t step) { return step == 20; };
+    world.grows = [](int64_t step) { return step == 55; };
     // Until its second graph is compiled the best arm runs that graph operator by operator.
-    world.change = [](const std::string& arm, int64_t step) { return arm == "inductor" && step <= 20 ? 2.0 : 1.0; };
+    world.change = [](const std::string& arm, int64_t step) { return arm == "inductor" && step <= 55 ? 2.0 : 1.0; };
     Simulator simulator(world);
     simulator.run(6000);
     const Outcome outcome = simulator.outcome();
