@@ -163,6 +163,28 @@ def _regret(cells: list[Cell]) -> str:
     return markdown.table(columns, rows)
 
 
+def _time_to_speed(cells: list[Cell]) -> str:
+    rows = []
+    for cell in cells:
+        inductor, best, auto = cell["ways"]
+        rows.append(
+            [
+                cell["case"],
+                str(cell["threads"]),
+                *(f"{way['seconds']:.1f} ({way['step_ms']:.0f})" for way in (inductor, best, auto)),
+                f"{cell['ratio']:.2f} / {cell['auto_ratio']:.2f}",
+                *(f"{way['standstill_seconds']:.1f}" for way in (inductor, best, auto)),
+                ", ".join(dict.fromkeys(best["chosen"].values())),
+            ]
+        )
+    columns = ["case", "threads", "Inductor s (ms)", "max s (ms)", "auto s (ms)", "max / Inductor, auto / max"]
+    columns += [f"{name} standstill s" for name in ("Inductor", "max", "auto")]
+    legend = (
+        "Seconds from the first step until 20 in a row run at 0.97 of the final speed (its step); longest standstill."
+    )
+    return "\n\n".join([markdown.table([*columns, "chosen"], rows), legend])
+
+
 def _warm_start(cells: list[Cell]) -> str:
     rows = [
         [
@@ -222,6 +244,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "published": _published,
     "overhead": _overhead,
     "regret": _regret,
+    "time_to_speed": _time_to_speed,
     "warm_start": _warm_start,
     "native_compile": _native_compile,
     "start": _start,

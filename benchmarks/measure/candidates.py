@@ -129,7 +129,7 @@ def settle(candidate: Candidate, training: Training, seconds: float, min_steps: 
     started, steps = time.monotonic(), 0
     least = max(min_steps, 2 * training.period)
     with generated_code() if candidate.name in ORACLE[1:] else nullcontext(set()) as code:
-        while steps < least or (candidate.tunes and _tuning(training)):
+        while steps < least or is_tuning(candidate, training):
             training.step(training.batches[steps % len(training.batches)])
             steps += 1
             if candidate.tunes:
@@ -141,8 +141,10 @@ def settle(candidate: Candidate, training: Training, seconds: float, min_steps: 
     return Settled(seconds, steps, chosen, lost_backends(found.values()), frozenset(code))
 
 
-def _tuning(training: Training) -> bool:
+def is_tuning(candidate: Candidate, training: Training) -> bool:
     """True while agspeed is still deciding about a module of the session."""
+    if not candidate.tunes:
+        return False
     import agspeed
 
     return any(agspeed.status(module) == "tuning" for module in training.modules.values())

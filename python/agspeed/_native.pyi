@@ -167,6 +167,7 @@ class TunerArm(TypedDict, total=False):
     name: str  # required; "eager" is always there and never listed
     compile_seconds: float  # expected, in the background
     foreground_seconds: float  # expected while training stands still: load and gate
+    stands_in_for: str  # tried last, and not at all where that arm is ready and something is faster than eager
 
 class TunerConfig(TypedDict, total=False):
     """Every field may be missing or None: then the default of runtime/tune/config.h holds."""
@@ -190,6 +191,8 @@ class TunerConfig(TypedDict, total=False):
     memory_fraction: float
     memory_slack_bytes: int
     guard_fraction: float
+    max_pause_seconds: float
+    has_spare_cores: bool
     max_retunes: int
     retune_after_steps: int
 
@@ -197,7 +200,7 @@ class TunerAction(TypedDict):
     kind: Literal["capture", "compile", "priority", "load", "wait", "run", "decide", "rollback"]
     arm: str
     level: Literal["suspended", "idle", "raised"]  # compile, priority
-    seconds: float  # priority: for about so long; the next priority action says what then
+    seconds: float  # priority: for about so long; wait: so long at most; load: then the rest waits for another step
     reason: str  # decide, rollback, priority
 
 class Tuner:
@@ -221,11 +224,12 @@ class Tuner:
     # No arm is expected to take less to load.
     def expect_loads(self, foreground_seconds: float) -> None: ...
     # Answers to "compile", "wait" and "load". After a compile: "compiled" when load and gate still cost foreground time
-    # (the tuner then asks for "load" once it can pay), else "ready". Seconds add up over calls.
+    # (the tuner then asks for "load" once it can pay), else "ready". After a load: "loading" when the rest of it has to
+    # wait for another step. Seconds add up over calls.
     def arm_changed(
         self,
         arm: str,
-        state: Literal["waiting", "compiling", "compiled", "ready", "rejected", "failed", "skipped"],
+        state: Literal["waiting", "compiling", "compiled", "loading", "ready", "rejected", "failed", "skipped"],
         reason: str = "",
         background_seconds: float = 0.0,
         foreground_seconds: float = 0.0,

@@ -49,7 +49,6 @@ Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
 
 void Tuner::captureFinished(double foregroundSeconds) {
   ledger_.addForeground(foregroundSeconds);
-  foregroundAtStep_ = ledger_.foregroundSeconds();
   if (phase_ == Phase::kCapturing) phase_ = Phase::kTuning;
 }
 

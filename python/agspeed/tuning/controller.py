@@ -32,7 +32,7 @@ from agspeed.tuning.tuner_config import enabled, tuner_config
 
 _LOAD_PER_CAPTURE = 2.5
 """Compiling and gating a model here takes that many times as long as capturing it, or less."""
-_MAX_MODE_TIMEOUT_S = 600.0
+_LONGEST_WAIT_S = 600.0
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
 _ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
@@ -250,9 +250,9 @@ class Controller:
             case "priority":
                 self._compile_queue.set_level(action["level"])
             case "wait":
-                return self._wait_for(arm)
+                return self._wait_for(arm, action["seconds"])
             case "load":
-                return self._load(arm)
+                return self._load(arm, action["seconds"])
             case "run":
                 self._session.history.enter_phase("steady" if self._is_settled else "trial")
                 self._session.run_plan(arm)
@@ -287,25 +287,34 @@ class Controller:
             self._tuner.arm_changed(name, "compiled")
         return True
 
-    def _wait_for(self, name: str) -> bool:
+    def _wait_for(self, name: str, seconds: float) -> bool:
         if not self._compile_queue.is_running(name):
             return False
         started = time.perf_counter()
-        self._compile_queue.wait(_MAX_MODE_TIMEOUT_S, name)
+        self._compile_queue.wait(min(seconds, _LONGEST_WAIT_S), name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
         self._poll()
-        if self._compile_queue.is_running(name):
-            self._tuner.arm_changed(name, "failed", f"it was not ready after {_MAX_MODE_TIMEOUT_S:.0f} s")
+        if self._compile_queue.is_running(name) and seconds > _LONGEST_WAIT_S:
+            self._tuner.arm_changed(name, "failed", f"it was not ready after {_LONGEST_WAIT_S:.0f} s")
         return True
 
-    def _load(self, name: str) -> bool:
+    def _load(self, name: str, limit_s: float) -> bool:
+        """Compiles and gates what plan `name` wants here, region by region; the rest is for the next border of a step
+        once `limit_s` are over.
+        """
         started = time.perf_counter()
+        regions, outcomes = list(self._session.regions), []
         try:
-            outcomes = self._session.compile_regions(name)
+            while regions and time.perf_counter() - started < limit_s:
+                outcomes += self._session.compile_regions(name, [regions.pop(0)])
         except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
+        if regions:
+            self._tuner.arm_changed(name, "loading", foreground_seconds=seconds)
+            METER.take_peak(self)
+            return False
         if any(outcome.usable for outcome in outcomes):
             self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
         else:
@@ -325,8 +334,7 @@ class Controller:
         self._session.settle(arm, reason + self._alone)
         self._store_decision()
         METER.release(self)
-        if self._compile_queue.is_idle:
-            self._compile_queue.close()
+        self._compile_queue.close()
         return False
 
     def _refine(self, decided: str) -> bool:

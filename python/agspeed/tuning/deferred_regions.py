@@ -6,8 +6,8 @@ regions it is compiled, gated and tried in a child process unless the candidate 
 compiled here (with cache hits), gated, and switched to at the border of a step. A candidate that crashes, hangs or
 exits on such a graph is out for that region alone, with the reason in the report.
 
-mode="max" and mode="deterministic" wait for the child: in the latter what runs must not depend on time. All methods run
-on the training thread.
+mode="max" waits for the child, some seconds between two steps; mode="deterministic", where what runs must not depend
+on time, waits until it is through. All methods run on the training thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from agspeed.tuning.outcome import Outcome
 
 _MAX_REGIONS = 32
 """More different graphs than that stay on graph-eager."""
-_MAX_WAIT_S = 600.0
+_LONGEST_WAIT_S = {"deterministic": 600.0, "max": 5.0}
+"""By mode; others do not wait."""
 
 
 class Adopter(Protocol):
@@ -90,12 +91,12 @@ class DeferredRegions:
 
     def _finished(self) -> list[Any]:
         """Regions that the child is through with."""
-        waits = self._session.settings.mode in ("deterministic", "max")
-        if waits:
-            self._compile_queue.wait(_MAX_WAIT_S)
+        mode = self._session.settings.mode
+        if mode in _LONGEST_WAIT_S:
+            self._compile_queue.wait(_LONGEST_WAIT_S[mode])
         finished = [region for batch in self._compile_queue.poll() for region, _ in batch.jobs]
-        if waits and not self._compile_queue.is_idle:
-            self._compile_queue.give_up(f"it was not ready after {_MAX_WAIT_S:.0f} s")
+        if mode == "deterministic" and not self._compile_queue.is_idle:
+            self._compile_queue.give_up(f"it was not ready after {_LONGEST_WAIT_S[mode]:.0f} s")
             return list(self._compiling)
         return finished
 

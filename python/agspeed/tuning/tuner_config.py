@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from agspeed.backends import candidates
 from agspeed.config import Settings
@@ -12,11 +15,16 @@ from agspeed.tuning.plan import EAGER, candidates_of
 
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 _OTHER_COMPILE_S = (0.0, 1.0)
+_STANDS_IN = {"aot": "native", "graph-eager": "native"}
+"""Candidates that run a graph's operators as another one does, with more overhead and fewer of them fused."""
 
 
 def tuner_config(settings: Settings) -> dict[str, Any]:
     """The configuration of a `_native.Tuner`."""
-    config: dict[str, Any] = {"mode": settings.mode, "arms": [_arm(name) for name in enabled(settings)]}
+    arms = [_arm(name) for name in enabled(settings)]
+    if settings.backends is None and settings.mode != "deterministic":
+        arms = [arm | {"stands_in_for": _STANDS_IN.get(arm["name"], "")} for arm in arms]
+    config: dict[str, Any] = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
     if settings.budget_s is not None:
         config["budget_seconds"] = settings.budget_s
     if settings.plan is not None:
@@ -37,6 +45,11 @@ def enabled(settings: Settings) -> list[str]:
 def _arm(name: str) -> dict[str, Any]:
     background, foreground = _DEFAULT_COMPILE_S.get(name, _OTHER_COMPILE_S)
     return {"name": name, "compile_seconds": background, "foreground_seconds": foreground}
+
+
+def _has_spare_cores() -> bool:
+    """True when a compile leaves the threads that train alone."""
+    return len(os.sched_getaffinity(0)) > torch.get_num_threads()
 
 
 def _pinned_arm(path: Path) -> str:

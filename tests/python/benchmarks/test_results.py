@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from benchmarks import cases, cells, kinds, run, table, workloads
-from benchmarks.kinds import regret, steady
+from benchmarks.kinds import regret, steady, time_to_speed
 from benchmarks.measure import candidates
 
 SCHEMA = json.loads((Path(cells.__file__).parent / "result.schema.json").read_text(encoding="utf-8"))
@@ -153,6 +153,30 @@ def test_regret_is_measured_first_and_computed_beyond() -> None:
     row = regret.horizon_row(10_000, auto, [eager, compiled])
     assert row["basis"] == "computed"
     assert row["paid"] == pytest.approx(60.5 / 51.0) and row["free"] == pytest.approx(60.5 / 50.0)
+
+
+def test_the_speed_is_reached_where_twenty_steps_begin_without_a_pause() -> None:
+    seconds = [8.0, *[0.2] * 30, 3.0, *[0.1] * 10, 2.0, *[0.1] * 15, 0.103, *[0.1] * 60]
+    ends = [sum(seconds[:count]) for count in range(len(seconds) + 1)]
+    found = time_to_speed.milestones(ends, len(ends) - 60)
+    assert found["step_ms"] == pytest.approx(100)
+    assert found["seconds"] == pytest.approx(8 + 6 + 3 + 1 + 2), "the pause of 2 s lies within the steps before"
+    assert found["standstill_seconds"] == pytest.approx(8.0)
+    assert time_to_speed.milestones(ends[:20], 10)["seconds"] is None
+
+
+def test_time_to_speed_has_its_table() -> None:
+    way = {"seconds": 40.0, "settled_seconds": 0.0, "standstill_seconds": 35.0, "step_ms": 80.0, "steps": 300}
+    ours = way | {"candidate": "agspeed", "seconds": 50.0, "standstill_seconds": 6.0, "chosen": {"model": "native"}}
+    auto = ours | {"candidate": "agspeed-auto", "seconds": 75.0}
+    head = {"case": "a", "kind": "time_to_speed", "stresses": "", "threads": 2, "wall_seconds": 1.0}
+    found = result_of(head | time_to_speed.summarize({}, [way | {"candidate": "inductor"}, ours, auto]))
+    jsonschema.validate(found, SCHEMA)
+    assert "| a | 2 | 40.0 (80) | 50.0 (80) | 75.0 (80) | 1.25 / 1.50 | 35.0 | 6.0 | 6.0 | native |" in table.render(
+        found
+    )
+    never = time_to_speed.summarize({}, [way | {"candidate": "inductor"}, ours | {"seconds": None}, auto])
+    assert never["status"] == "void" and "final speed of agspeed" in never["reason"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time to speed: seconds from the first step until 20 steps in a row run at 0.97 of the final speed or better.
+
+Each way starts cold, in a process of its own with empty caches: `torch.compile`, and agspeed in the modes `max` and
+`auto`. Its final speed is the median of its last steps, after tuning. The 20 steps count by the time from the end of
+the step before them to the end of the last one: a pause between two of them belongs to them, one slow step may hide
+among them. What counts is when they began. The standstill is the longest time between the ends of two steps.
+
+A step of a workload may have several of its batches at once (`batches` of the case), as cold starts matter where steps
+are long.
+"""
+
+import itertools
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import workloads
+from benchmarks.measure import candidates
+from benchmarks.measure.machine import Watch
+from benchmarks.workloads.base import Training
+
+WAYS = ("inductor", "agspeed", "agspeed-auto")
+IN_A_ROW = 20
+SHARE = 0.97
+_FINAL_STEPS = 60
+
+
+def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"candidate": name, "cache": "fresh"} for name in WAYS]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    import agspeed  # noqa: F401 - imported before the clock starts, as a training script would
+
+    case, limit = spec["case"], spec["settings"]["settle_seconds"]
+    training = enlarged(workloads.load(case["workload"]).build(), case.get("batches", 1))
+    candidate, watch = candidates.find(spec["candidate"]), Watch(spec["cores"])
+    candidates.prepare(candidate, training, Path(spec["cache_dir"]))
+    started, ends, final = time.perf_counter(), [0.0], 0
+    while final < _FINAL_STEPS:
+        training.step(training.batches[(len(ends) - 1) % len(training.batches)])
+        ends.append(time.perf_counter() - started)
+        final = 0 if candidates.is_tuning(candidate, training) else final + 1
+        if ends[-1] > limit:
+            raise TimeoutError(f"{candidate.name} was still tuning after {len(ends) - 1} steps and {limit:.0f} s")
+    result = {"candidate": candidate.name, **milestones(ends, len(ends) - final), "environment": watch.read()}
+    if candidate.tunes:
+        reports = candidates.reports(training)
+        result["chosen"] = {name: candidates.decision(report) for name, report in reports.items()}
+    return result
+
+
+def enlarged(training: Training, count: int) -> Training:
+    """The same session with `count` batches joined to one. Requires: batches are flat tuples of tensors."""
+    groups = zip(*[iter(training.batches)] * count, strict=False)
+    batches = [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups]
+    return Training(training.modules, training.step, batches, training.period, training.optimizers)
+
+
+def milestones(ends: list[float], settled: int) -> dict[str, Any]:
+    """What a timeline of step ends says, whose first entry is the start.
+
+    Args:
+        settled: index of the first end that counts for the final speed.
+    """
+    seconds = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    step = statistics.median(seconds[settled - 1 :])
+    limit = IN_A_ROW * step / SHARE
+    reached = [first for first in range(len(ends) - IN_A_ROW) if ends[first + IN_A_ROW] - ends[first] <= limit]
+    return {
+        "seconds": ends[reached[0]] if reached else None,
+        "settled_seconds": ends[settled - 1],
+        "standstill_seconds": max(seconds),
+        "step_ms": step * 1e3,
+        "steps": len(seconds),
+    }
+
+
+def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    inductor, best, auto = results
+    cell = {"status": "ok", "ways": results}
+    if any(row["seconds"] is None for row in results):
+        slow = ", ".join(row["candidate"] for row in results if row["seconds"] is None)
+        return cell | {"status": "void", "reason": f"no {IN_A_ROW} steps in a row ran at the final speed of {slow}"}
+    return cell | {"ratio": best["seconds"] / inductor["seconds"], "auto_ratio": auto["seconds"] / best["seconds"]}
