@@ -61,8 +61,8 @@ void Tuner::judgeVersusEager(size_t index) {
     // It looked better when others lost to it. Those that looked good, too, are worth their own pairs.
     return reviveBeatenBy(arm.spec.name, limit);
   }
-  const bool isEarlyWin = isClearGain(arm, config_.minGain) ||
-                          (ratio.count >= config_.minPairs && arm.versusEager.ratio(kEarlyConfidence).high < limit);
+  const bool isCertain = isClearGain(arm, config_.minGain) || arm.versusEager.ratio(kEarlyConfidence).high < limit;
+  const bool isEarlyWin = ratio.count >= config_.minPairs && isCertain;
   if (!isPrecise && !isSpent && !isEarlyWin) return;
   // Medians do not see rare slow steps, sums do, with far more noise: an objection is given time, then weighed mildly.
   const Interval sums = arm.versusEager.sumRatio(kObjectionConfidence);

@@ -86,9 +86,9 @@ bool Tuner::planBlockBeside(size_t compiling) {
 /// The compile of `arm` and the steps of the arm in force go on, beside each other or in turns.
 void Tuner::planTurn(size_t arm) {
   const bool isTrainingsTurn = ledger_.trainedSeconds() < turnEndsAt_ || !isRested();
-  const bool isAlone = !config_.hasSpareCores;
-  setCompileLevel(arm, isAlone && isTrainingsTurn ? Level::kSuspended : Level::kRaised);
-  if (isAlone && !isTrainingsTurn) proposeWait(arm, config_.maxPauseSeconds);
+  const bool takesTurns = !config_.hasSpareCores || cached_;
+  setCompileLevel(arm, takesTurns && isTrainingsTurn ? Level::kSuspended : Level::kRaised);
+  if (takesTurns && !isTrainingsTurn) proposeWait(arm, config_.maxPauseSeconds);
 }
 
 void Tuner::proposeWait(size_t arm, double seconds) {
