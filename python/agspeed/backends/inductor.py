@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from agspeed.backends import vector_isa
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import Recorder, aot_settings, finish
 from agspeed.backends.region import PairRunner, make_runner
@@ -50,7 +51,7 @@ class Inductor(Candidate):
             sources.append(getattr(compiled, "source_code", ""))
             return recorder.record(_role(keywords), graph, inputs, compiled)
 
-        with aot_settings(example_inputs), config.patch(self.config(options)):
+        with aot_settings(example_inputs), config.patch(self.config(options)), vector_isa.remembering():
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
         for half in recorder.halves.values():
             half.run = _without_wrapper(half.run)

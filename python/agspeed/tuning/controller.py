@@ -245,6 +245,7 @@ class Controller:
                 self._session.history.enter_phase("capture")
                 self._is_capturing = True
                 self._session.run_plan(CAPTURE_PLAN)
+                self._prepare_child()
             case "compile":
                 return self._start_compile(arm, action["level"])
             case "priority":
@@ -273,6 +274,14 @@ class Controller:
         found = forecast(self._tuner.snapshot()["arms"], num_operators)
         number = min(found.num_through + 1, found.num_arms)
         self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
+
+    def _prepare_child(self) -> None:
+        """Where the user waits, the child loads what it needs while the graphs are captured."""
+        if self._session.settings.mode == "max" and any(
+            not candidate(name).in_process and candidate(name).unavailable() is None
+            for name in enabled(self._session.settings)
+        ):
+            self._compile_queue.prepare()
 
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")

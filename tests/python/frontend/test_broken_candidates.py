@@ -20,6 +20,7 @@ from torch import nn
 import agspeed
 from agspeed.backends import CompileOptions, candidate
 from agspeed.frontend.session import session_of
+from agspeed.tuning import deferred_regions
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from tests.python.frontend.differential import as_loss, compare, state
@@ -311,7 +312,7 @@ def test_candidate_that_breaks_on_a_late_graph_is_out_for_that_graph_only(
     name: str, plug_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "hangs" in name:
-        monkeypatch.setattr("agspeed.tuning.deferred_regions._MAX_WAIT_S", 10.0)
+        monkeypatch.setitem(deferred_regions._LONGEST_WAIT_S, "deterministic", 10.0)
     model = agspeed.optimize(mlp(), mode="deterministic", backends=[name], dynamic=False)
     trained = _train_with_late_shape(model)
     assert all(torch.equal(a, b) for a, b in zip(trained, _train_with_late_shape(mlp()), strict=True))

@@ -71,6 +71,11 @@ class Child:
         self._suspended_at = 0.0
         self._owner = os.getpid()
 
+    def start(self) -> None:
+        """Starts the process before its first job, which then need not wait for it to load what it takes."""
+        if self._process is None:
+            self._spawn("prepare")
+
     def submit(self, job: Job) -> None:
         """Queues a job; it starts as soon as the child is free."""
         self._queue.append(job)
@@ -153,14 +158,14 @@ class Child:
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
-    def _spawn(self) -> None:
+    def _spawn(self, *arguments: str) -> None:
         self._kill()
         reader, writer = os.pipe()
         self._answers, self._buffer, self._is_silent = reader, b"", False
         try:
             with self._log.open() as log:
                 self._process = subprocess.Popen(
-                    [sys.executable or "python3", "-P", "-m", "agspeed.tuning.child.worker", str(writer)],
+                    [sys.executable or "python3", "-P", "-m", "agspeed.tuning.child.worker", str(writer), *arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -11,6 +11,7 @@ expected to take no longer than its budget.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch import fx
 
-from agspeed.backends import CompileOptions, candidate
+from agspeed.backends import CompileOptions, candidate, vector_isa
 from agspeed.config import Settings
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger, warn_once
@@ -61,6 +62,13 @@ class CompileQueue:
     @property
     def is_idle(self) -> bool:
         return not self._batches
+
+    def prepare(self) -> None:
+        """Starts the child, at normal priority: the user waits for its first job."""
+        with contextlib.suppress(OSError):  # the first job will meet it, too
+            self._child = self._child or Child()
+            self._child.set_level("raised")
+            self._child.start()
 
     def start(self, name: str, wanted: Iterable[tuple[Any, str]], level: str) -> Batch | None:
         """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
@@ -162,6 +170,7 @@ class CompileQueue:
 
     def _take_answer(self, region: Any, job: Job) -> None:
         answer, name = job.answer or {}, job.candidate
+        vector_isa.adopt(answer.get("vector_isa", {}))
         if answer.get("state") != "ready":
             region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
         elif twin := _same_code(region, name, answer.get("code_digest")):

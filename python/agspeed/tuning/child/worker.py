@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -30,11 +31,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Arguments: the descriptor for answers."""
+    """Arguments: the descriptor for answers; "prepare" where time is left before the first job."""
     _end_with_parent()
     _go_first_when_memory_ends()
     os.set_inheritable(int(argv[0]), False)
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
+    if "prepare" in argv:
+        _prepare()
     for line in sys.stdin:
         job = json.loads(line)
         _send(answers, {"id": job["id"], "started": True})
@@ -69,10 +72,23 @@ def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
         return {"state": "failed", "reason": f"the compile process could not try it: {text[:_MAX_REASON]}"}
 
 
+def _prepare() -> None:
+    """Loads what the first job is likely to need, which takes seconds. What fails here fails in the job, too."""
+    with contextlib.suppress(Exception):
+        for name in ("torch._inductor.compile_fx", "agspeed.tuning.build", "agspeed.tuning.child.job"):
+            importlib.import_module(name)
+        from torch._inductor import cpu_vec_isa
+
+        from agspeed.backends import vector_isa
+
+        with vector_isa.remembering():
+            cpu_vec_isa.pick_vec_isa()
+
+
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    from agspeed.backends import CompileOptions
+    from agspeed.backends import CompileOptions, vector_isa
     from agspeed.tuning.build import build
     from agspeed.tuning.child.job import read_region
 
@@ -90,6 +106,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         "compile_seconds": outcome.compile_seconds,
         "gate": outcome.gate,
         "code_digest": getattr(outcome.runner, "code_digest", None),
+        "vector_isa": vector_isa.found(),
     }
 
 
