@@ -31,8 +31,10 @@ void Tuner::planMax() {
   const std::optional<size_t> compiling = firstArm([](const Arm& arm) { return arm.state == ArmState::kCompiling; });
   if (!compiling && startNextCompile()) return;
   if (const std::optional<size_t> arm = nextToLoad()) {
-    if (isRested()) return advanceArm(*arm);
-    return compiling ? planTurn(*compiling) : void();
+    if (!isRested()) return compiling ? planTurn(*compiling) : void();
+    // A compile that stands still may hold the lock of a cache that the load needs.
+    if (compiling) setCompileLevel(*compiling, Level::kRaised);
+    return advanceArm(*arm);
   }
   if (compiling) {
     if (!planBlockBeside(*compiling)) planTurn(*compiling);

@@ -31,6 +31,8 @@ class Inductor(Candidate):
     """TorchInductor with its default options."""
 
     name = "inductor"
+    same_without_choices: ClassVar[tuple[str, ...]] = ("inductor-max-autotune",)
+    """Candidates that generate the same code for graphs that leave them nothing to choose."""
     _extra_config: ClassVar[dict[str, Any]] = {}
 
     def unavailable(self) -> str | None:
@@ -56,6 +58,8 @@ class Inductor(Candidate):
         for half in recorder.halves.values():
             half.run = _without_wrapper(half.run)
         runner = make_runner(finish(recorder, from_aot, example_inputs), gm)
+        if not any(has_choices(half.graph) for half in recorder.halves.values()):
+            runner.twins = self.same_without_choices
         return with_digest(runner, sources)
 
     def config(self, options: CompileOptions) -> dict[str, Any]:
@@ -70,7 +74,27 @@ class InductorMaxAutotune(Inductor):
     """TorchInductor with matrix-product templates timed at compile time."""
 
     name = "inductor-max-autotune"
+    same_without_choices = ("inductor",)
     _extra_config: ClassVar[dict[str, Any]] = {"max_autotune": True, "coordinate_descent_tuning": True}
+
+
+def has_choices(graph: fx.GraphModule) -> bool:
+    """Whether max-autotune may choose between implementations of any operator of an ATen graph on the CPU.
+
+    It has alternatives to products with a bias or in batches, to sums of two products and to 1x1 convolutions. Plain
+    products have some only where a factor is a constant, which no tensor of a region is.
+    """
+    return any(node.op == "call_function" and _has_alternatives(node) for node in graph.graph.nodes)
+
+
+def _has_alternatives(node: fx.Node) -> bool:
+    aten = torch.ops.aten
+    if node.target is aten.add.Tensor:
+        return all(getattr(arg, "target", None) is aten.mm.default for arg in node.args[:2])
+    if node.target is aten.convolution.default:
+        weight = node.args[1]
+        return not isinstance(weight, fx.Node) or all(size == 1 for size in weight.meta["val"].shape[2:])
+    return node.target in (aten.addmm.default, aten.baddbmm.default, aten.bmm.default, aten._int_mm.default)
 
 
 def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:

@@ -44,11 +44,14 @@ def make_runner(joint: Joint, gm: fx.GraphModule) -> PairRunner:
 
 
 class PairRunner:
-    """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates."""
+    """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates, `twins` names
+    candidates known to generate the same code.
+    """
 
     def __init__(self, region: Runner, backward: GuardedBackward | None = None) -> None:
         self._region, self._backward = region, backward
         self.code_digest: str | None = None
+        self.twins: tuple[str, ...] = ()
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self._region(*args)

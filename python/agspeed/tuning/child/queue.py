@@ -177,6 +177,9 @@ class CompileQueue:
             region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
         else:
             self._passed.add((region.index, name))
+            for twin in answer.get("twins", ()):
+                if self.lacks(region, twin):
+                    region.outcomes[twin] = Outcome(twin, "skipped", f"generates the same code as {name}")
 
 
 def _same_code(region: Any, name: str, digest: str | None) -> str | None:

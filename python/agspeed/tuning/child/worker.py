@@ -106,6 +106,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         "compile_seconds": outcome.compile_seconds,
         "gate": outcome.gate,
         "code_digest": getattr(outcome.runner, "code_digest", None),
+        "twins": getattr(outcome.runner, "twins", ()),
         "vector_isa": vector_isa.found(),
     }
 
