@@ -12,9 +12,15 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# One state machine in chapters: what happened, what to do next, how arms are judged, what is told of it.
+# One state machine in chapters: what happened, what to do next (max mode apart), how arms are judged, what is told of it.
 CHAPTERS = {
-    "Tuner": {"runtime/tune/snapshot", "runtime/tune/tuner", "runtime/tune/tuner_judge", "runtime/tune/tuner_plan"}
+    "Tuner": {
+        "runtime/tune/snapshot",
+        "runtime/tune/tuner",
+        "runtime/tune/tuner_judge",
+        "runtime/tune/tuner_plan",
+        "runtime/tune/tuner_plan_max",
+    }
 }
 
 _CLASS = re.compile(r"^\s*(?:class|struct)\s+(?:\[\[\w+\]\]\s+)?(\w+)(?:\s+final)?\s*(?::[^;{]*)?\{", re.MULTILINE)
