@@ -16,7 +16,7 @@ enum class ActionKind {
               ///< step where it has several parts and `seconds` are over after one of them
   kWait,      ///< block until `arm` changed its state or `seconds` are over (not in auto mode but for cached decisions)
   kRun,       ///< run `arm` from the next step on
-  kDecide,    ///< tuning is over, `arm` stays; `reason` says why
+  kDecide,    ///< tuning is over, `arm` stays, running compiles are given up; `reason` says why
   kRollback,  ///< the promise was broken: back to eager; `reason` says why
 };
 

@@ -260,6 +260,10 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   arms_[arm].reason = reason;
   cached_.reset();
   trial_.reset();
+  // The driver gives up what is still being compiled.
+  for (Arm& other : arms_) {
+    if (other.state == ArmState::kCompiling) other.state = ArmState::kWaiting;
+  }
   phase_ = Phase::kSettled;
   ledger_.endSearch();
   guard_.start(isFromDatabase);
