@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# One state machine in chapters: what happened, what to do next (max mode apart), how arms are judged, what is told of it.
+# One state machine in chapters: what happened, what is next (max mode apart), how arms are judged, what is told of it.
 CHAPTERS = {
     "Tuner": {
         "runtime/tune/snapshot",
