@@ -26,7 +26,7 @@ from benchmarks.workloads.base import Training
 WAYS = ("inductor", "agspeed", "agspeed-auto")
 IN_A_ROW = 20
 SHARE = 0.97
-_FINAL_STEPS = 60
+_FINAL_STEPS = 100
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
