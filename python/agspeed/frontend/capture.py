@@ -3,8 +3,8 @@
 
 Every exception of tracing or compiling makes the frame run eagerly; the user's own exceptions are raised by the
 user's own code then. Dynamo's configuration is patched only while a frame is being converted, so other uses of
-``torch.compile`` in the process see nothing of it. Each captured callable has a code object of its own: recompile
-limits of one model never count against another.
+``torch.compile`` in the process see nothing of it. What Dynamo learns from one captured callable never counts for
+another (`dynamo_identity.py`). Recurrent layers run as they are, between the regions before and after them.
 
 Threads: conversion happens under Dynamo's compile lock on the thread that calls the model.
 """
@@ -12,13 +12,14 @@ Threads: conversion happens under Dynamo's compile lock on the thread that calls
 from __future__ import annotations
 
 import builtins
+import contextlib
 import inspect
 import os
 import re
 import traceback
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,12 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
     FrameAction,
     FrameExecStrategy,
 )
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 from torch.nn import functional
 
 from agspeed.errors import UnsupportedError
+from agspeed.frontend.dynamo_identity import DynamoIdentity
+from agspeed.frontend.float_inputs import pass_floats_as_tensors
 from agspeed.log import logger
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -45,9 +49,19 @@ _LIBRARIES = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os._
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
     "skip_nnmodule_hook_guards": False,  # a hook added later is seen
-    "specialize_float": True,  # a float that becomes an input could only be traced inside Dynamo
+    "specialize_float": False,  # see `float_inputs.py`
+    "allow_rnn": True,  # else a frame that only mentions a recurrent layer is left to eager from there on
+    "automatic_dynamic_local_pgo": False,  # what a job has stored about sizes is neither read nor written
+    "automatic_dynamic_remote_pgo": False,
     "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
 }
+_LEFT_OUT = (
+    torch.nn.RNN.forward,
+    torch.nn.GRU.forward,
+    torch.nn.LSTM.forward,
+    torch.nn.utils.rnn.pack_padded_sequence,
+    torch.nn.utils.rnn.pad_packed_sequence,
+)
 
 
 @dataclass(frozen=True)
@@ -78,12 +92,14 @@ class Capture:
     ) -> None:
         self._make_region = make_region
         self._on_event = on_event
+        backend = _weakly(self._backend)
         context = torch._dynamo.optimize(
-            _weakly(self._backend),
+            backend,
             dynamic=dynamic,
             guard_fail_fn=_weakly(self._on_guard_failure),
         )
-        context.callback = _ScopedConversion(context.callback, self._on_skip, self._on_end)  # type: ignore[union-attr]
+        identity = DynamoIdentity(backend)
+        context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)  # type: ignore[union-attr]
         self._failed_guards: list[str] = []
         self._home = _definition_of(function)
         self.call: Callable[..., Any] = context(_with_own_code(function))
@@ -94,6 +110,7 @@ class Capture:
             where = user_location(reason.user_stack)
             self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
         _refuse_checkpointed_effects(gm)
+        pass_floats_as_tensors(gm)
         return self._make_region(gm, example_inputs)
 
     def _on_guard_failure(self, failure: Any) -> None:
@@ -124,6 +141,7 @@ class _ScopedConversion:
     def __init__(
         self,
         inner: Any,
+        identity: DynamoIdentity,
         on_skip: Callable[[types.CodeType, BaseException], None],
         on_end: Callable[[types.CodeType], None],
     ) -> None:
@@ -131,15 +149,28 @@ class _ScopedConversion:
         convert_frame._inner_convert = _Overheard(convert_frame._inner_convert, on_skip)
         self._torchdynamo_orig_backend = convert_frame
         self._inner = inner
+        self._identity = identity
         self._on_skip = on_skip
         self._on_end = on_end
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
-        if _is_own(frame.f_code):
+        code = frame.f_code
+        if _is_own(code):
             return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+        if (refusal := self._identity.refusal(code, cache_entry)) is not None:
+            return refusal
+        answer = self._convert(frame, cache_entry, frame_state)
+        is_left = answer.guarded_code is None
+        return answer if is_left and not is_users(code.co_filename) else self._identity.note(code, answer, cache_entry)
+
+    def _convert(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
+        own = self._identity.own_versions(cache_entry)
         try:
-            with dynamo_config.patch(_SETTINGS):
-                return self._inner(frame, cache_entry, frame_state)  # type: ignore[no-any-return]
+            with dynamo_config.patch(_SETTINGS), _recurrent_layers_left_out(), self._identity.in_force():
+                if frame.f_code.co_name.startswith(TORCH_DYNAMO_RESUME_IN_PREFIX):
+                    results = {name: value for name, value in frame.f_locals.items() if name.startswith("___stack")}
+                    self._identity.expect_floats(frame.f_code, results)
+                return self._inner(frame, own, frame_state)  # type: ignore[no-any-return]
         except Exception as error:
             logger.debug("frame %s is left to eager", frame.f_code.co_name, exc_info=True)
             self._on_skip(frame.f_code, error)
@@ -166,6 +197,19 @@ class _Overheard:
         except Exception as error:
             self._on_skip(frame.f_code, error)
             raise
+
+
+@contextlib.contextmanager
+def _recurrent_layers_left_out() -> Iterator[None]:
+    """Inside the block Dynamo calls recurrent layers, and what packs sequences for them, without looking into them:
+    their own code is fast, a graph of it has each time step on its own."""
+    for function in _LEFT_OUT:
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for function in _LEFT_OUT:
+            del function._torchdynamo_disable  # type: ignore[attr-defined]
 
 
 def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
@@ -235,7 +279,7 @@ def _definition_of(function: Callable[..., Any]) -> str:
 def parse_guard_failure(text: str) -> tuple[str, str]:
     """ "0/1: guard  # code  # path.py:12 in f" as (guard, "path.py:12"); the place is "" where it is not told."""
     guard, *comments = (part.strip() for part in re.sub(r"^\d+/\d+: ", "", text).split("  # "))
-    found = re.match(r"(.+:\d+) in ", comments[-1]) if comments else None
+    found = re.match(r"(.+?:\d+) in ", comments[-1]) if comments else None
     return guard, found.group(1) if found else ""
 
 
