@@ -18,7 +18,6 @@ import os
 import re
 import traceback
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from torch.nn import functional
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity
 from agspeed.frontend.float_inputs import pass_floats_as_tensors
+from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -92,11 +92,11 @@ class Capture:
     ) -> None:
         self._make_region = make_region
         self._on_event = on_event
-        backend = _weakly(self._backend)
+        backend = weakly(self._backend)
         context = torch._dynamo.optimize(
             backend,
             dynamic=dynamic,
-            guard_fail_fn=_weakly(self._on_guard_failure),
+            guard_fail_fn=weakly(self._on_guard_failure),
         )
         identity = DynamoIdentity(backend)
         context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)  # type: ignore[union-attr]
@@ -231,17 +231,6 @@ def _changes_inputs(node: fx.Node) -> bool:
         changed = (*node.args[1:2], node.kwargs.get("running_mean"))
         is_in_place = node.target in (functional.batch_norm, functional.instance_norm)
     return is_in_place and any(isinstance(value, fx.Node) and value.op == "placeholder" for value in changed)
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method` for a registry of Dynamo's that would otherwise keep its object, and the user's model, for ever."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> Any:
-        alive = reference()
-        return alive(*args) if alive is not None else None
-
-    return call
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

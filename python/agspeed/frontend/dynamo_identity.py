@@ -32,6 +32,7 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
     FrameAction,
     FrameExecStrategy,
 )
+from torch._dynamo.utils import CleanupManager
 from torch.utils.weak import WeakIdKeyDictionary
 
 _given_up_by_any = Tracker()
@@ -127,11 +128,15 @@ def _try_again() -> None:
 
 
 def _drop_versions(converted: Tracker, backend: Callable[..., Any]) -> None:
-    """Frees what was compiled for a target that is gone, where the code itself lives on."""
+    """Frees what was compiled for a target that is gone, where the code itself lives on: Dynamo's own clean-up waits
+    for compiled code that the tracebacks of later conversions keep."""
     for reference in converted.seen:
         code = reference()
-        versions = _debug_get_cache_entry_list(code) if code is not None else []
-        for version in versions:
-            manager = version.guard_manager
-            if version.backend is backend and (state := getattr(manager, "extra_state", None)) is not None:
-                state.invalidate(version, DeletedGuardManagerWrapper("its model is gone"))
+        for version in _debug_get_cache_entry_list(code) if code is not None else []:
+            state = getattr(version.guard_manager, "extra_state", None)
+            if version.backend is not backend or state is None:
+                continue
+            compiled = version.code
+            state.invalidate(version, DeletedGuardManagerWrapper("its model is gone"))
+            if id(compiled) in CleanupManager.instance.values:
+                CleanupManager.instance._remove_id(id(compiled))

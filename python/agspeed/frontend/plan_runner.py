@@ -7,6 +7,7 @@ where that is usable and eagerly where not. Where somebody else owns capture (to
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from torch import fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.frontend.target import Target
+from agspeed.frontend.weak_calls import weakly
 from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ class PlanRunner:
         """What a call of the target is to run now."""
         self._target, self._dynamic = target, dynamic
         self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
-        self._on_call, self._on_failure = on_call, on_failure
+        self._on_call, self._on_failure = weakly(on_call), weakly(on_failure)
         self._capture: Capture | None = None
+        weakref.finalize(self, _close, self.regions).atexit = False
 
     def select(self, plan: str, *, observed: bool) -> None:
         """Runs `plan` from the next call on. observed: see `Region.select`."""
@@ -81,3 +84,8 @@ class PlanRunner:
 
     def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         return self.add_region(gm).dispatcher  # type: ignore[no-any-return]
+
+
+def _close(regions: list[Region]) -> None:
+    for region in regions:
+        region.close()

@@ -101,6 +101,10 @@ class Region:
         """Drops the inputs kept for the gate."""
         self.sample = None
 
+    def close(self) -> None:
+        """The region is never called again: it lets go of what it runs, which may refer to the region."""
+        self.dispatcher.set_target(_not_selected)
+
     def _point_to(self, target: Runner) -> None:
         """Sends calls to `target`, with the lifted tensors behind Dynamo's own arguments."""
         lifted = self._lifted
