@@ -33,11 +33,12 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
     FrameExecStrategy,
 )
 from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity
-from agspeed.frontend.float_inputs import pass_floats_as_tensors
+from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
 from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
 
@@ -101,6 +102,7 @@ class Capture:
         identity = DynamoIdentity(backend)
         context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)  # type: ignore[union-attr]
         self._failed_guards: list[str] = []
+        self._shapes: ShapeEnv | None = None
         self._home = _definition_of(function)
         self.call: Callable[..., Any] = context(_with_own_code(function))
 
@@ -111,6 +113,7 @@ class Capture:
             self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
         _refuse_checkpointed_effects(gm)
         pass_floats_as_tensors(gm)
+        self._shapes = shapes_being_traced()
         return self._make_region(gm, example_inputs)
 
     def _on_guard_failure(self, failure: Any) -> None:
@@ -118,6 +121,9 @@ class Capture:
 
     def _on_end(self, code: types.CodeType) -> None:
         """A frame was converted: a recompile if earlier versions of it were found not to fit."""
+        if self._shapes is not None:
+            forget_floats(self._shapes)
+            self._shapes = None
         if self._failed_guards:
             reason, where = parse_guard_failure(self._failed_guards[0])
             self._on_event(CaptureEvent("recompile", reason, where or self._place(code)))

@@ -4,6 +4,7 @@
 Dynamo passes such a float as a tensor of one float64 and reads it back inside the graph, which only Dynamo itself could
 trace. Arithmetic gives the same bits with that tensor as with the float, for which the reading back is left out. A
 graph that does anything else with the float is captured again with the float as a constant, guarded by its value.
+What the code between graphs asks about the float is Dynamo's to guard, and no compiler's business.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import torch
 from torch import fx
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv}
 _EXACT = (torch.float32, torch.float64)
@@ -36,6 +40,20 @@ def pass_floats_as_tensors(gm: fx.GraphModule) -> None:
             _replace(reading, node)
     if floats:
         gm.recompile()
+
+
+def forget_floats(shapes: ShapeEnv) -> None:
+    """To be called when a frame's guards are made: no graph has symbols for floats, and AOTAutograd refuses one that it
+    finds in the shapes of a graph."""
+    values = shapes.backed_var_to_val
+    for symbol in [symbol for symbol in values if symbol_is_type(symbol, SymT.FLOAT)]:
+        del values[symbol]
+
+
+def shapes_being_traced() -> ShapeEnv | None:
+    """Those of the graph that Dynamo is capturing."""
+    context = TracingContext.try_get()
+    return context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
 
 
 def _readings(node: fx.Node) -> list[fx.Node]:
