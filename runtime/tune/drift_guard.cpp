@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace agspeed::runtime::tune {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr size_t kWindow = 32;              ///< steps per level
 constexpr double kShift = 1.07;             ///< recent median over reference median that raises a suspicion
 constexpr int64_t kBurstSpacing = 4000;     ///< steps between two bursts
-constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision until its burst
+constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision, or graph, until its burst
 constexpr size_t kRecheckPairs = 40;        ///< sliding window of re-check pairs
 constexpr double kBreakConfidence = 0.999;  ///< a rollback needs more certainty than an acceptance
 constexpr int64_t kWatched = 16;            ///< of each kWatched + kQuiet steps, the first are watched
@@ -23,7 +24,13 @@ DriftGuard::Level::Level() : first(kWindow), recent(kWindow) {}
 DriftGuard::DriftGuard(const TunerConfig& config)
     : fraction_(config.guardFraction), minPairs_(config.minPairs), recheck_(kRecheckPairs) {}
 
-void DriftGuard::start(bool isUnmeasured) {
+double DriftGuard::stepLimit(double chosen, double eager) {
+  const double shifted = kShift * chosen;
+  return eager > chosen ? std::min(shifted, eager) : shifted;
+}
+
+void DriftGuard::start(bool isUnmeasured, std::map<int32_t, double> limits) {
+  limits_ = std::move(limits);
   recheck_.clear();
   broken_.reset();
   levels_.clear();
@@ -31,6 +38,12 @@ void DriftGuard::start(bool isUnmeasured) {
   lastBurstStep_ = -kBurstSpacing;
   burstBlocks_ = 0;
   isConfirming_ = isUnmeasured;
+  confirmAtStep_ = kConfirmAfter;
+}
+
+void DriftGuard::doubt() {
+  isConfirming_ = true;
+  confirmAtStep_ = numSteps_ + kConfirmAfter;
 }
 
 void DriftGuard::addSteadyStep(int32_t shape, double seconds) {
@@ -38,12 +51,12 @@ void DriftGuard::addSteadyStep(int32_t shape, double seconds) {
   Level& level = levels_[shape];
   if (level.first.size() < kWindow) {
     level.first.add(seconds);
+    if (mayBurst() && isSlowFromTheStart(shape, level)) suspect();
     return;
   }
   level.recent.add(seconds);
-  if (burstBlocks_ == 0 && numSteps_ - lastBurstStep_ >= kBurstSpacing && hasShifted(level)) {
-    ++numSuspicions_;
-    requestBurst();
+  if (mayBurst() && hasShifted(level)) {
+    suspect();
     // The new level is the reference from now on: one lasting shift is one suspicion.
     level.first = level.recent;
     level.recent.clear();
@@ -52,6 +65,18 @@ void DriftGuard::addSteadyStep(int32_t shape, double seconds) {
 
 bool DriftGuard::hasShifted(const Level& level) const {
   return level.recent.size() == kWindow && level.recent.median() > kShift * level.first.median();
+}
+
+bool DriftGuard::isSlowFromTheStart(int32_t shape, const Level& level) const {
+  const auto limit = limits_.find(shape);
+  return limit != limits_.end() && level.first.size() == kWindow && level.first.median() > limit->second;
+}
+
+bool DriftGuard::mayBurst() const { return burstBlocks_ == 0 && numSteps_ - lastBurstStep_ >= kBurstSpacing; }
+
+void DriftGuard::suspect() {
+  ++numSuspicions_;
+  requestBurst();
 }
 
 void DriftGuard::requestBurst() {
@@ -64,7 +89,7 @@ void DriftGuard::requestBurst() {
 void DriftGuard::addSteps(int64_t count, int64_t numEager) {
   numSteps_ += count;
   numEagerSteps_ += numEager;
-  if (isConfirming_ && numSteps_ >= kConfirmAfter) {
+  if (isConfirming_ && numSteps_ >= confirmAtStep_) {
     isConfirming_ = false;
     requestBurst();
   }
@@ -84,16 +109,20 @@ bool DriftGuard::isRecheckDue(int64_t eagerSteps) const {
 void DriftGuard::finishBlock() {
   ++numBlocks_;
   lastBlockStep_ = numSteps_;
+  const bool endsBurst = burstBlocks_ == 1;
   burstBlocks_ = std::max(0, burstBlocks_ - 1);
   if (recheck_.numPairs() < minPairs_) return;
   const Interval interval = recheck_.ratio(kBreakConfidence);
   if (interval.low > 1.0) broken_ = interval;
+  // A burst that speaks against the plan, but not clearly, goes on for as long as its pairs are kept.
+  if (endsBurst && interval.estimate > 1.0 && recheck_.numPairs() < static_cast<int32_t>(kRecheckPairs)) ++burstBlocks_;
 }
 
 int64_t DriftGuard::quietSteps(int64_t eagerSteps) const {
-  if (burstBlocks_ > 0 || numReported_ % (kWatched) != 0 || numReported_ == 0) return 0;
+  const bool isLearning = !limits_.empty() && numReported_ < static_cast<int64_t>(kWindow);
+  if (burstBlocks_ > 0 || isLearning || numReported_ % kWatched != 0 || numReported_ == 0) return 0;
   const int64_t untilRecheck = std::max<int64_t>(0, lastBlockStep_ + routineSpacing(eagerSteps) - numSteps_);
-  const int64_t untilConfirm = isConfirming_ ? std::max<int64_t>(0, kConfirmAfter - numSteps_) : kQuiet;
+  const int64_t untilConfirm = isConfirming_ ? std::max<int64_t>(0, confirmAtStep_ - numSteps_) : kQuiet;
   return std::min({kQuiet, untilConfirm, fraction_ > 0 ? untilRecheck : kQuiet});
 }
 

@@ -2,7 +2,8 @@
 // DriftGuard: after the decision, checks that the chosen arm still keeps the promise "not slower than eager".
 //
 // Two signals. The step time of the chosen arm is watched per shape class; a lasting shift is only a *suspicion*,
-// because a slower machine slows eager too. The verdict comes from re-checks: ABBA blocks against eager, at most
+// because a slower machine slows eager too. So is a plan that misses from its first steps on what it was chosen for,
+// and one that runs graphs nobody has measured. The verdict comes from re-checks: ABBA blocks against eager, at most
 // `guardFraction` of all steps eager in the long run. A suspicion (and a decision taken from the database, never
 // measured in this process) buys a burst of re-checks at once, no more often than every kBurstSpacing steps. Not
 // thread-safe; owned by the Tuner.
@@ -21,8 +22,13 @@ class DriftGuard {
  public:
   explicit DriftGuard(const TunerConfig& config);
 
-  /// A decision was taken. `isUnmeasured`: it came from the database; a burst confirms it soon.
-  void start(bool isUnmeasured);
+  /// A decision was taken. `isUnmeasured`: it came from the database; a burst confirms it soon. `limits`: seconds by
+  /// shape class, see `stepLimit`.
+  void start(bool isUnmeasured, std::map<int32_t, double> limits = {});
+  /// Seconds above which steps of an arm that was measured at `chosen`, beside eager at `eager`, are suspicious.
+  static double stepLimit(double chosen, double eager);
+  /// The chosen arm runs another graph, which was never measured: a burst confirms it soon.
+  void doubt();
   /// A step of the chosen arm outside re-checks. Requires: undisturbed.
   void addSteadyStep(int32_t shape, double seconds);
   /// `count` steps ran, reported or not; `numEager` of them eagerly for a re-check.
@@ -50,6 +56,9 @@ class DriftGuard {
     Level();
   };
   bool hasShifted(const Level& level) const;
+  bool isSlowFromTheStart(int32_t shape, const Level& level) const;
+  bool mayBurst() const;
+  void suspect();
   void requestBurst();
   int64_t routineSpacing(int64_t eagerSteps) const;
 
@@ -58,6 +67,7 @@ class DriftGuard {
   Comparison recheck_;
   std::optional<Interval> broken_;
   std::map<int32_t, Level> levels_;
+  std::map<int32_t, double> limits_;
   int64_t numSteps_ = 0;
   int64_t numEagerSteps_ = 0;
   int64_t lastBlockStep_ = 0;
@@ -67,6 +77,7 @@ class DriftGuard {
   int64_t numSuspicions_ = 0;
   int32_t burstBlocks_ = 0;  ///< blocks still to run at once
   bool isConfirming_ = false;
+  int64_t confirmAtStep_ = 0;
 };
 
 }  // namespace agspeed::runtime::tune

@@ -64,6 +64,7 @@ void Tuner::captureFailed(const std::string& reason, double foregroundSeconds) {
 }
 
 void Tuner::captureGrew() {
+  if (phase_ == Phase::kSettled) guard_.doubt();
   if (phase_ != Phase::kTuning || numGrowths_ >= kMaxGrowths) return;
   ++numGrowths_;
   trial_.reset();
@@ -266,9 +267,20 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   }
   phase_ = Phase::kSettled;
   ledger_.endSearch();
-  guard_.start(isFromDatabase);
+  guard_.start(isFromDatabase, stepLimits(arm));
   if (arm == kEager && numRetunes_ > 0) scheduleRetune();
   log("decide", arms_[arm].spec.name, reason);
+}
+
+/// By shape class, what the guard is to expect of steps of the arm.
+std::map<int32_t, double> Tuner::stepLimits(size_t arm) const {
+  std::map<int32_t, double> limits;
+  for (const auto& [shape, record] : arms_[arm].shapes) {
+    const std::optional<double> chosen = arms_[arm].typicalSeconds(shape);
+    const std::optional<double> eager = arms_[kEager].typicalSeconds(shape);
+    if (chosen && eager) limits[shape] = DriftGuard::stepLimit(*chosen, *eager);
+  }
+  return limits;
 }
 
 void Tuner::rollBack(const std::string& reason) {

@@ -155,6 +155,7 @@ class Tuner {
   bool isHopeless(const Arm& arm) const;
   void apply(const Action& action);
   void settle(size_t arm, const std::string& reason);
+  std::map<int32_t, double> stepLimits(size_t arm) const;
   void rollBack(const std::string& reason);
   void scheduleRetune();
   void dismiss(size_t arm);

@@ -47,6 +47,72 @@ TEST(DriftGuard, FindsASmallLastingLossByRoutineChecks) {
   EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u) << "seed 5";
 }
 
+TEST(DriftGuard, NoticesAPlanThatIsSlowerFromItsFirstSettledStepOn) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    // 1.04 times as fast in the trial, 0.94 times when it is settled: less than what counts as a shift of the machine.
+    bool isSettled = false;
+    World world = makeWorld(seed);
+    world.arms[0].ratio = 1 / 1.04;
+    world.config.maxRetunes = 0;
+    world.change = [&isSettled](const std::string& arm, int64_t) {
+      return arm == "native" && isSettled ? 1.04 / 0.94 : 1.0;
+    };
+    Simulator simulator(world);
+    while (simulator.tuner().status() == "tuning") simulator.run(1);
+    ASSERT_EQ(simulator.outcome().chosen, "native") << "seed " << seed;
+    isSettled = true;
+    simulator.run(200);
+    EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u) << "seed " << seed;
+    EXPECT_EQ(simulator.outcome().chosen, "eager") << "seed " << seed;
+  }
+}
+
+TEST(DriftGuard, ExpectsNoMoreThanWhatThePlanWasChosenFor) {
+  EXPECT_DOUBLE_EQ(DriftGuard::stepLimit(0.5, 1.0), 0.535);
+  EXPECT_DOUBLE_EQ(DriftGuard::stepLimit(0.97, 1.0), 1.0) << "slower than eager was";
+  EXPECT_DOUBLE_EQ(DriftGuard::stepLimit(1.0, 0.9), 1.07) << "at this shape eager was faster";
+}
+
+TEST(DriftGuard, LooksAtOnceWhereTheFirstStepsMissTheirLimit) {
+  const auto suspicions = [](double seconds) {
+    DriftGuard guard{TunerConfig{}};
+    guard.start(false, {{0, 1.0}});
+    for (int i = 0; i < 32; ++i) {
+      EXPECT_EQ(guard.quietSteps(4), 0) << "the first steps are all of use";
+      guard.addSteps(1, 0);
+      guard.addSteadyStep(0, seconds);
+    }
+    return guard.numSuspicions();
+  };
+  EXPECT_EQ(suspicions(1.01), 1);
+  EXPECT_EQ(suspicions(0.99), 0);
+}
+
+TEST(DriftGuard, ConfirmsAPlanThatRunsAnotherGraph) {
+  DriftGuard guard{TunerConfig{}};
+  guard.start(false);
+  guard.addSteps(1000, 0);
+  EXPECT_FALSE(guard.isRecheckDue(100));
+  guard.doubt();
+  guard.addSteps(199, 0);
+  EXPECT_FALSE(guard.isRecheckDue(100));
+  guard.addSteps(1, 0);
+  EXPECT_TRUE(guard.isRecheckDue(100));
+}
+
+TEST(DriftGuard, RollsBackWhenAnotherGraphMakesThePlanSlower) {
+  World world = makeWorld(6);
+  world.arms[0].ratio = 0.95;
+  world.config.maxRetunes = 0;
+  world.grows = [](int64_t step) { return step == 3000; };
+  world.change = [](const std::string& arm, int64_t step) { return arm == "native" && step >= 3000 ? 1.12 : 1.0; };
+  Simulator simulator(world);
+  simulator.run(2999);
+  ASSERT_EQ(simulator.outcome().chosen, "native");
+  simulator.run(500);
+  EXPECT_EQ(simulator.outcome().chosen, "eager") << "seed 6";
+}
+
 TEST(DriftGuard, StaysWhenTheWholeMachineSlowsDown) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     World world = makeWorld(seed);
