@@ -27,12 +27,12 @@ import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import SkipFrame
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 from torch._dynamo.types import (  # type: ignore[attr-defined]
     ConvertFrameReturn,
     FrameAction,
     FrameExecStrategy,
 )
-from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 
@@ -56,7 +56,7 @@ _SETTINGS: dict[str, Any] = {
     "automatic_dynamic_remote_pgo": False,
     "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
 }
-_LEFT_OUT = (
+_LEFT_OUT: tuple[Any, ...] = (
     torch.nn.RNN.forward,
     torch.nn.GRU.forward,
     torch.nn.LSTM.forward,
@@ -210,12 +210,12 @@ def _recurrent_layers_left_out() -> Iterator[None]:
     """Inside the block Dynamo calls recurrent layers, and what packs sequences for them, without looking into them:
     their own code is fast, a graph of it has each time step on its own."""
     for function in _LEFT_OUT:
-        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function._torchdynamo_disable = True
     try:
         yield
     finally:
         for function in _LEFT_OUT:
-            del function._torchdynamo_disable  # type: ignore[attr-defined]
+            del function._torchdynamo_disable
 
 
 def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:

@@ -6,8 +6,9 @@ the model's parameters finishes ``step()`` (a process-wide hook of torch.optim).
 measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
 apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart.
 
-One process-wide pair of hooks serves all clocks; it is removed when no clock is running. Threads: a clock listens to
-the thread that started it and ignores all others.
+One process-wide pair of hooks serves all clocks; it is removed when no clock is running. A clock rests while others
+train and its own model does not, so that models of the past cost those of the present nothing. Threads: a clock listens
+to the thread that started it and ignores all others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from torch.utils.hooks import RemovableHandle
 
 _FORWARDS_WITHOUT_OPTIMIZER = 3
 """Forwards without any optimizer step after which a loop counts as one without optimizer."""
+
+_PATIENCE = 16
+"""Steps of other models' optimizers in a row after which a clock rests."""
 
 
 class StepTimes(NamedTuple):
@@ -58,6 +62,7 @@ class StepClock:
         self._optimizer_begin: float | None = None
         self._forwards_since_step = 0
         self._has_optimizer = True
+        self._foreign_steps, self._is_resting = 0, False
 
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -66,6 +71,9 @@ class StepClock:
         """To be called before each training forward of the model; other threads than the clock's are ignored."""
         if not self.is_own_thread():
             return
+        if self._is_resting:
+            self.start()
+        self._foreign_steps = 0
         if self._begin is not None:
             self._forwards_since_step += 1
             if self._has_optimizer and self._forwards_since_step >= _FORWARDS_WITHOUT_OPTIMIZER and not self._ours:
@@ -93,9 +101,11 @@ class StepClock:
             self._finish(time.perf_counter())
 
     def start(self) -> None:
+        self._is_resting = False
         _clocks.add(self)
 
     def stop(self) -> None:
+        self._is_resting = False
         _clocks.remove(self)
         self._begin = self._end = None
 
@@ -110,6 +120,10 @@ class StepClock:
             return
         if self._begin is None:
             self._end = None  # others trained since, or ours while paused: the gap is not a wait for input
+            self._foreign_steps += 1
+            if self._foreign_steps >= _PATIENCE:
+                self.stop()
+                self._is_resting = True
             return
         ours = self._ours.get(optimizer)
         if not ours:  # asked again while false: parameter groups may be added later

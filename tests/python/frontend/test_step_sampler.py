@@ -78,6 +78,30 @@ def test_a_session_that_skips_steps_leaves_no_hook_in_the_optimizer(tmp_path: Pa
     agspeed.restore(model)
 
 
+def test_a_model_that_is_not_trained_any_more_costs_the_next_one_no_hook(tmp_path: Path) -> None:
+    before = len(torch_optimizer._global_optimizer_pre_hooks), len(torch_optimizer._global_optimizer_post_hooks)
+    model = agspeed.optimize(torch.nn.Linear(4, 2), mode="auto", backends=["aot"], cache_dir=tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    step()
+    other = torch.nn.Linear(4, 2)
+    others_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+    for _ in range(20):
+        other(torch.ones(3, 4)).sum().backward()
+        others_optimizer.step()
+    after = len(torch_optimizer._global_optimizer_pre_hooks), len(torch_optimizer._global_optimizer_post_hooks)
+    assert after == before
+    counted = _steps(model)
+    for _ in range(3):
+        step()
+    assert _steps(model) == counted + 3, "it is watched again when it is trained again"
+    agspeed.restore(model)
+
+
 def test_a_new_shape_ends_a_skip(tmp_path: Path, timed_forwards: list[StepClock]) -> None:
     """A graph captured after the decision is compiled within two steps, not when the skip would have ended."""
     model, step = _settled(tmp_path)
