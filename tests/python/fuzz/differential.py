@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.errors import UnsupportedError
-from agspeed.tuning.gate.compare import compare, compare_exactly
+from agspeed.tuning.gate.compare import Deviation, compare, compare_exactly, deviation
 from agspeed.tuning.gate.facts import facts_problem, gradient_problem
 from agspeed.tuning.gate.inputs import InputCopies
 from agspeed.tuning.gate.modes import Promoted
@@ -31,6 +31,8 @@ from agspeed.tuning.gate.run import Run, Tangents, execute, promoted
 from tests.python.fuzz.programs import BATCH, Program, Ref, to_graph
 
 Runner = Callable[..., Sequence[Any]]
+Noise = dict[str, Deviation]
+"""What rounding noise did in one run, by the tensor's name."""
 Compiler = Callable[[Program, bool], Runner]
 """``compiler(program, dynamic) -> runner over the program's inputs``; raises UnsupportedError where it must not run."""
 
@@ -162,9 +164,15 @@ def _compare_at(program: Program, runner: Runner, batch: int) -> tuple[str | Non
         return f"it raised {type(error).__name__}: {_first_line(error)}", exact
     if exact or _difference(mine, eager, wide, False) is None:
         return _difference(mine, eager, wide, exact), exact
-    problem = None
+    problem, noise = None, []
     for number in range(_NOISY_RUNS):
-        problem = _difference(mine, eager, wide, False, _run_noisily(program, inputs, sets, program.seed + number))
+        noisy = _tensors(_run_noisily(program, inputs, sets, program.seed + number))
+        theirs = _tensors(eager)
+        exactly = theirs | _tensors(wide)
+        noise.append(
+            {name: deviation(value, theirs[name], exactly[name]) for name, value in noisy.items() if name in theirs}
+        )
+        problem = _difference(mine, eager, wide, False, noise)
         if problem is None:
             break
     return problem, False
@@ -176,7 +184,7 @@ def _run_noisily(program: Program, inputs: list[torch.Tensor], tangents: Sequenc
     return execute(program, copies, promoted(tangents), modes=[Promoted(()), noise])
 
 
-def _difference(mine: Run, eager: Run, wide: Run, exact: bool, noisy: Run | None = None) -> str | None:
+def _difference(mine: Run, eager: Run, wide: Run, exact: bool, noise: Sequence[Noise] = ()) -> str | None:
     problem = facts_problem(mine.facts, eager.facts)
     problem = problem or gradient_problem(mine.gradients[0], eager.gradients[0], zeros_for_none=False)
     if problem is None and mine.mutated.keys() != eager.mutated.keys():
@@ -184,12 +192,13 @@ def _difference(mine: Run, eager: Run, wide: Run, exact: bool, noisy: Run | None
     if problem is not None:
         return problem
     theirs, reference = _tensors(eager), _tensors(wide)
-    near = _tensors(noisy) if noisy is not None else {}
     for name, value in _tensors(mine).items():
         if exact and torch.equal(value, theirs[name]):  # also where only the sign of a zero differs
             continue
         rule = compare_exactly(name, value, theirs[name]) if exact else None
-        error = rule or compare(name, value, theirs[name], reference[name], near.get(name))
+        error = rule or compare(
+            name, value, theirs[name], reference[name], [each[name] for each in noise if name in each]
+        )
         if not error.ok:
             return f"{name} {error.problem}"
     return None

@@ -2,12 +2,13 @@
 """Numbers against numbers: is a candidate's tensor as close to the float64 reference as eager's own?
 
 With c the candidate's error, e the yardstick (eager's error, or the change that rounding noise in every operator
-causes, whichever is larger: `noise`), r the reference and u the step of the element type
+causes in one of several runs, whichever is largest: `noise`), r the reference and u the step of the element type
 (``torch.finfo(dtype).eps``), a tensor passes if
 
     max |c|  <=  4 max |e|  +  FLOOR_MAX u max |r|          and          rms c  <=  2 rms e  +  FLOOR_RMS u rms r
 
-with the floors of `TOLERANCES`. Where the reference lies below the noise (rms r <= rms e: a gradient that is zero but
+with the floors of `TOLERANCES`. One run is no yardstick: where few roundings decide (a mean over 16 elements that all
+gradients pass through), all errors of a run are multiples of one random number, often a small one. Where the reference lies below the noise (rms r <= rms e: a gradient that is zero but
 for cancellation), the tensor says nothing and depends on the order of summation alone: the factors are then
 `FACTOR_BELOW_NOISE`. In bfloat16 and float16, where u is large, the first rule is applied to every element
 with its own |r| and the yardstick of elements of similar size, so that a wrong small element does not hide below a
@@ -16,6 +17,7 @@ large one. NaN and infinities must be where eager has them; integers and boolean
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +50,8 @@ _NEIGHBOURS = 64
 class TensorError:
     """Errors of one tensor against the reference, relative to the reference's own size.
 
-    max and eager_max are fractions of the largest reference element, rms and eager_rms of the reference's RMS.
+    max, eager_max and allowed_max are fractions of the largest reference element, the others of the reference's RMS;
+    of the noise, where that is larger. problem is a clause that follows the name, or None.
     """
 
     name: str
@@ -65,18 +68,35 @@ class TensorError:
         return self.problem is None
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """How far a tensor of one run is from the reference: largest and RMS, and in low precision every element."""
+
+    max: float
+    rms: float
+    elements: torch.Tensor | None = None
+
+
+def deviation(value: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> Deviation:
+    """Of a run of the reference with rounding noise, where eager is finite. Requires: equal shapes."""
+    off = (_real(value) - _real(reference)).abs().nan_to_num(0.0, 0.0, 0.0).masked_fill(~_real(eager).isfinite(), 0.0)
+    if off.numel() == 0:
+        return Deviation(0.0, 0.0)
+    return Deviation(float(off.max()), _rms(off), off if eager.dtype in _LOW else None)
+
+
 def compare(
     name: str,
     candidate: torch.Tensor,
     eager: torch.Tensor,
     reference: torch.Tensor,
-    noisy: torch.Tensor | None = None,
+    noise: Sequence[Deviation] = (),
 ) -> TensorError:
     """Judges one tensor. Requires: equal shapes, and candidate and eager of one element type.
 
     Args:
         reference: the same tensor computed in float64 (equal to eager for integers).
-        noisy: the reference with rounding noise in every operator; widens the yardstick.
+        noise: of runs of the reference with rounding noise in every operator; widens the yardstick.
     """
     if not (candidate.is_floating_point() or candidate.is_complex()):
         return _exact(name, candidate, eager)
@@ -87,10 +107,9 @@ def compare(
     c, e, r = candidate[finite], eager[finite], reference[finite]
     if r.numel() == 0:
         return TensorError(name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pattern or _tail_problem(candidate, eager, finite))
-    error, yard = (c - r).abs(), (e - r).abs()
-    if noisy is not None:
-        yard = torch.maximum(yard, (_real(noisy)[finite] - r).abs().nan_to_num(0.0, 0.0, 0.0))
-    return _judge(name, low, error, yard, r.abs(), pattern or _tail_problem(candidate, eager, finite))
+    own = (e - r).abs()
+    yard = _Yard(Deviation(float(own.max()), _rms(own), own), noise, finite)
+    return _judge(name, low, (c - r).abs(), yard, r.abs(), pattern or _tail_problem(candidate, eager, finite))
 
 
 def compare_exactly(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> TensorError:
@@ -102,32 +121,59 @@ def compare_exactly(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> 
     return _exact(name, candidate, eager)
 
 
+class _Yard:
+    """The yardstick of one tensor: eager's own error and the noise beside it."""
+
+    def __init__(self, own: Deviation, noise: Sequence[Deviation], finite: torch.Tensor) -> None:
+        self.own, self._noise, self._finite = own, noise, finite
+        self.max = max(each.max for each in (own, *noise))
+        self.rms = max(each.rms for each in (own, *noise))
+
+    def elements(self) -> torch.Tensor:
+        """Element by element the largest. Requires: a tensor in low precision."""
+        widest = self.own.elements
+        assert widest is not None
+        for each in self._noise:
+            if each.elements is not None:
+                widest = torch.maximum(widest, each.elements[self._finite])
+        return widest
+
+    def origin(self, factor: float, value: float, own: float) -> str:
+        """Where a bound comes from, given the yardstick's and eager's own figure."""
+        if value <= own or not self._noise:
+            return f"{factor:.0f} times eager's error and a step of the result"
+        runs = f"what rounding shows in {len(self._noise)} runs of the reference"
+        return f"{factor:.0f} times {runs}" + (", zero but for cancellation" if factor == FACTOR_BELOW_NOISE else "")
+
+
 def _judge(
-    name: str, dtype: torch.dtype, error: torch.Tensor, yard: torch.Tensor, size: torch.Tensor, problem: str | None
+    name: str, dtype: torch.dtype, error: torch.Tensor, yard: _Yard, size: torch.Tensor, problem: str | None
 ) -> TensorError:
     tolerance = TOLERANCES.get(dtype, TOLERANCES[torch.float32])
-    eps = torch.finfo(dtype).eps
+    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
     largest, typical = float(size.max()), _rms(size)
-    tiny = torch.finfo(dtype).tiny
-    is_noise = typical <= _rms(yard)
+    is_noise = typical <= yard.rms
     factor_max, factor_rms = (FACTOR_BELOW_NOISE,) * 2 if is_noise else (FACTOR_MAX, FACTOR_RMS)
-    allowed_max = factor_max * float(yard.max()) + tolerance.floor_max * eps * largest + tiny
-    allowed_rms = factor_rms * _rms(yard) + tolerance.floor_rms * eps * typical + tiny
+    allowed_max = factor_max * yard.max + tolerance.floor_max * eps * largest + tiny
+    allowed_rms = factor_rms * yard.rms + tolerance.floor_rms * eps * typical + tiny
     worst, rms = float(error.max()), _rms(error)
-    if problem is None and worst > allowed_max:
-        problem = f"is off by up to {worst / (largest or 1.0):.1e} of its largest element"
-    if problem is None and rms > allowed_rms:
-        problem = f"is off by {rms / (typical or 1.0):.1e} of its size on average (RMS)"
-    if problem is None and dtype in _LOW and not _local_rule(error, yard, size, tolerance.floor_max * eps, largest):
-        problem = "has an element that is off by more than elements of its size may be"
     # Where the result is mathematically zero, errors are fractions of the noise.
-    unit, mean = max(largest, float(yard.max())) or 1.0, max(typical, _rms(yard)) or 1.0
+    unit, mean = max(largest, yard.max) or 1.0, max(typical, yard.rms) or 1.0
+    if problem is None and worst > allowed_max:
+        problem = f"is off by up to {worst / unit:.1e} of its largest element, eager by {yard.own.max / unit:.1e}; "
+        problem += f"allowed is {allowed_max / unit:.1e}, {yard.origin(factor_max, yard.max, yard.own.max)}"
+    if problem is None and rms > allowed_rms:
+        problem = f"is off by {rms / mean:.1e} of its size on average (RMS), eager by {yard.own.rms / mean:.1e}; "
+        problem += f"allowed is {allowed_rms / mean:.1e}, {yard.origin(factor_rms, yard.rms, yard.own.rms)}"
+    if problem is None and dtype in _LOW:
+        is_near = _local_rule(error, yard.elements(), size, tolerance.floor_max * eps, largest)
+        problem = None if is_near else "has an element that is off by more than elements of its size may be"
     return TensorError(
         name,
         worst / unit,
         rms / mean,
-        float(yard.max()) / unit,
-        _rms(yard) / mean,
+        yard.own.max / unit,
+        yard.own.rms / mean,
         allowed_max / unit,
         allowed_rms / mean,
         problem,
