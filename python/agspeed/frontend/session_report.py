@@ -17,6 +17,7 @@ from agspeed.distributed import groups, metrics
 from agspeed.reporting import environment, model, parts
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
+from agspeed.tuning.tuner_config import MEMORY_SLACK_BYTES
 
 if TYPE_CHECKING:
     from agspeed.frontend.history import History
@@ -135,8 +136,12 @@ def _plan_state(arm: Json, tuner: Json, session: Session) -> str:
     decision = tuner.get("decision")
     if decision and decision["arm"] == arm["name"]:
         return "chosen"
-    if arm["state"] in ("rejected", "failed", "skipped"):
-        return {"rejected": "wrong"}.get(arm["state"], str(arm["state"]))
+    if arm["state"] == "rejected":
+        outcomes = [region.outcomes.get(candidate_of(arm["name"], region.index)) for region in session.regions]
+        states = [_refused_state(outcome) for outcome in outcomes if outcome is not None and not outcome.usable]
+        return "skipped" if states and "wrong" not in states else "wrong"
+    if arm["state"] in ("failed", "skipped"):
+        return str(arm["state"])
     if arm["verdict"] == "lost" and "memory" in arm["reason"]:
         return "memory"
     if arm["name"] == "eager" or arm["verdict"] == "lost" or (decision and arm["ratio"]):
@@ -159,7 +164,7 @@ def _region(region: Region, plan: str) -> Json:
 
 
 def _candidate(outcome: Outcome, selected: str) -> Json:
-    state = {"ready": "pending", "rejected": "wrong"}.get(outcome.state, outcome.state)
+    state = "pending" if outcome.state == "ready" else _refused_state(outcome)
     return parts.candidate(
         outcome.candidate,
         state="chosen" if outcome.candidate == selected and outcome.usable else state,
@@ -167,6 +172,13 @@ def _candidate(outcome: Outcome, selected: str) -> Json:
         compile_s=outcome.compile_seconds,
         gate=outcome.gate or None,
     )
+
+
+def _refused_state(outcome: Outcome) -> str:
+    """Wrong is what the gate has found to differ; what it could not compare was not tried."""
+    if outcome.state != "rejected":
+        return outcome.state
+    return "wrong" if outcome.gate.get("verdict") == "rejected" else "skipped"
 
 
 def _worst_gate(outcomes: list[Outcome]) -> Json | None:
@@ -257,7 +269,7 @@ def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
     memory.update(eager_peak_bytes=peaks.get("eager"), chosen_peak_bytes=peaks.get(session.plan))
     eager_peak: int = peaks.get("eager") or 0
     if eager_peak:
-        memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack))
+        memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack)) + MEMORY_SLACK_BYTES
 
 
 def _median(tuner: Json, name: str) -> float:

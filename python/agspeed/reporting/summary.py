@@ -102,8 +102,10 @@ def _correctness(report: Json) -> str:
     if name == "eager":
         return "Eager is the reference: results are those of the untouched model."
     gates = [c["gate"] for c in _all_candidates(report) if c["name"] == name and c["gate"] is not None]
-    wrong = sum(c["state"] == "wrong" for c in _all_candidates(report))
-    text = f" The gate rejected {fmt.plural(wrong, 'wrong candidate')}." if wrong else ""
+    wrong = {candidate["name"] for candidate in _all_candidates(report) if candidate["state"] == "wrong"}
+    text = (
+        f" The gate rejected {fmt.plural(len(wrong), 'wrong candidate')}: {', '.join(sorted(wrong))}." if wrong else ""
+    )
     if not gates or all(gate["verdict"] == "not-run" for gate in gates):
         return f"The numerics gate has not run on {name}.{text}"
     groups = [(kind, gate[kind]) for gate in gates for kind in ("forward", "gradients", "optimizer") if gate[kind]]

@@ -18,6 +18,7 @@ from agspeed.backends.base import Runner
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.tuning.gate import check as gate
+from agspeed.tuning.gate.layouts import LaidOut
 from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
 from agspeed.tuning.outcome import Outcome
 
@@ -71,7 +72,12 @@ def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) ->
         return
     try:
         verdict = _check(runner, region.gm, region.modes, sample, options)
-        outcome.gate_seconds, outcome.gate = verdict.seconds, verdict.to_dict()
+        seconds = verdict.seconds
+        if not verdict.accepted and verdict.layouts:
+            outcome.runner = runner = LaidOut(runner, verdict.layouts)
+            verdict = _check(runner, region.gm, region.modes, sample, options)
+            seconds += verdict.seconds
+        outcome.gate_seconds, outcome.gate = seconds, verdict.to_dict()
         _reject_unless(verdict.accepted, outcome, verdict.reason)
         if verdict.accepted and options.numerics != "off":
             _gate_other_sizes(outcome, runner, region, sample, options)

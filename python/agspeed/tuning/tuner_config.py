@@ -14,6 +14,8 @@ from agspeed.config import Settings
 from agspeed.tuning.plan import EAGER, candidates_of
 
 _DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
+MEMORY_SLACK_BYTES = 16 << 20
+"""What a plan may need beyond eager's peak and the share of it that ``memory_slack`` allows."""
 _OTHER_COMPILE_S = (0.0, 1.0)
 _STANDS_IN = {"aot": "native", "graph-eager": "native"}
 """Candidates that run a graph's operators as another one does, with more overhead and fewer of them fused."""
@@ -32,6 +34,7 @@ def tuner_config(settings: Settings) -> dict[str, Any]:
         if len(candidates_of(pinned)) > 1:
             config["arms"].append(_arm(pinned))
     config["memory_fraction"] = settings.memory_slack
+    config["memory_slack_bytes"] = MEMORY_SLACK_BYTES
     return config
 
 

@@ -54,6 +54,12 @@ def test_rails_and_operations_are_listed_where_ranks_communicate(data):
     assert "Rails" not in terminal.as_text(data)
 
 
+def test_a_candidate_that_is_wrong_in_its_plan_and_in_regions_counts_once(data):
+    (wrong,) = [plan for plan in data["plans"] if plan["state"] == "wrong"]
+    data["regions"][0]["candidates"].append(dict(wrong))
+    assert f"rejected 1 wrong candidate: {wrong['name']}." in answer(data, "Is it right")
+
+
 def test_tuning_says_what_is_left(data):
     data["status"] = {"state": "tuning", "reason": "timing native"}
     data["plans"][4]["state"] = "pending"

@@ -15,7 +15,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from agspeed.log import logger
 from agspeed.tuning.gate.compare import Deviation, TensorError, compare, compare_exactly, deviation
 from agspeed.tuning.gate.facts import facts_problem, gradient_problem
 from agspeed.tuning.gate.inputs import InputCopies, nbytes
+from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
 from agspeed.tuning.gate.modes import DrawRecorder, Promoted, RandomState, undisturbed
 from agspeed.tuning.gate.noise import Noisy
 from agspeed.tuning.gate.run import Region, Run, Tangents, execute, make_tangents, promoted
@@ -58,6 +59,8 @@ class Verdict:
     """What errors are measured against: "float64", "eager (<why>)" where float64 cannot run the graph, or "none"."""
     forward: tuple[TensorError, ...] = ()
     gradients: tuple[TensorError, ...] = ()
+    layouts: Layouts = field(default_factory=dict)
+    """What would make the outputs' strides eager's, where the candidate differs in them alone (`gate.layouts`)."""
 
     @property
     def accepted(self) -> bool:
@@ -98,7 +101,8 @@ def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: P
     except _NotRunError as refusal:
         outcome, reason = "not-run", str(refusal)
     seconds = time.perf_counter() - started
-    return Verdict(outcome, reason, policy.numerics, seconds, judge.kind, tuple(judge.forward), tuple(judge.gradients))
+    errors = tuple(judge.forward), tuple(judge.gradients)
+    return Verdict(outcome, reason, policy.numerics, seconds, judge.kind, *errors, judge.layouts)
 
 
 class _RejectedError(Exception):
@@ -123,6 +127,7 @@ class _Judge:
         self.kind = "none"
         self.forward: list[TensorError] = []
         self.gradients: list[TensorError] = []
+        self.layouts: Layouts = {}
 
     def judge(self) -> None:
         """Raises `_RejectedError` or `_NotRunError` unless the candidate agrees.
@@ -208,6 +213,7 @@ class _Judge:
     def _compare(self, run: Run, turn: int) -> None:
         """Compares outputs and changed inputs, and the gradients for the turn's set of tangents."""
         eager, exact = self._eager, self._policy.numerics == "exact"
+        self.layouts = layouts_to_mend(run.facts, eager.facts)
         self._reject(facts_problem(run.facts, eager.facts))
         self._reject(_mutation_problem(run, eager))
         mine, theirs = _numbers(run, 0), _numbers(eager, turn)

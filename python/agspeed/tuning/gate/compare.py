@@ -8,11 +8,12 @@ causes in one of several runs, whichever is largest: `noise`), r the reference a
     max |c|  <=  4 max |e|  +  FLOOR_MAX u max |r|          and          rms c  <=  2 rms e  +  FLOOR_RMS u rms r
 
 with the floors of `TOLERANCES`. One run is no yardstick: where few roundings decide (a mean over 16 elements that all
-gradients pass through), all errors of a run are multiples of one random number, often a small one. Where the reference lies below the noise (rms r <= rms e: a gradient that is zero but
-for cancellation), the tensor says nothing and depends on the order of summation alone: the factors are then
-`FACTOR_BELOW_NOISE`. In bfloat16 and float16, where u is large, the first rule is applied to every element
-with its own |r| and the yardstick of elements of similar size, so that a wrong small element does not hide below a
-large one. NaN and infinities must be where eager has them; integers and booleans must be equal. Pure functions.
+gradients pass through), all errors of a run are multiples of one random number, often a small one. Where the reference
+lies below the noise (rms r <= rms e: a gradient that is zero but for cancellation), the tensor says nothing and depends
+on the order of summation alone: the factors are then `FACTOR_BELOW_NOISE`. In bfloat16 and float16, where u is large,
+the first rule is applied to every element with its own |r| and the yardstick of elements of similar size, so that a
+wrong small element does not hide below a large one. NaN and infinities must be where eager has them; integers and
+booleans must be equal. Pure functions.
 """
 
 from __future__ import annotations

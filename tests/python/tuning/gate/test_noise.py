@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from agspeed.tuning.gate import check as gate
-from agspeed.tuning.gate.compare import FACTOR_BELOW_NOISE, compare
+from agspeed.tuning.gate.compare import FACTOR_BELOW_NOISE, compare, deviation
 from agspeed.tuning.gate.noise import Noisy
 
 SIZE = 256
@@ -36,6 +36,37 @@ def test_more_than_noise_around_zero_is_rejected() -> None:
 
 def test_a_tensor_above_the_noise_keeps_the_strict_rule() -> None:
     assert not judged(0.5 * FACTOR_BELOW_NOISE, level=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("runs", "accepted"), [((2.4e-6,), False), ((2.4e-6, 2.3e-6, 6.3e-6), True), ((2.4e-6, 2.3e-6), False)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_largest_of_several_noisy_runs_is_the_yardstick(
+    runs: tuple[float, ...], accepted: bool, dtype: torch.dtype
+) -> None:
+    """As seen in an EfficientNet, where all errors of a run are multiples of one number."""
+    unit = 1.0 if dtype is torch.float32 else torch.finfo(dtype).eps / EPS
+    generator = torch.Generator().manual_seed(3)
+    reference = torch.randn(SIZE, generator=generator, dtype=torch.float64) + 4
+    direction = torch.randn(SIZE, generator=generator, dtype=torch.float64).sign()
+
+    def off(amount: float) -> torch.Tensor:
+        return reference * (1 + direction * amount * unit)
+
+    eager, candidate = off(1.2e-6).to(dtype), off(7e-6).to(dtype)
+    noise = [deviation(off(amount), eager, reference) for amount in runs]
+    assert compare("t", candidate, eager, reference, noise).ok == accepted
+
+
+def test_a_refusal_says_the_error_eagers_and_the_bound() -> None:
+    reference = torch.ones(SIZE, dtype=torch.float64)
+    eager, candidate = (reference * 1.000001).float(), (reference * 1.001).float()
+    noise = [deviation(reference * 1.00002, eager, reference)] * 2
+    problem = compare("t", candidate, eager, reference, noise).problem
+    assert problem is not None
+    for part in ("off by up to 1.0e-03", "eager by 9.5e-07", "allowed is 8.2e-05", "4 times", "2 runs"):
+        assert part in problem, f"{part} is not in: {problem}"
 
 
 LONG = 1 << 20
