@@ -18,12 +18,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch.nn import functional
 
 from agspeed.backends import vector_isa
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import Recorder, aot_settings, finish
 from agspeed.backends.region import PairRunner, make_runner
 
+_POOLS = (functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d)
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
 
@@ -41,6 +43,7 @@ class Inductor(Candidate):
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
         from torch._inductor import compile_fx, config
 
+        pool_by_mean(gm)
         recorder = Recorder()
         sources: list[str] = []
         layout: dict[str, Any] = {}
@@ -108,6 +111,23 @@ def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
             if getattr(drawn, "ndim", 4) >= 4:
                 return True
     return False
+
+
+def pool_by_mean(gm: fx.GraphModule) -> None:
+    """Turns average pooling of whole feature maps into the mean that it is.
+
+    Torch gives the pooled result of channels-last maps its strides by as_strided, whose gradient Inductor 2.11 reads
+    before it has written it: gradients are zeros then.
+    """
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target in _POOLS and _pools_all(node):
+            node.target, node.args, node.kwargs = torch.mean, (node.args[0], (-2, -1)), {"keepdim": True}
+    gm.recompile()
+
+
+def _pools_all(node: fx.Node) -> bool:
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("output_size")
+    return bool(node.args) and size in (1, (1, 1), [1, 1])
 
 
 def with_digest(runner: PairRunner, sources: Sequence[str]) -> PairRunner:

@@ -112,7 +112,12 @@ _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _SHORT = 64
 _CHAIN = 4096
 _RELU = (aten.relu.default, aten.relu_.default)
-_JUMPS = (aten.leaky_relu_backward.default, aten.hardtanh_backward.default)
+_JUMPS = (
+    aten.hardsigmoid_backward.default,
+    aten.hardswish_backward.default,
+    aten.hardtanh_backward.default,
+    aten.leaky_relu_backward.default,
+)
 """Derivatives that jump where their second argument passes a constant; relu's sees relu's result instead."""
 _REACH = 1024
 

@@ -211,3 +211,28 @@ def test_gradients_may_take_either_side_of_a_jump_but_only_next_to_it(reach: flo
     verdict = gate.check(wrong_side, lambda x, bias: ((x + bias).relu(),), [x, bias])
     assert changed > 0
     assert verdict.accepted == accepted, f"{changed} elements changed sides: {verdict.reason}"
+
+
+@pytest.mark.parametrize(
+    ("function", "jump"),
+    [
+        (functional.hardswish, 3.0),
+        (functional.hardsigmoid, -3.0),
+        (functional.relu6, 6.0),
+        (functional.leaky_relu, 0.0),
+    ],
+)
+def test_noise_crosses_the_jumps_of_derivatives_next_to_them_only(
+    function: Callable[[torch.Tensor], torch.Tensor], jump: float
+) -> None:
+    steps = draw(200).double() * 1e-6
+    x = torch.cat([jump - steps, jump - 0.01 - steps, jump + 0.01 + steps]).requires_grad_()
+
+    def derivative() -> torch.Tensor:
+        return torch.autograd.grad(function(x).sum(), x)[0]
+
+    with Noisy(EPS, seed=1):
+        noisy = derivative()
+    crossed = (noisy - derivative()).abs() > 0.1
+    assert crossed[:200].any()
+    assert not crossed[200:].any()
