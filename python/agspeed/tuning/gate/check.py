@@ -24,7 +24,7 @@ from torch import fx
 from agspeed.log import logger
 from agspeed.tuning.gate.compare import Deviation, TensorError, compare, compare_exactly, deviation
 from agspeed.tuning.gate.facts import facts_problem, gradient_problem
-from agspeed.tuning.gate.inputs import InputCopies, nbytes
+from agspeed.tuning.gate.inputs import InputCopies, finest_eps, nbytes, other_data
 from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
 from agspeed.tuning.gate.modes import DrawRecorder, Promoted, RandomState, undisturbed
 from agspeed.tuning.gate.noise import Noisy
@@ -203,7 +203,7 @@ class _Judge:
         if RandomState(self._devices) != self._random_after:
             raise _RejectedError("it draws other random numbers than eager, or another number of them")
         generator = torch.Generator().manual_seed(self._policy.seed + 1)
-        data = InputCopies(self._inputs, change=lambda flat, like: _other_data(flat, like, generator)).values
+        data = InputCopies(self._inputs, change=lambda flat, like: other_data(flat, like, generator)).values
         try:
             self._candidate(*InputCopies(data).values)
         except Exception as error:
@@ -240,16 +240,23 @@ class _Judge:
         errors = [compare(name, mine[name], theirs[name], wide[name]) for name in names]
         # Eager may have been lucky: ask how far rounding moves these results at all.
         for runs in range(1, _NOISE_RUNS + 1):
-            if all(error.ok for error in errors) or (runs > 2 and _severity(max(errors, key=_severity))[1] > _HOPELESS):
+            refused = [
+                error for error in errors if not error.ok and (runs == 1 or self._is_amplified(error.name, turn))
+            ]
+            if not refused or (runs > 2 and max(map(_severity, refused))[1] > _HOPELESS):
                 break
-            noise = [each[min(turn, len(each) - 1)] for each in self._first_noise(runs, self._wide)]
+            noise = [_of_turn(each, turn) for each in self._first_noise(runs, self._wide)]
+            again = {error.name: [each[error.name] for each in noise if error.name in each] for error in refused}
             errors = [
-                error
-                if error.ok
-                else compare(name, mine[name], theirs[name], wide[name], [each[name] for each in noise if name in each])
+                compare(name, mine[name], theirs[name], wide[name], again[name]) if name in again else error
                 for name, error in zip(names, errors, strict=True)
             ]
         return errors
+
+    def _is_amplified(self, name: str, turn: int) -> bool:
+        """Whether one run is no yardstick for this tensor."""
+        first = _of_turn(self._noise[0], turn).get(name)
+        return first is not None and first.steps > _AMPLIFIED
 
     def _first_noise(self, count: int, wide: Run) -> list[_Deviations]:
         """What rounding does to the results, in `count` runs."""
@@ -274,7 +281,7 @@ class _Judge:
     def _run_noisily(self, wide: Run, number: int) -> Run:
         """The reference with the noise of rounding in the inputs' precision; without, where that cannot run."""
         is_wide = wide is not self._eager
-        noise = Noisy(_finest_eps(self._inputs), self._policy.seed + 2 + number)
+        noise = Noisy(finest_eps(self._inputs), self._policy.seed + 2 + number)
         copies = InputCopies(self._inputs, promote=is_wide, change=lambda flat, like: noise.shaken(flat))
         tangents = promoted(self._tangents) if is_wide else self._tangents
         modes = [Promoted(self._draws), noise] if is_wide else [noise]
@@ -305,6 +312,8 @@ class _Judge:
 _GRADIENT = "the gradient of"
 _NOISE_RUNS = 6
 """At most: rounding may move all results of a run by multiples of one random number, which is small now and then."""
+_AMPLIFIED = 8.0
+"""Results that one run moves by fewer steps are well-conditioned: that run's noise is the yardstick for good."""
 _HOPELESS = 8.0
 """Errors that are this many times their bound after two runs are not those of rounding."""
 
@@ -325,6 +334,10 @@ def _numbers(run: Run, turn: int) -> dict[str, torch.Tensor]:
 def _readable(placeholder: str) -> str:
     """Dynamo's name for a parameter or buffer as the module's path; other names as they are."""
     return re.sub("_(?:modules|parameters|buffers)_", ".", placeholder.strip("_")).removeprefix("l_self.")
+
+
+def _of_turn(deviations: _Deviations, turn: int) -> dict[str, Deviation]:
+    return deviations[min(turn, len(deviations) - 1)]
 
 
 def _deviations(noisy: Run, eager: Run, wide: Run, turn: int) -> dict[str, Deviation]:
@@ -351,19 +364,6 @@ def _runs(region: Region, data: Sequence[Any]) -> bool:
 
 def _is_differentiable(results: Sequence[Any], index: int) -> bool:
     return index < len(results) and isinstance(results[index], torch.Tensor) and results[index].requires_grad
-
-
-def _other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Different valid data: floats scaled element by element with their signs kept, everything else as it is."""
-    if isinstance(like, torch.nn.Parameter) or not (flat.is_floating_point() or flat.is_complex()):
-        return flat
-    return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
-
-
-def _finest_eps(inputs: Sequence[Any]) -> float:
-    """Step of the most precise floating point type among the inputs."""
-    kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
-    return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
 
 
 def _devices(inputs: Sequence[Any]) -> list[torch.device]:

@@ -71,19 +71,27 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a tensor of one run is from the reference: largest and RMS, and in low precision every element."""
+    """How far a tensor of one run is from the reference: largest and RMS, and in low precision every element.
+
+    steps: the RMS in steps of the element type at the reference's size; well-conditioned results have a few.
+    """
 
     max: float
     rms: float
+    steps: float = 0.0
     elements: torch.Tensor | None = None
 
 
 def deviation(value: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> Deviation:
     """Of a run of the reference with rounding noise, where eager is finite. Requires: equal shapes."""
+    if not (eager.is_floating_point() or eager.is_complex()):
+        return Deviation(0.0, 0.0)
     off = (_real(value) - _real(reference)).abs().nan_to_num(0.0, 0.0, 0.0).masked_fill(~_real(eager).isfinite(), 0.0)
     if off.numel() == 0:
         return Deviation(0.0, 0.0)
-    return Deviation(float(off.max()), _rms(off), off if eager.dtype in _LOW else None)
+    step = torch.finfo(eager.dtype).eps * _rms(_real(reference).nan_to_num(0.0, 0.0, 0.0))
+    steps = _rms(off) / step if step else float("inf")
+    return Deviation(float(off.max()), _rms(off), steps, off if eager.dtype in _LOW else None)
 
 
 def compare(
@@ -109,7 +117,7 @@ def compare(
     if r.numel() == 0:
         return TensorError(name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, pattern or _tail_problem(candidate, eager, finite))
     own = (e - r).abs()
-    yard = _Yard(Deviation(float(own.max()), _rms(own), own), noise, finite)
+    yard = _Yard(Deviation(float(own.max()), _rms(own), elements=own), noise, finite)
     return _judge(name, low, (c - r).abs(), yard, r.abs(), pattern or _tail_problem(candidate, eager, finite))
 
 

@@ -117,6 +117,19 @@ def nbytes(values: Sequence[Any]) -> int:
     return sum(_extent(tensor) * tensor.itemsize for tensor in tensors.values())
 
 
+def other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Different valid data: floats scaled element by element with their signs kept, everything else as it is."""
+    if isinstance(like, torch.nn.Parameter) or not (flat.is_floating_point() or flat.is_complex()):
+        return flat
+    return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
+
+
+def finest_eps(inputs: Sequence[Any]) -> float:
+    """Step of the most precise floating point type among the inputs."""
+    kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
+    return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
