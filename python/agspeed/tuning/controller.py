@@ -18,24 +18,22 @@ from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
 from agspeed.distributed.groups import world_size
 from agspeed.log import logger, warn_once
-from agspeed.reporting.progress import Progress
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.forecast import forecast, guess
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
 from agspeed.tuning.tuner_config import enabled, tuner_config
+from agspeed.tuning.waiting import Waiting
 
 _LOAD_PER_CAPTURE = 2.5
 """Compiling and gating a model here takes that many times as long as capturing it, or less."""
 _LONGEST_WAIT_S = 600.0
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
-_ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
 
 
 class Journal(Protocol):
@@ -81,8 +79,7 @@ class Controller:
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
         self._alone = ""
-        waits = session.settings.mode == "max"
-        self._progress = Progress(enabled=waits and session.settings.progress)
+        self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
         if self._module is not None:
             self._tuner = self._module.Tuner(tuner_config(session.settings))
 
@@ -239,7 +236,8 @@ class Controller:
         """Does what the tuner asks. Returns True when something was reported back at once, so that it can go on."""
         arm = action["arm"]
         logger.debug("tuner: %s", action)
-        self._show(action["kind"], arm)
+        if not self._is_settled:
+            self._waiting.show(action["kind"], arm, self._session.regions)
         match action["kind"]:
             case "capture":
                 self._session.history.enter_phase("capture")
@@ -264,16 +262,6 @@ class Controller:
                 self._session.settle(EAGER, action["reason"] + self._alone)
                 self._store_decision()
         return False
-
-    def _show(self, kind: str, arm: str) -> None:
-        """Progress for a user who waits (mode="max")."""
-        activity = _ACTIVITIES.get(kind)
-        if activity is None or self._is_settled or arm == EAGER:
-            return
-        num_operators = sum(region.num_operators for region in self._session.regions)
-        found = forecast(self._tuner.snapshot()["arms"], num_operators)
-        number = min(found.num_through + 1, found.num_arms)
-        self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
 
     def _prepare_child(self) -> None:
         """Where the user waits, the child loads what it needs while the graphs are captured."""
@@ -338,7 +326,7 @@ class Controller:
             return True
         self._is_settled = True
         _searching.discard(self)
-        self._progress.end(f"{self._session.target.name}: {arm}, {reason}; agspeed.report(model) shows all")
+        self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason + self._alone)
         self._store_decision()
@@ -383,7 +371,7 @@ class Controller:
         self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
         arm = record.get("arm") if record else None
         if arm is None:
-            self._progress.begin(self._session.target.name, guess(enabled(settings), call.num_modules()))
+            self._waiting.begin(call.num_modules())
         if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
         try:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from agspeed import config
 from agspeed.backends import CompileOptions
 from agspeed.backends.inductor import has_choices
 from agspeed.tuning.child.queue import CompileQueue
@@ -39,7 +40,7 @@ def _answered(queue: CompileQueue, region: Any, name: str, **answer: Any) -> Non
 
 
 def test_a_twin_is_skipped_unless_the_child_is_through_with_it() -> None:
-    queue = CompileQueue(CompileOptions(num_threads=1))
+    queue = CompileQueue(CompileOptions(num_threads=1), config.resolve({}))
     region = SimpleNamespace(index=0, outcomes={}, code_digests={})
     _answered(queue, region, "inductor", twins=["inductor-max-autotune"])
     assert region.outcomes["inductor-max-autotune"].reason == "generates the same code as inductor"

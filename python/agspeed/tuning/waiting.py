@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees of tuning who waits for it (mode="max"): the progress, in the words and seconds of the tuner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agspeed.config import Settings
+from agspeed.reporting.progress import Progress
+from agspeed.tuning.forecast import forecast, guess
+from agspeed.tuning.plan import EAGER
+from agspeed.tuning.tuner_config import enabled
+
+_ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
+
+
+class Waiting:
+    """Shows nothing in other modes. The training thread owns it.
+
+    Args:
+        subject: the name of what is tuned.
+        arms: the arms of the tuner's snapshot, as of now.
+    """
+
+    def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
+        self._subject, self._settings, self._arms = subject, settings, arms
+        self._progress = Progress(enabled=settings.mode == "max" and settings.progress)
+
+    def begin(self, num_modules: int) -> None:
+        """Nothing is known of the target yet: tuning starts from nothing."""
+        self._progress.begin(self._subject, guess(enabled(self._settings), num_modules))
+
+    def show(self, kind: str, arm: str, regions: Sequence[Any]) -> None:
+        """An action of the tuner begins."""
+        activity = _ACTIVITIES.get(kind)
+        if activity is None or arm == EAGER:
+            return
+        found = forecast(self._arms(), sum(region.num_operators for region in regions))
+        number = min(found.num_through + 1, found.num_arms)
+        self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
+
+    def end(self, arm: str, reason: str) -> None:
+        """The tuner has decided."""
+        self._progress.end(f"{self._subject}: {arm}, {reason}; agspeed.report(model) shows all")
