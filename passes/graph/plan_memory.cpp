@@ -28,8 +28,20 @@ struct Lifetime {
   bool overlaps(const Lifetime& other) const { return begin <= other.end && other.begin <= end; }
 };
 
+// From the first element to behind the last: strides may leave gaps between rows.
+SymExpr spannedElements(const compiler::TensorType& type) {
+  if (compiler::isContiguous(type) || std::ranges::any_of(type.sizes, compiler::isZero)) {
+    return compiler::numElements(type.sizes);
+  }
+  SymExpr elements(1);
+  for (size_t dim = 0; dim < type.sizes.size(); ++dim) {
+    elements = elements + (type.sizes[dim] - 1) * type.strides[dim];
+  }
+  return elements;
+}
+
 SymExpr alignedBytes(const compiler::TensorType& type) {
-  SymExpr bytes = compiler::numElements(type.sizes) * static_cast<int64_t>(sizeInBytes(type.dtype));
+  SymExpr bytes = spannedElements(type) * static_cast<int64_t>(sizeInBytes(type.dtype));
   return floorDiv(bytes + (kAlignment - 1), kAlignment) * kAlignment;
 }
 
