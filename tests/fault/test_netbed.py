@@ -135,6 +135,32 @@ def test_commands_get_the_environment_of_a_rank(make_netbed: MakeNetbed) -> None
     assert [outcome.output for outcome in outcomes] == [f"{rank} 2 198.18.0.1 rail0,rail1 x\n" for rank in range(2)]
 
 
+def test_hosts_have_names_that_all_hosts_know(make_netbed: MakeNetbed) -> None:
+    bed = make_netbed(hosts=2, rails=2)
+    outcomes = bed.run(["sh", "-c", "hostname; getent ahostsv4 host1 | head -1; getent hosts 198.18.1.1"])
+    for outcome in outcomes:
+        own, other, back = outcome.output.splitlines()
+        assert own == bed.hosts[outcome.host].name == f"host{outcome.host}"
+        assert other.split()[0] == bed.hosts[1].rails[0].ipv4
+        assert back.split()[1] == "host0-rail1"
+
+
+STORE = """
+import os
+from torch.distributed import TCPStore
+rank = int(os.environ["RANK"])
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, rank == 0)
+store.add("here", 1)
+while store.add("here", 0) < 2: pass
+"""
+
+
+def test_the_store_of_torch_has_nothing_to_warn_of(make_netbed: MakeNetbed) -> None:
+    pytest.importorskip("torch")
+    outcomes = make_netbed(hosts=2).run([sys.executable, "-c", STORE], timeout_s=120)
+    assert [outcome.output for outcome in outcomes] == ["", ""]
+
+
 def test_exit_codes_and_output_are_collected(make_netbed: MakeNetbed) -> None:
     bed = make_netbed(hosts=2)
     seen: list[tuple[int, str]] = []
@@ -239,6 +265,16 @@ def test_packets_are_dropped_one_way_without_a_trace(make_netbed: MakeNetbed) ->
         assert (counted(bed, 1, "Tcp", "OutRsts") > before) is answers, direction
         rail.heal()
         assert reaches_soon(bed, 0, rail.ipv4), direction
+
+
+def test_one_port_is_filtered_and_the_others_are_not(make_netbed: MakeNetbed) -> None:
+    bed = make_netbed(hosts=2)
+    address = bed.hosts[1].rails[0].ipv4
+    bed.hosts[1].rails[0].drop_port(9)
+    assert not reaches(bed, 0, address)
+    bed.hosts[1].rails[0].heal()
+    bed.hosts[1].rails[0].drop_port(10)
+    assert reaches(bed, 0, address)
 
 
 def test_some_packets_are_dropped(make_netbed: MakeNetbed) -> None:

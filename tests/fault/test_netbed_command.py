@@ -68,6 +68,7 @@ def test_a_command_that_takes_too_long_is_ended():
         (["--fault", "1:0:down", "--", "true"], "'down' is no fault of a host; these are: kill"),
         (["--fault", "1:0:1:down", "--", "true"], "hosts 0 to 1 and rails 0 to 0"),
         (["--fault", "1:0:0:corrupt-in", "--", "true"], "like corrupt-in=20"),
+        (["--fault", "1:0:0:drop-port=0", "--", "true"], "like drop-port=29500"),
         (["--fault", "1:0:0:rate=x", "--", "true"], "'x' is not a rate"),
     ],
 )

@@ -22,8 +22,9 @@ faults: SECONDS:HOST:RAIL:KIND, where KIND is
   unplug, plug                the other end of the link (the host loses its carrier)
   drop-in, drop-out           packets into or out of the host vanish
   corrupt-in=N, corrupt-out=N one byte changes in one packet of N
+  drop-port=N                 packets to TCP port N of the host vanish, as in a firewall
   rate=RATE                   the shaping changes in place
-  heal                        ends drop and corrupt
+  heal                        ends drop, drop-port and corrupt
 or SECONDS:HOST:KIND, where KIND is kill, stop or resume, for what runs on the host"""
 
 # Kind -> what it does, given the text behind "=".
@@ -34,6 +35,7 @@ _ON_RAILS: dict[str, Callable[[Rail, str], None]] = {
     "down": lambda rail, _: rail.down(),
     "drop-in": lambda rail, _: rail.drop("in"),
     "drop-out": lambda rail, _: rail.drop("out"),
+    "drop-port": lambda rail, port: rail.drop_port(int(port)),
     "heal": lambda rail, _: rail.heal(),
     "plug": lambda rail, _: rail.up("switch"),
     "rate": lambda rail, rate: rail.set_rate(rate),
@@ -69,6 +71,8 @@ def parse(text: str, hosts: int, rails: int) -> Fault:
         raise UserError(f"--fault {text}: there are hosts 0 to {hosts - 1} and rails 0 to {rails - 1}")
     if name == "rate":
         bits_per_second(value)
+    elif name == "drop-port" and (not value.isdecimal() or not 1 <= int(value) <= 65535):
+        raise UserError(f"--fault {text}: write a port from 1 to 65535, like {name}=29500")
     elif name.startswith("corrupt") and (not value.isdecimal() or int(value) < 1):
         raise UserError(f"--fault {text}: write one packet in how many, like {name}=20")
     return fault

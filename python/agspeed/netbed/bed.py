@@ -45,9 +45,10 @@ _MOST_RAILS = 64
 
 @dataclass(frozen=True)
 class Host:
-    """One host. Owned by its bed; `rails[k]` is its interface on rail k."""
+    """One host. Owned by its bed; `rails[k]` is its interface on rail k, `name` what commands on it are told."""
 
     index: int
+    name: str
     namespace: str
     rails: tuple[Rail, ...]
 
@@ -139,12 +140,7 @@ class Netbed:
         """
         if shutil.which(command[0]) is None:
             raise UserError(f"{command[0]!r} is not a program on PATH")
-        return self._start(
-            hosts,
-            lambda host: Command(
-                host.index, host.namespace, command, {**os.environ, **self.environment(host), **(env or {})}, on_line
-            ),
-        )
+        return self._start(hosts, lambda host: self._command(host, command, env or {}, on_line))
 
     def run(self, command: Sequence[str], *, timeout_s: float = 60.0, **options: Any) -> list[Outcome]:
         """`start` and wait; NetbedError with the output's end if a host fails or is not done in time."""
@@ -178,6 +174,20 @@ class Netbed:
         """What every host's rails have carried so far: `counters()[host][rail]`."""
         return [host.counters() for host in self.hosts]
 
+    def _command(
+        self,
+        host: Host,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        on_line: Callable[[int, str], None] | None,
+    ) -> Command:
+        line = system.on_host(host.namespace, host.name, self._names, command)
+        return Command(host.index, line, {**os.environ, **self.environment(host), **env}, on_line)
+
+    @property
+    def _names(self) -> Path:
+        return self.scratch / "hosts"
+
     def _start(self, hosts: Iterable[int] | None, make: Callable[[Host], Task]) -> Job:
         self._jobs = [job for job in self._jobs if not job.is_over]
         job = Job()
@@ -189,6 +199,7 @@ class Netbed:
     def _build(self) -> None:
         switch = f"{self._prefix}-switch"
         self.hosts = tuple(self._describe(index, switch) for index in range(len(self._rates)))
+        self._names.write_text("\n".join(_names_of(self.hosts)) + "\n", encoding="ascii")
         program = system.tool("ip", "iproute2")
         for namespace in (switch, *(host.namespace for host in self.hosts)):
             system.run(program, "netns", "add", namespace)
@@ -213,7 +224,7 @@ class Netbed:
             )
             for k in range(len(self._rates[index]))
         )
-        return Host(index, namespace, rails)
+        return Host(index, f"host{index}", namespace, rails)
 
     def _configure(self, host: Host) -> None:
         # A link that went down and up again shall have its IPv6 address as it has its IPv4 address.
@@ -253,6 +264,17 @@ def _switch_on(namespace: str, *settings: str) -> None:
     paths = " ".join(f"/proc/sys/net/{setting}" for setting in settings)
     script = f"echo 1 | tee {paths} > /dev/null"
     system.run(system.tool("ip", "iproute2"), "netns", "exec", namespace, "sh", "-c", script)
+
+
+def _names_of(hosts: Sequence[Host]) -> Iterator[str]:
+    """The lines of /etc/hosts: a host's name is its address on rail 0, and every other address has a name, too."""
+    yield "127.0.0.1 localhost"
+    yield "::1 localhost"
+    for host in hosts:
+        for index, rail in enumerate(host.rails):
+            name = f"{host.name}-{rail.name}" if index else host.name
+            # The last is how an IPv6 socket sees the first, and what torch's store wants the name of.
+            yield from (f"{address} {name}" for address in (rail.ipv4, rail.ipv6, f"::ffff:{rail.ipv4}"))
 
 
 def _switch_links(hosts: Sequence[Host], mtu: int) -> Iterator[str]:

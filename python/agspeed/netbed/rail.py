@@ -124,8 +124,14 @@ class Rail:
             "out", f"bpf da bytecode '4,128 0 0 0,37 0 1 {mtu + _ETHERNET_BYTES},6 0 0 2,6 0 0 4294967295,'"
         )
 
+    def drop_port(self, port: int) -> None:
+        """Drops what comes to the host's TCP port in IPv4 packets, as a firewall does, and tells nobody."""
+        if not 1 <= port <= 65535:
+            raise UserError(f"port {port} is not possible: ports are 1 to 65535")
+        self._add_filter("in", f"bpf da bytecode '{_drop_port_bytecode(port)}'")
+
     def heal(self) -> None:
-        """Ends every `drop` and `corrupt` on this rail."""
+        """Ends every `drop`, `drop_larger_than`, `drop_port` and `corrupt` on this rail."""
         for place in _PLACES:
             namespace, device = self._end(place)
             system.tc(namespace, [f"filter del dev {device} ingress"])
@@ -189,6 +195,13 @@ def _compile_fault(product: Path, one_in: int) -> None:
 
 def _corrupting(compiled: Path) -> str:
     return f"bpf da obj {compiled} sec tc_corrupt"
+
+
+def _drop_port_bytecode(port: int) -> str:
+    """Unspecified (-1) unless it is IPv4 and TCP and goes to that port, else "drop" (2)."""
+    ethertype, protocol = "40 0 0 12,21 0 6 2048", "48 0 0 23,21 0 4 6"
+    destination = f"177 0 0 14,72 0 0 16,21 0 1 {port}"  # behind an IP header of any length
+    return f"9,{ethertype},{protocol},{destination},6 0 0 2,6 0 0 4294967295,"
 
 
 def _drop_bytecode(one_in: int) -> str:

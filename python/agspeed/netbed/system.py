@@ -31,6 +31,7 @@ __all__ = [
     "ip",
     "new_prefix",
     "new_scratch",
+    "on_host",
     "run",
     "sweep",
     "tc",
@@ -83,6 +84,13 @@ def ip(namespace: str, lines: Iterable[str]) -> None:
 def tc(namespace: str, lines: Iterable[str]) -> None:
     """Carries out `tc` commands inside a namespace, all in one process."""
     run(tool("tc", "iproute2"), "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
+
+
+def on_host(namespace: str, name: str, hosts_file: Path, command: Sequence[str]) -> list[str]:
+    """The command line that runs a command in a namespace, on a host called `name` whose /etc/hosts is that file."""
+    script = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+    inside = [tool("unshare", "util-linux"), "--uts", "sh", "-c", script, "sh", name, str(hosts_file), *command]
+    return [tool("ip", "iproute2"), "netns", "exec", namespace, *inside]
 
 
 def new_prefix() -> str:

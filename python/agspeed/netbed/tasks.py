@@ -58,12 +58,11 @@ class Task(Protocol):
 
 
 class Command:
-    """A command in a host's namespace. A thread collects its output, standard error included."""
+    """A command on a host, as `system.on_host` writes it. A thread collects its output, standard error included."""
 
     def __init__(
         self,
         host: int,
-        namespace: str,
         command: Sequence[str],
         env: Mapping[str, str],
         on_line: Callable[[int, str], None] | None,
@@ -72,7 +71,7 @@ class Command:
         self._on_line = on_line
         self._lines: collections.deque[str] = collections.deque()
         self._process = subprocess.Popen(
-            [system.tool("ip", "iproute2"), "netns", "exec", namespace, *command],
+            command,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
