@@ -46,12 +46,17 @@ assert executable.stats()["kernels"] == 1, executable.stats()
 foreign = [line for line in open("/proc/self/maps") if "libLLVM" in line or "libMLIR" in line]
 assert not foreign, foreign
 """
+BACKEND_WITHOUT_IMPORT = """
+from torch import distributed
+distributed.init_process_group("agspeed", store=distributed.HashStore(), rank=0, world_size=1)
+"""
 SCENARIOS = {
     "agspeed before torch": "import agspeed._native, torch",
     "torch before agspeed": "import torch, agspeed._native",
     "beside Triton": "import triton._C.libtriton, agspeed._native, torch, triton",
     "after Triton and torch": "import torch, triton._C.libtriton, triton, agspeed._native",
     "the command line": "import agspeed.cli",
+    "the backend without an import": BACKEND_WITHOUT_IMPORT,
     "compiles and runs a kernel": COMPILE_AND_RUN,
 }
 

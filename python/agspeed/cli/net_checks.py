@@ -33,6 +33,7 @@ _MAKE_A_KEY = (
 )
 _FAST_MBITS = 10_000
 _JUMBO = 9000
+_CONTAINER_BRIDGES = ("docker", "virbr")  # as comm/topology/interface_selector.cpp has it
 _STRICT = 1
 
 
@@ -40,6 +41,7 @@ class _Interface(NamedTuple):
     name: str
     address: str
     prefix_bits: int
+    is_up: bool
     is_selected: bool
     reason: str
 
@@ -50,6 +52,12 @@ class _Interface(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         return ipaddress.ip_address(self.address).is_loopback
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a job could use it if it was told to."""
+        is_local = self.is_loopback or ipaddress.ip_address(self.address).is_link_local
+        return self.is_up and not is_local and not self.name.startswith(_CONTAINER_BRIDGES)
 
     @property
     def mtu(self) -> int:
@@ -71,15 +79,14 @@ def interfaces() -> Iterator[Check]:
     for each in _all():
         taken = "selected" if each.is_selected else "left out"
         yield Check("interface", "ok", f"{_described(each)}: {taken}, {each.reason}")
-    names = ", ".join(dict.fromkeys(each.name for each in _all()))
     wanted = f"{found['variable']}={found['selector']}" if found["variable"] else "no variable set"
     chosen = _selected()
     if not chosen:
         detail = f"none can be used ({wanted})"
-        yield Check("interfaces", "fail", detail, f"set AGSPEED_SOCKET_IFNAME to some of {names} that are up")
+        yield Check("interfaces", "fail", detail, _use_others())
     elif all(each.is_loopback for each in chosen):
-        remedy = "none needed on one host; else export AGSPEED_SOCKET_IFNAME with the interfaces to use"
-        yield Check("interfaces", "warn", f"only loopback: ranks on other hosts cannot be reached ({wanted})", remedy)
+        detail = f"only loopback: ranks on other hosts cannot be reached ({wanted})"
+        yield Check("interfaces", "warn", detail, f"none needed on one host; else {_use_others()}")
     else:
         detail = f"jobs use {fmt.plural(len(chosen), 'rail')}: {', '.join(each.name for each in chosen)} ({wanted})"
         yield Check("interfaces", "ok", detail)
@@ -195,11 +202,21 @@ NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
 
 def _all() -> list[_Interface]:
     rows = (probe().get("network") or {}).get("interfaces", [])
-    return [_Interface(r["name"], r["address"], r["prefix_bits"], r["is_selected"], r["reason"]) for r in rows]
+    return [_Interface(**{field: row[field] for field in _Interface._fields}) for row in rows]
 
 
 def _selected() -> list[_Interface]:
     return [each for each in _all() if each.is_selected]
+
+
+def _use_others() -> str:
+    """What to do where the selection leaves nothing to reach other hosts by."""
+    usable = list(dict.fromkeys(each.name for each in _all() if each.is_usable))
+    if usable:
+        return f"export AGSPEED_SOCKET_IFNAME={','.join(usable)}" + (", or some of these" if len(usable) > 1 else "")
+    down = list(dict.fromkeys(each.name for each in _all() if not each.is_up))
+    first = f"connect {' or '.join(down)} and `ip link set dev {down[0]} up`" if down else "add a network interface"
+    return f"{first}: none but loopback is up"
 
 
 def _described(each: _Interface) -> str:

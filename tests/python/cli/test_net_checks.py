@@ -34,10 +34,11 @@ class Host:
         bits: int = 24,
         *,
         selected: bool = True,
+        up: bool = True,
         mtu: int = 1500,
         mbits: int | None = None,
     ) -> None:
-        row = {"name": name, "address": address, "prefix_bits": bits, "is_up": True, "is_selected": selected}
+        row = {"name": name, "address": address, "prefix_bits": bits, "is_up": up, "is_selected": selected}
         self.network["interfaces"].append({**row, "reason": "for a test"})
         self._write(f"sys/{name}/mtu", mtu)
         if mbits is not None:
@@ -89,7 +90,33 @@ def test_a_selection_of_nothing_fails(host: Host) -> None:
     host.add("eth0", "10.0.0.5", selected=False)
     host.network |= {"variable": "AGSPEED_SOCKET_IFNAME", "selector": "wlan"}
     verdict = list(net_checks.interfaces())[-1]
-    assert verdict.status == "fail" and "AGSPEED_SOCKET_IFNAME=wlan" in verdict.detail and "eth0" in verdict.remedy
+    assert verdict.status == "fail" and "AGSPEED_SOCKET_IFNAME=wlan" in verdict.detail
+    assert verdict.remedy == "export AGSPEED_SOCKET_IFNAME=eth0"
+
+
+def test_a_remedy_names_interfaces_that_can_be_used_only(host: Host) -> None:
+    for name, address in (
+        ("lo", "127.0.0.1"),
+        ("eth0", "10.0.0.5"),
+        ("eth2", "169.254.0.7"),
+        ("docker0", "172.17.0.1"),
+        ("eth3", "10.3.0.5"),
+    ):
+        host.add(name, address, selected=False)
+    host.add("eth1", "10.1.0.5", selected=False, up=False)
+    host.network |= {"variable": "AGSPEED_SOCKET_IFNAME", "selector": "wlan"}
+    assert list(net_checks.interfaces())[-1].remedy == "export AGSPEED_SOCKET_IFNAME=eth0,eth3, or some of these"
+    host.add("lo", "127.0.0.1", 8)
+    assert list(net_checks.interfaces())[-1].remedy.endswith(
+        "else export AGSPEED_SOCKET_IFNAME=eth0,eth3, or some of these"
+    )
+
+
+def test_where_no_interface_is_up_the_remedy_is_to_bring_one_up(host: Host) -> None:
+    host.add("lo", "127.0.0.1", selected=False)
+    host.add("eth1", "10.1.0.5", selected=False, up=False)
+    remedy = list(net_checks.interfaces())[-1].remedy
+    assert remedy == "connect eth1 and `ip link set dev eth1 up`: none but loopback is up"
 
 
 def test_a_wrong_selector_is_told(host: Host) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,22 @@ def test_the_backend_is_registered_in_either_order_of_imports(imports: str) -> N
     program = f"{imports}\nfrom torch import distributed\nassert 'agspeed' in distributed.Backend.backend_list"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+ALONE = """
+from torch import distributed
+distributed.init_process_group("agspeed", store=distributed.HashStore(), rank=0, world_size=1)
+print(distributed.get_backend())
+"""
+
+
+def test_an_installed_package_needs_no_import(tmp_path: Path) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "agspeed-0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agspeed\nVersion: 0.0\n")
+    lines = [f"{name} = {target}" for name, target in project["entry-points"]["torch.backends"].items()]
+    (info / "entry_points.txt").write_text("[torch.backends]\n" + "\n".join(lines) + "\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, env=env)
+    assert (run.returncode, run.stdout) == (0, "agspeed\n"), run.stderr
