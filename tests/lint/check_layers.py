@@ -140,7 +140,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
-    ("_native", "netbed", "reporting"),
+    ("_native", "netbed", "netprobe", "reporting"),
     ("graph_spec", "native"),
     ("distributed",),
     ("backends",),
@@ -156,6 +156,7 @@ PURE_PYTHON = {
     "config": ("errors",),
     "log": ("errors",),
     "netbed": ("errors",),
+    "netprobe": ("errors",),
     "reporting": ("errors", "config", "log"),
 }
 

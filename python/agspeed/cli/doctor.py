@@ -4,50 +4,122 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.text import Text
 
 import agspeed
-from agspeed.cli import checks, net_checks
+from agspeed.cli import checks, net_checks, net_peers, net_ranks
 from agspeed.cli.console import make_console
+from agspeed.errors import UserError
+from agspeed.netprobe import Survey
 from agspeed.reporting import environment
 
 __all__ = ["add"]
 
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+_DESCRIPTION = """\
+Checks the installation and this machine, and with --net the network between the hosts of a job: rail by rail (a rail is
+a network interface that carries jobs) who answers, the round trip, the rate, the largest packet, ports, whether the job
+keys are equal (they are never sent), and how far clocks are apart."""
+_EPILOG = """\
+examples:
+  agspeed doctor --net                                      this host's interfaces
+  agspeed doctor --listen                                   on the other hosts, first
+  agspeed doctor --peer node1,node2,node3                   from one host to these, and back
+  torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
+      -m agspeed doctor --net                               on each of four hosts (N = 0 to 3): from all to all
+
+exit code: 0 if nothing failed (lines with ! may remain), 1 if something did, and its line says what to do; 2 for
+wrong arguments. Under torchrun all hosts end with the code of the whole, and the first one prints. Looking at hosts
+takes 10 s at most, however they behave, and then about a second for each of them."""
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="check the installation and this machine",
-        description="Checks the installation and this machine. Exit code 0: nothing failed (warnings may remain); "
-        "1: something failed, and its line says what to do.",
+        help="check the installation, this machine and the network between hosts",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--compile", action="store_true", help="also optimize and train a tiny model in a child process"
     )
     parser.add_argument(
-        "--net", action="store_true", help="also explain which network interfaces jobs use, and what slows them down"
+        "--net", action="store_true", help="also explain this host's interfaces; under torchrun look at all other hosts"
+    )
+    parser.add_argument("--peer", metavar="HOST[,HOST]", help="as --net, and look at these hosts, where --listen runs")
+    parser.add_argument(
+        "--listen", action="store_true", help="let --peer on other hosts look at this one, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--port",
+        default=str(net_peers.DEFAULT_PORT),
+        metavar="PORT[,PORT]",
+        help="where --listen listens and --peer calls; --peer tries all ports that the other side listens at "
+        f"(default {net_peers.DEFAULT_PORT})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    wanted = [*checks.CHECKS, *(net_checks.NET_CHECKS if arguments.net else ())]
-    wanted += [checks.compile_canary] if arguments.compile else []
+    ports = net_peers.parse_ports(arguments.port)
+    if arguments.listen and (arguments.peer or arguments.net or arguments.json or arguments.compile):
+        raise UserError("--listen goes alone, with --port at most: other options are for the host that looks")
+    if arguments.listen:
+        return net_peers.listen(ports)
+    if arguments.peer is not None:
+        return _examine(arguments, functools.partial(net_peers.examine, _hosts(arguments.peer), ports[0]))
+    place = net_ranks.place() if arguments.net else None
+    if place is None:
+        return _examine(arguments, None)
+    if not place.is_first_of_host:
+        return 0
+    with net_ranks.meet(place) as meeting:
+        if place.host == 0:
+            return meeting.end(_examine(arguments, meeting.survey, meeting.checks))
+        return meeting.follow()
+
+
+def _hosts(text: str) -> list[str]:
+    hosts = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not hosts:
+        raise UserError("--peer names no host: write --peer node1,node2")
+    return hosts
+
+
+def _examine(
+    arguments: argparse.Namespace,
+    look: Callable[[], Survey] | None,
+    of_others: Callable[[], Iterable[checks.Check]] = tuple,
+) -> int:
+    """Prints all checks of this host, then what `look` finds between hosts and what `of_others` adds."""
+    is_net = arguments.net or look is not None
     found: list[checks.Check] = []
     console = make_console()
-    for check in wanted:
-        for result in check():
+
+    def report(results: Iterable[checks.Check]) -> None:
+        for result in results:
             found.append(result)
             if not arguments.json:
                 console.print(_line(result), soft_wrap=True)
+
+    for check in [*checks.CHECKS, *(net_checks.NET_CHECKS if is_net else ())]:
+        report(check())
+    if arguments.compile:
+        report(checks.compile_canary())
+    survey = look() if look is not None else None
+    if survey is not None:
+        for part in [] if arguments.json else net_peers.matrix(survey):
+            console.print(part)
+        report([*of_others(), *net_peers.check_survey(survey)])
     if arguments.json:
-        print(json.dumps(_document(found), indent=1))
+        print(json.dumps(_document(found, survey), indent=1))
     else:
         console.print(_verdict(found), soft_wrap=True)
     return 1 if any(result.status == "fail" for result in found) else 0
@@ -71,10 +143,14 @@ def _verdict(found: list[checks.Check]) -> Text:
     )
 
 
-def _document(found: list[checks.Check]) -> dict[str, Any]:
-    return {
+def _document(found: list[checks.Check], survey: Survey | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "agspeed": agspeed.__version__,
         "versions": environment.versions(),
         "machine": environment.machine(),
         "checks": [check._asdict() for check in found],
     }
+    if survey is not None:
+        document["hosts"] = [host.to_json() for host in survey.hosts]
+        document["paths"] = [path.to_json() for path in survey.paths]
+    return document

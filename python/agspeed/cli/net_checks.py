@@ -21,7 +21,7 @@ from agspeed.cli.probe import probe
 from agspeed.errors import UserError
 from agspeed.reporting import format as fmt
 
-__all__ = ["NET_CHECKS"]
+__all__ = ["NET_CHECKS", "Interface", "all_interfaces", "selected"]
 
 _SYSTEM = Path("/sys/class/net")
 _SETTINGS = Path("/proc/sys/net/ipv4/conf")
@@ -37,7 +37,9 @@ _CONTAINER_BRIDGES = ("docker", "virbr")  # as comm/topology/interface_selector.
 _STRICT = 1
 
 
-class _Interface(NamedTuple):
+class Interface(NamedTuple):
+    """One address of an interface."""
+
     name: str
     address: str
     prefix_bits: int
@@ -76,11 +78,11 @@ def interfaces() -> Iterator[Check]:
         reason = str(probe().get("network_error") or probe().get("native_error", "unknown"))
         yield Check("interfaces", "fail", f"the native extension cannot list them: {reason}", "see `agspeed doctor`")
         return
-    for each in _all():
+    for each in all_interfaces():
         taken = "selected" if each.is_selected else "left out"
         yield Check("interface", "ok", f"{_described(each)}: {taken}, {each.reason}")
     wanted = f"{found['variable']}={found['selector']}" if found["variable"] else "no variable set"
-    chosen = _selected()
+    chosen = selected()
     if not chosen:
         detail = f"none can be used ({wanted})"
         yield Check("interfaces", "fail", detail, _use_others())
@@ -96,14 +98,14 @@ def transport() -> Iterator[Check]:
     """Whether a rank could listen here, with everything that the environment asks for. Without interfaces, no word."""
     if "transport" in probe():
         yield Check("transport", "ok", str(probe()["transport"]))
-    elif "transport_error" in probe() and _selected():
+    elif "transport_error" in probe() and selected():
         reason = str(probe()["transport_error"])
         yield Check("transport", "fail", reason, "correct it; `agspeed config` shows what is set and where")
 
 
 def packets() -> Iterator[Check]:
     """Sizes of packets: equal ones, and large ones where the link is fast."""
-    chosen = [each for each in _selected() if not each.is_loopback and each.mtu > 0]
+    chosen = [each for each in selected() if not each.is_loopback and each.mtu > 0]
     if not chosen:
         return
     sizes = sorted({each.mtu for each in chosen})
@@ -124,7 +126,7 @@ def packets() -> Iterator[Check]:
 
 def one_network() -> Iterator[Check]:
     """Several rails in one IPv4 network: the kernel's defaults mix them up."""
-    chosen = [each for each in _selected() if not each.is_loopback and ":" not in each.address]
+    chosen = [each for each in selected() if not each.is_loopback and ":" not in each.address]
     pairs = [pair for pair in itertools.combinations(chosen, 2) if pair[0].network.overlaps(pair[1].network)]
     if not pairs:
         if len(chosen) > 1:
@@ -200,26 +202,28 @@ NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
 )
 
 
-def _all() -> list[_Interface]:
+def all_interfaces() -> list[Interface]:
+    """Every address of every interface, in the kernel's order; none where the extension cannot tell."""
     rows = (probe().get("network") or {}).get("interfaces", [])
-    return [_Interface(**{field: row[field] for field in _Interface._fields}) for row in rows]
+    return [Interface(**{field: row[field] for field in Interface._fields}) for row in rows]
 
 
-def _selected() -> list[_Interface]:
-    return [each for each in _all() if each.is_selected]
+def selected() -> list[Interface]:
+    """Those that carry a job of this environment: its rails."""
+    return [each for each in all_interfaces() if each.is_selected]
 
 
 def _use_others() -> str:
     """What to do where the selection leaves nothing to reach other hosts by."""
-    usable = list(dict.fromkeys(each.name for each in _all() if each.is_usable))
+    usable = list(dict.fromkeys(each.name for each in all_interfaces() if each.is_usable))
     if usable:
         return f"export AGSPEED_SOCKET_IFNAME={','.join(usable)}" + (", or some of these" if len(usable) > 1 else "")
-    down = list(dict.fromkeys(each.name for each in _all() if not each.is_up))
+    down = list(dict.fromkeys(each.name for each in all_interfaces() if not each.is_up))
     first = f"connect {' or '.join(down)} and `ip link set dev {down[0]} up`" if down else "add a network interface"
     return f"{first}: none but loopback is up"
 
 
-def _described(each: _Interface) -> str:
+def _described(each: Interface) -> str:
     facts = [f"{each.name} {each.address}/{each.prefix_bits}"]
     if each.mtu > 0:
         facts.append(f"MTU {each.mtu}")

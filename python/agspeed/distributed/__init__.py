@@ -4,8 +4,8 @@
     torch.distributed.init_process_group("agspeed")              # or "cpu:agspeed,cuda:nccl"
 
 Installing the wheel is all it takes: torch calls `register` by the entry point "torch.backends". In a checkout, or with
-TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` first: the name is registered at once where torch.distributed is loaded
-already, and as soon as it is loaded where not, so that importing agspeed stays cheap. The transport itself is C++ (``comm/``); without the
+TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` does it: at once where torch.distributed is loaded, and as soon
+as it is loaded where not, so that importing agspeed stays cheap. The transport itself is C++ (``comm/``); without the
 native extension ``init_process_group`` raises one sentence that says why it is missing.
 
 Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether two hosts have the same job key, found out without sending it.
+
+    caller    -> answerer   magic, whether it has a key, 32 random bytes
+    answerer  -> caller     the same of its own
+    caller    -> answerer   HMAC-SHA256 under its key over "caller" and both messages
+    answerer  -> caller     1 and its own HMAC over "answerer" and both messages, or 0 and zeros
+
+Who calls proves itself first, so that a stranger learns nothing from a listener. Without keys on both sides the proofs
+are made with an empty key and prove nothing, as in a job without one. Both messages begin with a magic that nothing
+else that is authenticated with the job key begins with.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+from pathlib import Path
+
+from agspeed.errors import UserError
+from agspeed.netprobe.wire import Connection, PeerError
+
+__all__ = ["ABSENT_HERE", "ABSENT_THERE", "DIFFERENT", "EQUAL", "NONE", "challenge", "is_proven", "load_job_key"]
+
+EQUAL, NONE = "equal", "none on either side"
+DIFFERENT, ABSENT_HERE, ABSENT_THERE = "different", "only the other host has one", "the other host has none"
+
+_MAGIC = b"AGDOCTR1"
+_NONCE_BYTES = 32
+_DIGEST_BYTES = 32
+_LEAST_KEY_BYTES = 16
+_MOST_KEY_BYTES = 4096
+
+
+def load_job_key(text: str | None, file: Path | None) -> bytes:
+    """The key as ranks read it (comm/security/job_key.h): empty where there is none. Raises: UserError."""
+    if text is None and file is None:
+        return b""
+    content = text.encode() if text is not None else _read(file or Path())
+    key = content.strip(b" \t\r\n")
+    if len(key) < _LEAST_KEY_BYTES:
+        raise UserError(
+            f"the job key has {len(key)} bytes, at least {_LEAST_KEY_BYTES} are needed: openssl rand -hex 32 makes a "
+            "good one"
+        )
+    return key
+
+
+def challenge(connection: Connection, key: bytes) -> str:
+    """The caller's side: EQUAL, NONE, or how the keys differ; the connection is of no more use then."""
+    mine = _hello(key)
+    connection.send(mine)
+    theirs = _receive_hello(connection)
+    they_have_one = theirs[len(_MAGIC)] == 1
+    if they_have_one != bool(key):
+        return ABSENT_HERE if they_have_one else ABSENT_THERE
+    connection.send(_proof(key, b"caller", mine, theirs))
+    is_accepted = connection.receive(1) == b"\1"
+    proof = connection.receive(_DIGEST_BYTES)
+    if not is_accepted or not hmac.compare_digest(proof, _proof(key, b"answerer", mine, theirs)):
+        return DIFFERENT
+    return EQUAL if key else NONE
+
+
+def is_proven(connection: Connection, key: bytes) -> bool:
+    """The answerer's side: whether the caller has the same key."""
+    theirs = _receive_hello(connection)
+    mine = _hello(key)
+    connection.send(mine)
+    if (theirs[len(_MAGIC)] == 1) != bool(key):
+        return False
+    proof = connection.receive(_DIGEST_BYTES)
+    if not hmac.compare_digest(proof, _proof(key, b"caller", theirs, mine)):
+        connection.send(bytes(1 + _DIGEST_BYTES))
+        return False
+    connection.send(b"\1" + _proof(key, b"answerer", theirs, mine))
+    return True
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            content = opened.read(_MOST_KEY_BYTES)
+    except OSError as error:
+        raise UserError(f"cannot read the job key in {file}: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(f"the job key in {file} can be read by others: chmod 600 {file}")
+    return content
+
+
+def _hello(key: bytes) -> bytes:
+    return _MAGIC + (b"\1" if key else b"\0") + os.urandom(_NONCE_BYTES)
+
+
+def _receive_hello(connection: Connection) -> bytes:
+    if connection.receive(len(_MAGIC)) != _MAGIC:
+        raise PeerError("is answered by another program: `agspeed doctor` of the same version must listen there")
+    return _MAGIC + connection.receive(1 + _NONCE_BYTES)
+
+
+def _proof(key: bytes, who: bytes, of_caller: bytes, of_answerer: bytes) -> bytes:
+    return hmac.digest(key, _MAGIC + who + of_caller + of_answerer, "sha256")

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hosts tell each other about themselves, and what is found out about the paths between them. Values only."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["HostRecord", "Path", "PortState", "Rail", "Survey", "pair_rails"]
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A host's interface that carries jobs. `tcp_ports`: where it listens while doctors look; `udp_port`: its echo."""
+
+    name: str
+    address: str
+    prefix_bits: int
+    mtu: int
+    tcp_ports: tuple[int, ...] = ()
+    udp_port: int = 0
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        return ipaddress.ip_network(f"{self.address}/{self.prefix_bits}", strict=False)
+
+    @property
+    def device(self) -> str:
+        """What to bind sockets to: addresses of loopback may stand for rails whose traffic takes other interfaces."""
+        return "" if ipaddress.ip_address(self.address).is_loopback else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Rail:
+        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        ipaddress.ip_address(found["address"])
+        ports = tuple(int(port) for port in found["tcp_ports"])
+        prefix_bits, mtu, udp_port = (int(found[name]) for name in ("prefix_bits", "mtu", "udp_port"))
+        return cls(str(found["name"]), str(found["address"]), prefix_bits, mtu, ports, udp_port)
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """`left_out`: interfaces that carry no job, and why."""
+
+    name: str
+    rails: tuple[Rail, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> HostRecord:
+        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        rails = tuple(map(Rail.from_json, found["rails"]))
+        return cls(str(found["name"]), rails, {str(key): str(why) for key, why in found["left_out"].items()})
+
+
+@dataclass(frozen=True)
+class PortState:
+    """A TCP port of a rail. `problem`: the rest of a sentence about it; empty where it can be connected to."""
+
+    port: int
+    problem: str = ""
+
+
+@dataclass
+class Path:
+    """From one host's rail to another's, as the first one sees it. None and empty: not found out.
+
+    `problem`: what ended the looking, as the rest of a sentence about the other rail.
+    """
+
+    source: str
+    destination: str
+    rail: str
+    remote_rail: str
+    remote_address: str
+    ports: list[PortState] = field(default_factory=list)
+    key: str = ""
+    round_trip_s: float | None = None
+    clock_ahead_s: float | None = None  # of the other host
+    packet_bytes: int | None = None  # the largest that arrives
+    wanted_packet_bytes: int = 0  # what both interfaces allow
+    bits_per_second: float | None = None
+    problem: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any port of the other rail answers."""
+        return any(not state.problem for state in self.ports)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Path:
+        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        ports = [PortState(int(row["port"]), str(row["problem"])) for row in found["ports"]]
+        return cls(**{**found, "ports": ports})
+
+
+@dataclass
+class Survey:
+    """All that was found out. `silent`: hosts that could not be asked, with the rest of a sentence about each;
+    `how_to_join`: what to do about them."""
+
+    hosts: list[HostRecord]
+    paths: list[Path]
+    how_to_join: str
+    silent: dict[str, str] = field(default_factory=dict)
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)  # of hosts that were only asked for their key
+
+
+def pair_rails(mine: Sequence[Rail], theirs: Sequence[Rail]) -> list[Rail | None]:
+    """For each of `mine` the one of `theirs` that jobs pair it with (comm/rendezvous/peer_record.h, pairRails)."""
+    pairs: list[Rail | None] = [None] * len(mine)
+    for needs_same_network in (True, False):
+        for index, rail in enumerate(mine):
+            for candidate in [*theirs[index:], *theirs[:index]] if pairs[index] is None else []:
+                if candidate not in pairs and _fits(rail, candidate, needs_same_network, mine, theirs):
+                    pairs[index] = candidate
+                    break
+    return pairs
+
+
+def _fits(rail: Rail, candidate: Rail, needs_same_network: bool, mine: Sequence[Rail], theirs: Sequence[Rail]) -> bool:
+    if needs_same_network:
+        return _holds(rail, candidate)
+    is_mine_shared = any(_holds(rail, other) for other in theirs)
+    is_theirs_shared = any(_holds(candidate, other) for other in mine)
+    is_same_kind = rail.network.version == candidate.network.version
+    return is_same_kind and not (is_mine_shared and is_theirs_shared)
+
+
+def _holds(rail: Rail, other: Rail) -> bool:
+    """Whether `other` has an address in the rail's network."""
+    return ipaddress.ip_address(other.address) in rail.network

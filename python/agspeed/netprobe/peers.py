@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From this host to peers that listen, and back: all paths of `agspeed doctor --peer` and `--net` under torchrun."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import time
+from collections.abc import Sequence
+
+from agspeed.netprobe import keys
+from agspeed.netprobe.listener import Listener
+from agspeed.netprobe.model import HostRecord, Path, Rail, Survey, pair_rails
+from agspeed.netprobe.parallel import all_at_once
+from agspeed.netprobe.probe import Prober
+from agspeed.netprobe.wire import Connection, PeerError, connect
+
+__all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_peers"]
+
+LOOK_S = 9.0  # for looking at all paths, however many fail
+STREAM_S = 0.4
+_MEET_S = 4.0
+_MEASURE_S = 5.0  # for all paths to one peer; a stream and a handshake
+_SPARE_S = 0.5  # a peer that looks back is done so long before we stop waiting
+
+_START_LISTENER = (
+    "on that host run `agspeed doctor --listen` and keep it running; then check the name, the port and the firewall"
+)
+
+Route = tuple[Rail, HostRecord, Rail]  # own rail, peer, its rail
+
+
+def survey_peers(peers: Sequence[str], host: HostRecord, key: bytes, port: int) -> Survey:
+    """What is between this host and each of the peers, both ways. Takes LOOK_S at most, and then a second per peer."""
+    deadline = time.monotonic() + LOOK_S
+    with Listener(host, key) as listener:
+        survey = Survey([listener.record], [], _START_LISTENER)
+        calls = [functools.partial(_meet, peer, port, key, min(deadline, time.monotonic() + _MEET_S)) for peer in peers]
+        for peer, found in zip(peers, all_at_once(calls, deadline), strict=True):
+            _note(survey, peer, found)
+        prober = Prober(listener.record.name, key, deadline)
+        routes = [route for other in survey.hosts[1:] for route in routes_to(listener.record, other)]
+        for there, back in look_at(routes, prober, deadline, and_back=True):
+            survey.paths += [there, *back]
+        for other in survey.hosts[1:]:
+            of_peer = [route for route in routes if route[1] is other]
+            _measure_both_ways(survey, of_peer, Prober(listener.record.name, key, time.monotonic() + _MEASURE_S))
+    return survey
+
+
+def look_at(
+    routes: Sequence[Route], prober: Prober, deadline: float, *, and_back: bool
+) -> list[tuple[Path, list[Path]]]:
+    """Looks at all of them at once. With `and_back` the peers are asked how they see the way back, if there is one."""
+    calls = [functools.partial(_look, route, prober, deadline, and_back) for route in routes]
+    found = all_at_once(calls, deadline + _SPARE_S)
+    return [each or (_late(route, prober), []) for each, route in zip(found, routes, strict=True)]
+
+
+def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *, sends: bool) -> list[float | None]:
+    """The rates of all routes at once, to the peers or from them; `paths` are what was seen of the routes."""
+    calls = [
+        functools.partial(prober.measure, path, mine, theirs, STREAM_S, sends=sends)
+        for path, (mine, _, theirs) in zip(paths, routes, strict=True)
+    ]
+    return all_at_once(calls, time.monotonic() + _MEASURE_S)
+
+
+def _meet(peer: str, port: int, key: bytes, deadline: float) -> HostRecord | str | PeerError:
+    """The peer's record, or how its key differs, or why it cannot be asked."""
+    try:
+        connection = _first_connection(peer, port, deadline)
+        with connection:
+            equality = keys.challenge(connection, key)
+            if equality not in (keys.EQUAL, keys.NONE):
+                return equality
+            return HostRecord.from_json(connection.ask({"do": "describe"}))
+    except PeerError as error:
+        return error
+    except (KeyError, TypeError, ValueError):
+        return PeerError("describes itself in a way that this version does not understand")
+
+
+def _first_connection(peer: str, port: int, deadline: float) -> Connection:
+    """By whichever of its addresses answers."""
+    try:
+        found = socket.getaddrinfo(peer, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise PeerError("is no name or address that this host knows") from None
+    addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
+
+    def attempt(address: str) -> Connection | PeerError:
+        try:
+            return connect(address, port, deadline)
+        except PeerError as error:
+            return error
+
+    attempts = all_at_once([functools.partial(attempt, address) for address in addresses], deadline + _SPARE_S)
+    made = [each for each in attempts if isinstance(each, Connection)]
+    if not made:
+        failures = [each for each in attempts if isinstance(each, PeerError)]
+        raise failures[0] if failures else PeerError("is silent: packets are dropped")
+    for spare in made[1:]:
+        spare.socket.close()
+    made[0].deadline = deadline
+    return made[0]
+
+
+def _note(survey: Survey, peer: str, found: HostRecord | str | PeerError | None) -> None:
+    if isinstance(found, HostRecord):
+        taken = {host.name for host in survey.hosts}
+        name = f"{found.name} ({peer})" if found.name in taken else found.name
+        survey.hosts.append(HostRecord(name, found.rails, found.left_out))
+    elif isinstance(found, str):
+        survey.keys[survey.hosts[0].name, peer] = found
+    else:
+        survey.silent[peer] = str(found or PeerError("does not answer in time"))
+
+
+def routes_to(mine: HostRecord, theirs: HostRecord) -> list[Route]:
+    pairs = zip(mine.rails, pair_rails(mine.rails, theirs.rails), strict=True)
+    return [(rail, theirs, other) for rail, other in pairs if other is not None]
+
+
+def _look(route: Route, prober: Prober, deadline: float, and_back: bool) -> tuple[Path, list[Path]]:
+    mine, peer, theirs = route
+    back: list[Path] = []
+
+    def look_back(connection: Connection, path: Path) -> None:
+        left = deadline - time.monotonic() - _SPARE_S
+        connection.deadline = deadline
+        request = {"do": "look back", "host": path.source, "rail": mine.to_json(), "seconds": left}
+        answer = Path.from_json(connection.ask(request))
+        answer.source = peer.name
+        back.append(answer)
+
+    there = prober.look(mine, peer.name, theirs, look_back if and_back else None)
+    return there, back
+
+
+def _late(route: Route, prober: Prober) -> Path:
+    mine, peer, theirs = route
+    path = Path(prober.name, peer.name, mine.name, theirs.name, theirs.address)
+    path.problem = "does not answer in time"
+    return path
+
+
+def _measure_both_ways(survey: Survey, routes: Sequence[Route], prober: Prober) -> None:
+    looked_at = {(path.source, path.destination, path.rail): path for path in survey.paths}
+    there = [looked_at[prober.name, peer.name, mine.name] for mine, peer, _ in routes]
+    back = [looked_at.get((peer.name, prober.name, theirs.name)) for _, peer, theirs in routes]
+    for path, rate in zip(there, measure_to(there, routes, prober, sends=True), strict=True):
+        path.bits_per_second = rate
+    for seen, rate in zip(back, measure_to(there, routes, prober, sends=False), strict=True):
+        if seen is not None:
+            seen.bits_per_second = rate

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at one path: can its ports be connected to, is the job key the same, how long is a round trip, whose clock is
+ahead, how large may packets be, how fast is it. Bounded by a deadline; what goes wrong ends up in the `Path`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+
+from agspeed.netprobe import keys
+from agspeed.netprobe.model import Path, PortState, Rail
+from agspeed.netprobe.packets import largest_packet
+from agspeed.netprobe.parallel import all_at_once
+from agspeed.netprobe.rate import receive_stream, send_stream
+from agspeed.netprobe.wire import Connection, PeerError, connect
+
+__all__ = ["Prober"]
+
+_CONNECT_S = 3.5  # the kernel takes 3.1 to say that nobody answers ARP, and sends a lost SYN again after 1 and 3
+_HANDSHAKE_S = 3.0
+_TALK_S = 5.0
+_ROUND_TRIPS = 20
+
+
+class Prober:
+    """Looks at paths from the host `name`, until `deadline` at the latest. Thread-safe."""
+
+    def __init__(self, name: str, key: bytes, deadline: float) -> None:
+        self.name = name
+        self._key = key
+        self._deadline = deadline
+
+    def look(self, mine: Rail, host: str, theirs: Rail, then: Callable[[Connection, Path], None] | None = None) -> Path:
+        """All but the rate. `then` may go on talking over the connection."""
+        path = Path(self.name, host, mine.name, theirs.name, theirs.address)
+        path.wanted_packet_bytes = min(mine.mtu, theirs.mtu)
+        connection = self._connect_to_all(path, mine, theirs)
+        if connection is None:
+            return path
+        with connection:
+            try:
+                path.key = self._challenge(connection)
+                if path.key in (keys.EQUAL, keys.NONE):
+                    self._talk(connection, path, mine, theirs)
+                    if then is not None:
+                        then(connection, path)
+            except PeerError as error:
+                path.problem = str(error)
+            except (KeyError, TypeError, ValueError):
+                path.problem = "says what this version does not understand"
+        return path
+
+    def measure(self, path: Path, mine: Rail, theirs: Rail, seconds: float, *, sends: bool) -> float | None:
+        """Bits per second to the other rail (`sends`) or from it, over a port that is known to be open; None where it
+        does not come to a measurement."""
+        port = next((state.port for state in path.ports if not state.problem), None)
+        if port is None or path.round_trip_s is None:
+            return None
+        with (
+            contextlib.suppress(KeyError, PeerError, TypeError, ValueError),
+            self._connect(mine, theirs, port) as connection,
+        ):
+            if self._challenge(connection) not in (keys.EQUAL, keys.NONE):
+                return None
+            connection.send_json({"do": "receive" if sends else "send", "seconds": seconds})
+            if not sends:
+                return receive_stream(connection, seconds)
+            send_stream(connection, seconds)
+            connection.deadline = self._until(_TALK_S)
+            return float(connection.receive_json()["bits_per_second"])
+        return None
+
+    def _until(self, seconds: float) -> float:
+        return min(time.monotonic() + seconds, self._deadline)
+
+    def _connect(self, mine: Rail, theirs: Rail, port: int) -> Connection:
+        return connect(theirs.address, port, self._until(_CONNECT_S), mine.address, mine.device)
+
+    def _connect_to_all(self, path: Path, mine: Rail, theirs: Rail) -> Connection | None:
+        """Tries all ports at once, notes how each is, and keeps one connection."""
+
+        def attempt(port: int) -> Connection | PortState:
+            try:
+                return self._connect(mine, theirs, port)
+            except PeerError as error:
+                return PortState(port, str(error))
+
+        attempts = [functools.partial(attempt, port) for port in theirs.tcp_ports]
+        found = [
+            each or PortState(port, "does not answer in time")
+            for port, each in zip(theirs.tcp_ports, all_at_once(attempts, self._deadline), strict=True)
+        ]
+        made = [each for each in found if isinstance(each, Connection)]
+        for port, each in zip(theirs.tcp_ports, found, strict=True):
+            path.ports.append(PortState(port) if isinstance(each, Connection) else each)
+        for spare in made[1:]:
+            spare.socket.close()
+        if not made:
+            path.problem = next((state.problem for state in path.ports), "offers no port")
+        return made[0] if made else None
+
+    def _challenge(self, connection: Connection) -> str:
+        connection.deadline = self._until(_HANDSHAKE_S)
+        return keys.challenge(connection, self._key)
+
+    def _talk(self, connection: Connection, path: Path, mine: Rail, theirs: Rail) -> None:
+        connection.deadline = self._until(_TALK_S)
+        path.round_trip_s, path.clock_ahead_s = _round_trip(connection)
+        token = bytes.fromhex(str(connection.ask({"do": "token"})["token"]))
+        path.packet_bytes = largest_packet(mine, theirs, token, path.round_trip_s, connection.deadline)
+        connection.deadline = self._until(_TALK_S)
+
+
+def _round_trip(connection: Connection) -> tuple[float, float]:
+    """Seconds of the shortest of some round trips, and by how many the other clock is ahead then."""
+    found = []
+    for _ in range(_ROUND_TRIPS):
+        sent, started = time.time(), time.monotonic()
+        there = float(connection.ask({"do": "time"})["time"])
+        taken = time.monotonic() - started
+        found.append((taken, there - (sent + taken / 2)))
+        if sum(each for each, _ in found) > _HANDSHAKE_S / 2:
+            break
+    return min(found)
