@@ -82,7 +82,8 @@ def test_four_hosts_with_four_rails_and_no_fault(make_netbed: MakeNetbed) -> Non
     assert len(document["paths"]) == 2 * 12
     for path in document["paths"]:
         assert path["packet_bytes"] == 1500 and path["key"] == "equal" and path["round_trip_s"] > 0
-        assert 0 < path["bits_per_second"] < 2.5e8, path
+        rate = path["bits_per_second"]
+        assert rate is None or 0 < rate < 2.5e8, "none: the machine was too busy to measure"
     for job in jobs:
         job.end()
 

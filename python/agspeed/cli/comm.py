@@ -30,9 +30,14 @@ examples:
   agspeed comm bench --ranks 4                                   four ranks on this host, through shared memory
   AGSPEED_SHARED_MEMORY=0 agspeed comm bench --ranks 4           the same over loopback
   agspeed comm bench --ranks 4 --collectives all_reduce --algorithms all --html bench.html
-  torchrun --nnodes 2 --nproc-per-node 1 ... -m agspeed comm bench --sizes 1M:256M --link-rate 25gbit
+  on each of four hosts, N being 0 to 3, and node0 the first one's name or address:
+  torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
+      -m agspeed comm bench --sizes 1M:256M --link-rate 25gbit,25gbit,10gbit,10gbit
 
-Sizes and bandwidths are those of nccl-tests: the bus bandwidth is what each rank's link carries at least."""
+Sizes and bandwidths are those of nccl-tests: the bus bandwidth is what each rank's link carries at least. The last
+lines say, for the last row, what share each rail of the first rank had, and what part that is of what the rail can
+carry: by --link-rate, else by what the adapter's driver says. `agspeed doctor --net`, started alike, says why rails are
+slow."""
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RATES = {"mbit": 1e6, "gbit": 1e9}
 _POLL_S = 0.05
@@ -58,7 +63,11 @@ def add(commands: Any) -> None:
     bench.add_argument("--dtype", default="float32", help="a type of torch (default float32)")
     bench.add_argument("--backend", default="agspeed", help="agspeed, or another backend to compare with: gloo, nccl")
     bench.add_argument("--seconds", type=float, default=0.3, help="about how long to time a row (default 0.3)")
-    bench.add_argument("--link-rate", metavar="RATE", help="what a host's links carry in all: adds the share of it")
+    bench.add_argument(
+        "--link-rate",
+        metavar="RATE[,RATE]",
+        help="what a host's links carry, each or (a single rate) in all: adds the share of it",
+    )
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
     bench.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot")
     bench.add_argument("--started-by", help=argparse.SUPPRESS)  # the command of the process that started this rank
@@ -66,7 +75,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    link_bytes = _rate(arguments.link_rate) / 8 if arguments.link_rate else None
+    links = [_rate(word) / 8 for word in arguments.link_rate.split(",")] if arguments.link_rate else []
     if arguments.seconds <= 0:
         raise UserError(f"--seconds {arguments.seconds:g}: write a number above 0")
     if arguments.html is not None and arguments.html.suffix.lower() != ".html":
@@ -78,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.ranks is not None and not 2 <= arguments.ranks <= _MAX_RANKS:
         raise UserError(f"--ranks {arguments.ranks}: write a number from 2 to {_MAX_RANKS}")
     request = _request(arguments)
-    return _measure(arguments, request, link_bytes) if arguments.ranks is None else _start_ranks(arguments)
+    return _measure(arguments, request, links) if arguments.ranks is None else _start_ranks(arguments)
 
 
 def _request(arguments: argparse.Namespace) -> Request:
@@ -110,7 +119,7 @@ def _request(arguments: argparse.Namespace) -> Request:
 # --- one rank ---------------------------------------------------------------------------------------------------------
 
 
-def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float | None) -> int:
+def _measure(arguments: argparse.Namespace, request: Request, links: list[float]) -> int:
     from torch import distributed
 
     from agspeed.distributed import bench
@@ -123,6 +132,7 @@ def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float 
         raise AgspeedError(f"the ranks did not form a group: {error}") from None
     try:
         is_first = distributed.get_rank() == 0
+        link_bytes = sum(links) or None
         printer = _Printer(link_bytes) if is_first and not arguments.json else None
         rows = []
         for row in bench.measure(request):
@@ -130,6 +140,8 @@ def _measure(arguments: argparse.Namespace, request: Request, link_bytes: float 
             if printer is not None:
                 printer.print(rows[-1])
         if is_first:
+            if printer is not None:
+                printer.print_rails(rows[-1], links)
             _finish(arguments, _document(arguments, rows, distributed.get_world_size(), link_bytes))
     finally:
         distributed.destroy_process_group()
@@ -182,6 +194,33 @@ class _Printer:
         if self._link_gbytes:
             line += f" {fmt.percent(row['bus_gbytes_per_s'] / self._link_gbytes):>12}"
         print(line + ("" if row["is_correct"] else "  WRONG RESULT"), flush=True)
+
+    def print_rails(self, row: dict[str, Any], links: Sequence[float]) -> None:
+        """Which rails of this rank had what part in a row; nothing where it says nothing of rails."""
+        if not row["rails"]:
+            return
+        print(f"Rails of rank 0, {row['collective']} of {fmt.size(row['bytes'])}:")
+        for index, rail in enumerate(row["rails"]):
+            line = f"  {rail['interface']:<12} {rail['address']:<16} {fmt.percent(rail['share']):>7} of what was sent"
+            line += f" {8e3 * rail['gbytes_per_s']:>9,.0f} Mbit/s"
+            carries = _carries(rail["interface"], index, len(row["rails"]), links)
+            if carries is not None:
+                part = fmt.percent(1e9 * rail["gbytes_per_s"] / carries)
+                line += f" {part:>7} of the {8e-6 * carries:,.0f} that it carries"
+            print(line, flush=True)
+
+
+def _carries(interface: str, index: int, num_rails: int, links: Sequence[float]) -> float | None:
+    """Bytes per second that the rail can carry, as far as somebody says."""
+    if links:
+        return links[index] if len(links) == num_rails else sum(links) / num_rails
+    folder = Path("/sys/class/net") / interface
+    if not (folder / "device").exists():  # virtual ones name some number
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        mbits = int((folder / "speed").read_text(encoding="ascii"))
+        return 1e6 * mbits / 8 if mbits > 0 else None
+    return None
 
 
 # --- all ranks on this host -------------------------------------------------------------------------------------------

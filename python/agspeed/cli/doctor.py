@@ -76,10 +76,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.peer is not None:
         return _examine(arguments, functools.partial(net_peers.examine, _hosts(arguments.peer), ports[0]))
     place = net_ranks.place() if arguments.net else None
-    if place is None:
-        return _examine(arguments, None)
-    if not place.is_first_of_host:
+    if place is not None and not place.is_first_of_host:
         return 0
+    if place is None or place.num_hosts == 1:
+        return _examine(arguments, None)
     with net_ranks.meet(place) as meeting:
         if place.host == 0:
             return meeting.end(_examine(arguments, meeting.survey, meeting.checks))

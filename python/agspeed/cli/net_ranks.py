@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 def place(env: Mapping[str, str] = os.environ) -> Place | None:
-    """What the launcher says; None where there is none, or one host only."""
+    """What the launcher says; None where there is none."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
     try:
@@ -65,7 +65,7 @@ def place(env: Mapping[str, str] = os.environ) -> Place | None:
         int(env["MASTER_PORT"])
     except ValueError as error:
         raise UserError(f"the launcher's variables RANK, WORLD_SIZE, MASTER_PORT are wrong: {error}") from None
-    return Place(host, num_hosts, local_rank == 0) if num_hosts > 1 else None
+    return Place(host, num_hosts, local_rank == 0)
 
 
 @contextlib.contextmanager

@@ -14,18 +14,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
 
 from agspeed import native
-from agspeed.distributed import groups
+from agspeed.distributed import groups, metrics
 
-__all__ = ["AUTO", "COLLECTIVES", "Request", "Row", "algorithms", "measure"]
+__all__ = ["AUTO", "COLLECTIVES", "RailUse", "Request", "Row", "algorithms", "measure"]
 
 AUTO = "auto"
+_FIRST_RUNS = 2
 _ROUNDS = 3
 _MAX_PER_ROUND = 500
 
@@ -42,7 +43,19 @@ class Request:
 
 
 @dataclass(frozen=True)
+class RailUse:
+    """What this rank sent over one of its interfaces while a row was timed. `share`: of what went over all of them."""
+
+    interface: str
+    address: str
+    share: float
+    gbytes_per_s: float
+
+
+@dataclass(frozen=True)
 class Row:
+    """`rails`: none where the backend is another one, or nothing left the host."""
+
     collective: str
     algorithm: str
     bytes: int
@@ -50,6 +63,7 @@ class Row:
     algorithm_gbytes_per_s: float
     bus_gbytes_per_s: float
     is_correct: bool
+    rails: list[RailUse] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,8 +91,6 @@ def algorithms(collective: str) -> list[str]:
 def measure(request: Request) -> Iterator[Row]:
     """One row after another. Every rank must ask for the same and take all rows."""
     ours = groups.find()
-    size = distributed.get_world_size()
-    element = torch.empty(0, dtype=request.dtype).element_size()
     for name in request.collectives:
         known = algorithms(name) if ours is not None else []
         for algorithm in request.algorithms:
@@ -87,16 +99,38 @@ def measure(request: Request) -> Iterator[Row]:
             if ours is not None:
                 ours.set_algorithm(name, "" if algorithm == AUTO else algorithm)
             for wanted in request.sizes:
-                part = max(wanted // (element * size), 1)
-                prepared = COLLECTIVES[name].prepare(part, request.dtype)
-                is_correct = _agree(_is_correct(prepared), distributed.ReduceOp.MIN) == 1
-                seconds = _time(prepared.run, request.seconds)
-                speed = part * size * element / seconds / 1e9
-                factor = COLLECTIVES[name].bus_factor(size)
-                bytes_ = part * size * element
-                yield Row(name, algorithm, bytes_, 1e6 * seconds, speed, speed * factor, is_correct)
+                yield _row(request, name, algorithm, wanted)
         if ours is not None:
             ours.set_algorithm(name, "")
+
+
+def _row(request: Request, name: str, algorithm: str, wanted: int) -> Row:
+    size = distributed.get_world_size()
+    element = torch.empty(0, dtype=request.dtype).element_size()
+    part = max(wanted // (element * size), 1)
+    prepared = COLLECTIVES[name].prepare(part, request.dtype)
+    is_correct = _agree(_is_correct(prepared), distributed.ReduceOp.MIN) == 1
+    before = _rails()
+    seconds, num_runs = _time(prepared.run, request.seconds)
+    rails = _use(before, _rails(), num_runs * seconds)
+    num_bytes = part * size * element
+    speed = num_bytes / seconds / 1e9
+    bus_speed = speed * COLLECTIVES[name].bus_factor(size)
+    return Row(name, algorithm, num_bytes, 1e6 * seconds, speed, bus_speed, is_correct, rails)
+
+
+def _rails() -> list[dict[str, Any]]:
+    return list(metrics.counters()["rails"]) if groups.find() is not None else []
+
+
+def _use(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], seconds: float) -> list[RailUse]:
+    """A row per interface, however many connections it has."""
+    sent: dict[tuple[str, str], int] = {}
+    for then, now in zip(before, after, strict=True):
+        place = (now["interface"], now["address"])
+        sent[place] = sent.get(place, 0) + now["bytes_sent"] - then["bytes_sent"]
+    total = sum(sent.values())
+    return [RailUse(*place, num / total, num / seconds / 1e9) for place, num in sent.items()] if total else []
 
 
 def _is_correct(prepared: _Prepared) -> float:
@@ -105,17 +139,18 @@ def _is_correct(prepared: _Prepared) -> float:
     return float(prepared.is_correct())
 
 
-def _time(run: Callable[[], Any], budget: float) -> float:
-    """Seconds per call: the median of rounds, each as long as the rank that took longest."""
+def _time(run: Callable[[], Any], budget: float) -> tuple[float, int]:
+    """Seconds per call, the median of rounds, each as long as the rank that took longest; and how many calls it took
+    to find out."""
     run()
     distributed.barrier()
-    once = _agree(_seconds(run, 2), distributed.ReduceOp.MAX)
+    once = _agree(_seconds(run, _FIRST_RUNS), distributed.ReduceOp.MAX)
     count = min(max(int(budget / _ROUNDS / once), 1), _MAX_PER_ROUND)
     rounds = []
     for _ in range(_ROUNDS):
         distributed.barrier()
         rounds.append(_agree(_seconds(run, count), distributed.ReduceOp.MAX))
-    return statistics.median(rounds)
+    return statistics.median(rounds), 1 + _FIRST_RUNS + _ROUNDS * count
 
 
 def _seconds(run: Callable[[], Any], count: int) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is between hosts, rail by rail: who answers, how fast, in what packets, with which key (see README, "doctor").
+"""What is between hosts, rail by rail: who answers, how fast, in what packets, with which key (see README.md here).
 
 Plain sockets bound to each interface, no torch and no native extension. `survey_peers` looks from one host at others
 where a `Listener` is open; `findings` says in sentences what is wrong, and what to do.

@@ -20,7 +20,7 @@ __all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_p
 LOOK_S = 9.0  # for looking at all paths, however many fail
 STREAM_S = 0.4
 _MEET_S = 4.0
-_MEASURE_S = 5.0  # for all paths to one peer; a stream and a handshake
+_MEASURE_S = 4.0  # for all paths to one peer; a stream and a handshake
 _SPARE_S = 0.5  # a peer that looks back is done so long before we stop waiting
 
 _START_LISTENER = (

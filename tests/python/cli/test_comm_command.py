@@ -57,6 +57,29 @@ def test_ranks_of_torchrun() -> None:
     assert row.split()[:4] == ["all_reduce", "auto", "64.0", "KiB"] and row.endswith("%")
 
 
+@needs_native
+def test_rails_are_named_with_their_shares_and_what_they_can_carry() -> None:
+    options = ["--ranks=2", "--sizes=64K,1M", "--seconds=0.01", "--link-rate=8gbit"]
+    variables = {"AGSPEED_SHARED_MEMORY": "0", "AGSPEED_SOCKET_IFNAME": "lo", "AGSPEED_FLOWS_PER_INTERFACE": "2"}
+    found = run("agspeed", "comm", "bench", *options, **variables)
+    assert found.returncode == 0, found.stderr
+    titles, rail = found.stdout.splitlines()[-2:]
+    assert titles == "Rails of rank 0, all_reduce of 1.0 MiB:"
+    assert rail.split()[:3] == ["lo", "127.0.0.1", "100"] and rail.endswith("of the 8,000 that it carries")
+    [row] = json.loads(run("agspeed", "comm", "bench", *options[:1], "--sizes=1M", "--json", **variables).stdout)[
+        "rows"
+    ]
+    [use] = row["rails"]
+    assert (use["interface"], use["share"]) == ("lo", 1.0)
+    assert use["gbytes_per_s"] == pytest.approx(row["bus_gbytes_per_s"], rel=0.2)  # two ranks: an exchange
+
+
+def test_the_help_has_a_whole_line_for_torchrun(agspeed: Any) -> None:
+    text = " ".join(agspeed("comm", "bench", "--help").out.split())
+    line = "torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500"
+    assert f"{line} \\ -m agspeed comm bench" in text and "..." not in text.split("examples:")[1]
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [("--backend=carrier-pigeon", "this torch has no such backend"), ("--sizes=4096G", "2 ranks need")],
@@ -80,6 +103,7 @@ def test_other_backends_can_be_timed() -> None:
         (["--ranks", "2", "--sizes", "12Q"], "--sizes 12Q"),
         (["--ranks", "2", "--sizes", "0"], "--sizes 0"),
         (["--ranks", "2", "--link-rate", "fast"], "--link-rate fast"),
+        (["--ranks", "2", "--link-rate", "1gbit,"], "--link-rate : write it like"),
         (["--ranks", "2", "--seconds", "0"], "--seconds 0"),
         (["--ranks", "2", "--html", "plot.svg"], "--html plot.svg"),
         (["--ranks", "2", "--html", "no/such/plot.html"], "there is no folder no/such"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from agspeed import config
-from agspeed.cli import checks
+from agspeed.cli import checks, net_checks, net_ranks
+from agspeed.errors import UserError
 
 
 @pytest.fixture
@@ -150,3 +152,48 @@ def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):
 def test_file_system_of_a_path_is_found():
     assert checks._filesystem(Path("/proc")) == "proc"
     assert checks._filesystem(Path(os.devnull)) != ""
+
+
+# --- options that look at other hosts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--peer", ","], "--peer names no host"),
+        (["--peer", "a", "--port", "0"], "--port 0: write a port"),
+        (["--listen", "--port", "high"], "--port high: write a port"),
+        (["--listen", "--peer", "a"], "--listen goes alone"),
+    ],
+)
+def test_mistakes_about_other_hosts_are_one_sentence(agspeed, options, words):
+    result = agspeed("doctor", *options)
+    assert result.code == 2 and words in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (1, 4, False)),
+        ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3, True)),
+        ({"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "0", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, (1, 2, True)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, (0, 1, False)),
+        ({}, None),
+    ],
+)
+def test_the_launcher_says_which_host_this_is(variables, expected):
+    place = net_ranks.place({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", **variables})
+    assert place == expected
+    with pytest.raises(UserError, match="the launcher's variables"):
+        net_ranks.place({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "RANK": "first", "WORLD_SIZE": "2"})
+
+
+def test_a_peer_is_looked_at_after_this_host(found, agspeed, monkeypatch):
+    row = {"name": "lo", "address": "127.0.0.1", "prefix_bits": 8, "is_up": True, "is_selected": True, "reason": "-"}
+    found["network"] = {"variable": "", "selector": "", "interfaces": [row]}
+    monkeypatch.setattr(net_checks, "probe", lambda: found)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    result = agspeed("doctor", "--peer", "127.0.0.1", "--port", port)
+    assert result.code == 1 and "✗ peer             127.0.0.1 refuses connections" in result.out
+    assert "no answer" in result.out and "agspeed doctor --listen" in result.out

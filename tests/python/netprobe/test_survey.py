@@ -25,6 +25,7 @@ LIMIT_S = 60.0
 @pytest.fixture(autouse=True)
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "STREAM_S", 0.05)
+    monkeypatch.setattr(peers, "_MEASURE_S", LIMIT_S)
 
 
 def free_port() -> int:
