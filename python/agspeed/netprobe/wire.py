@@ -86,6 +86,8 @@ class Connection:
             return call()
         except TimeoutError:
             raise PeerError("accepts connections, but does not answer in time") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise PeerError("closed the connection") from None
         except OSError as error:
             raise PeerError(f"broke the connection: {error.strerror or error}") from None
 
