@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agspeed.netprobe import keys
-from agspeed.netprobe.model import HostRecord, Path, Survey, pair_rails
+from agspeed.netprobe.model import HostRecord, Path, Rail, Survey, pair_rails
 
 __all__ = ["CUT", "FAILS", "KEY", "PACKETS", "PORT", "SLOW", "TALK", "UNPAIRED", "Issue", "is_judged", "issues_of"]
 
@@ -40,7 +41,8 @@ class Issue:
 
 def issues_of(survey: Survey) -> list[Issue]:
     """All that is wrong between hosts that were looked at."""
-    found = [issue for path in survey.paths for issue in _of_path(path)]
+    hosts = {host.name: host for host in survey.hosts}
+    found = [_without_partner(hosts, path) or issue for path in survey.paths for issue in _of_path(path)]
     found += [issue for mine in survey.hosts for theirs in survey.hosts for issue in _unpaired(survey, mine, theirs)]
     return [*found, *_different_mtus(survey), *_slow_ones(survey)]
 
@@ -88,9 +90,21 @@ def _unpaired(survey: Survey, mine: HostRecord, theirs: HostRecord) -> Iterator[
     for rail, other in zip(mine.rails, pair_rails(mine.rails, theirs.rails), strict=True):
         if other is not None:
             continue
-        why = theirs.left_out.get(rail.name)
-        detail = f"{rail.network} has no rail of {theirs.name}" + (f": {rail.name} there: {why}" if why else "")
-        yield Issue(UNPAIRED, mine.name, theirs.name, rail.name, rail.name, detail)
+        yield _missing(mine, rail, theirs)
+
+
+def _without_partner(hosts: Mapping[str, HostRecord], path: Path) -> Issue | None:
+    """What is wrong with a rail that jobs pair with one of another network, for want of a better, and in vain."""
+    mine, theirs = hosts[path.source], hosts[path.destination]
+    rail = next(rail for rail in mine.rails if rail.name == path.rail)
+    is_neighbour = ipaddress.ip_address(path.remote_address) in rail.network
+    return None if path.is_open or is_neighbour else _missing(mine, rail, theirs)
+
+
+def _missing(mine: HostRecord, rail: Rail, theirs: HostRecord) -> Issue:
+    why = theirs.left_out.get(rail.name)
+    detail = f"{rail.network} has no rail of {theirs.name}" + (f": {rail.name} there: {why}" if why else "")
+    return Issue(UNPAIRED, mine.name, theirs.name, rail.name, rail.name, detail)
 
 
 def _different_mtus(survey: Survey) -> Iterator[Issue]:

@@ -156,6 +156,19 @@ def test_an_interface_that_is_down_is_said_to_be() -> None:
     assert "connect eth1 of n1" in found.remedy
 
 
+def test_a_rail_paired_with_another_network_in_vain_lacks_its_own() -> None:
+    """As when eth0 is down here and eth1 there: jobs pair what is left."""
+    survey = well(2)
+    eth0, eth1 = (rail for rail in survey.hosts[0].rails)
+    survey.hosts[0] = HostRecord("n0", (eth0,), {"eth1": "it is down"})
+    survey.hosts[1] = HostRecord("n1", (survey.hosts[1].rails[1],), {"eth0": "it is down"})
+    survey.paths = [Path("n0", "n1", "eth0", "eth1", "10.1.0.1", ports=[PortState(41000)])]
+    cut(survey.paths[0])
+    found = only(survey)
+    assert found.detail == "eth0 from n0 to n1: 10.0.0.0/24 has no rail of n1: eth0 there: it is down"
+    assert eth1.name not in found.detail and "connect eth0 of n1" in found.remedy
+
+
 @pytest.mark.parametrize("num_hosts", [2, 5])
 def test_hosts_that_could_not_be_asked_come_first(num_hosts: int) -> None:
     survey = well(num_hosts)
