@@ -94,7 +94,10 @@ class Meeting:
         mine = self._look(hosts)
         took = LOOK_S + _ROUND_S * len(hosts) + _LATE_S
         seen = {0: [path.to_json() for path in mine], **self._gather("paths", sorted(set(records) - {0}), took)}
-        paths = [Path.from_json(row) for rows in seen.values() for row in rows]
+        with _understanding():
+            paths = [Path.from_json(row) for rows in seen.values() for row in rows]
+        ends = {(host.name, rail.name) for host in hosts.values() for rail in host.rails}
+        paths = [p for p in paths if {(p.source, p.rail), (p.destination, p.remote_rail)} <= ends]
         survey = Survey(list(hosts.values()), paths, _START_ALL)
         for missing in sorted(set(range(self._where.num_hosts)) - set(records)):
             survey.silent[f"node {missing}"] = f"has not come within {_COME_S:g} s of this one"
@@ -139,13 +142,15 @@ class Meeting:
 
     def _hosts(self, found: Mapping[int, Any]) -> dict[int, HostRecord]:
         """By index, each with a name of its own."""
-        records = {index: HostRecord.from_json(row["record"]) for index, row in sorted(found.items())}
+        with _understanding():
+            records = {index: HostRecord.from_json(row["record"]) for index, row in sorted(found.items())}
+            wrong = {index: [Check(*row) for row in found[index]["wrong"]] for index in records}
         names = [record.name for record in records.values()]
         for index, record in records.items():
             if names.count(record.name) > 1:
                 records[index] = HostRecord(f"{record.name}#{index}", record.rails, record.left_out)
             if index != self._where.host:
-                self._wrong[records[index].name] = [Check(*row) for row in found[index]["wrong"]]
+                self._wrong[records[index].name] = wrong[index]
         return records
 
     def _look(self, hosts: Mapping[int, HostRecord]) -> list[Path]:
@@ -206,6 +211,18 @@ def _open_store(where: Place) -> Any:
         raise AgspeedError(
             f"host {where.host}: the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) does not answer: "
             f"{str(error).splitlines()[0]}; let TCP pass there, and start all hosts within a minute"
+        ) from None
+
+
+@contextlib.contextmanager
+def _understanding() -> Iterator[None]:
+    """Reading what other hosts wrote. Raises: AgspeedError where it is nothing that this version writes."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise AgspeedError(
+            f"a host wrote to the store what this version does not understand ({error}): install the same version of "
+            "agspeed on all hosts"
         ) from None
 
 

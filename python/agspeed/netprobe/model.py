@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["HostRecord", "Path", "PortState", "Rail", "Survey", "pair_rails"]
+
+_MOST_RAILS = 64  # as in a job
+_MOST_PORTS = 16
+_MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,12 @@ class Rail:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Rail:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
-        ipaddress.ip_address(found["address"])
-        ports = tuple(int(port) for port in found["tcp_ports"])
-        prefix_bits, mtu, udp_port = (int(found[name]) for name in ("prefix_bits", "mtu", "udp_port"))
-        return cls(str(found["name"]), str(found["address"]), prefix_bits, mtu, ports, udp_port)
+        ports = tuple(map(_port, found["tcp_ports"][:_MOST_PORTS]))
+        prefix_bits, mtu = (int(found[name]) for name in ("prefix_bits", "mtu"))
+        rail = cls(_text(found["name"]), str(found["address"]), prefix_bits, mtu, ports, _port(found["udp_port"]))
+        if rail.network.prefixlen != prefix_bits or not 0 < mtu < 1 << 20:
+            raise ValueError(f"an MTU of {mtu}")
+        return rail
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,10 @@ class HostRecord:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> HostRecord:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
-        rails = tuple(map(Rail.from_json, found["rails"]))
-        return cls(str(found["name"]), rails, {str(key): str(why) for key, why in found["left_out"].items()})
+        rails = tuple(map(Rail.from_json, found["rails"][:_MOST_RAILS]))
+        return cls(
+            _text(found["name"]), rails, {_text(key): _text(why) for key, why in dict(found["left_out"]).items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,14 @@ class Path:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Path:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
-        ports = [PortState(int(row["port"]), str(row["problem"])) for row in found["ports"]]
-        return cls(**{**found, "ports": ports})
+        ports = [PortState(_port(row["port"]), _text(row["problem"])) for row in found["ports"][:_MOST_PORTS]]
+        texts = {
+            name: _text(found[name]) for name in ("source", "destination", "rail", "remote_rail", "key", "problem")
+        }
+        texts["remote_address"] = str(ipaddress.ip_address(found["remote_address"]))
+        numbers = {name: _number(found[name]) for name in ("round_trip_s", "clock_ahead_s", "bits_per_second")}
+        sizes = {name: _size(found[name]) for name in ("packet_bytes", "wanted_packet_bytes")}
+        return cls(**texts, **numbers, **sizes, ports=ports)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -115,6 +130,29 @@ class Survey:
     how_to_join: str
     silent: dict[str, str] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # of hosts that were only asked for their key
+
+
+def _text(found: Any) -> str:
+    """What may be shown of a text that another host sent."""
+    if not isinstance(found, str):
+        raise TypeError(f"{found!r} is no text")
+    return "".join(filter(str.isprintable, found))[:_MOST_CHARACTERS]
+
+
+def _port(found: Any) -> int:
+    if not 0 <= int(found) < 1 << 16:
+        raise ValueError(f"{found!r} is no port")
+    return int(found)
+
+
+def _number(found: Any) -> float | None:
+    if found is not None and not math.isfinite(found):
+        raise ValueError(f"{found!r} is no number")
+    return None if found is None else float(found)
+
+
+def _size(found: Any) -> int | None:
+    return None if found is None else int(found)
 
 
 def pair_rails(mine: Sequence[Rail], theirs: Sequence[Rail]) -> list[Rail | None]:

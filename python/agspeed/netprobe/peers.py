@@ -131,7 +131,8 @@ def _look(route: Route, prober: Prober, deadline: float, and_back: bool) -> tupl
         connection.deadline = deadline
         request = {"do": "look back", "host": path.source, "rail": mine.to_json(), "seconds": left}
         answer = Path.from_json(connection.ask(request))
-        answer.source = peer.name
+        answer.source, answer.destination = peer.name, path.source
+        answer.rail, answer.remote_rail = theirs.name, mine.name
         back.append(answer)
 
     there = prober.look(mine, peer.name, theirs, look_back if and_back else None)

@@ -175,3 +175,11 @@ def test_hosts_that_could_not_be_asked_come_first(num_hosts: int) -> None:
     survey.silent["n9"] = "refuses connections"
     first, *others = findings(survey)
     assert first == Finding("peer", "fail", "n9 refuses connections", "join") and not others
+
+
+def test_a_path_survives_the_way_to_another_host() -> None:
+    path = well(2).paths[0]
+    assert Path.from_json(path.to_json()) == path
+    for change in ({"round_trip_s": "long"}, {"clock_ahead_s": float("nan")}, {"key": None}, {"ports": [{}]}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Path.from_json({**path.to_json(), **change})

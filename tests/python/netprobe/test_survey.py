@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from agspeed.errors import AgspeedError
-from agspeed.netprobe import Listener, Rail, Survey, findings, keys, peers, survey_peers
+from agspeed.netprobe import HostRecord, Listener, Rail, Survey, findings, keys, peers, survey_peers
 from agspeed.netprobe.model import pair_rails
 from agspeed.netprobe.parallel import all_at_once
 from agspeed.netprobe.wire import Connection, PeerError, connect
@@ -177,6 +177,36 @@ def test_a_peer_that_fails_later_is_named_by_rail(mischief: Callable[[Connection
         survey = survey_peers(["127.0.0.2"], host("here", 1), KEY, port)
     text = sentences(survey)
     assert "fail peer: rail0 from here to there: 127.0.0.2" in text and words in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rails": [{"name": "rail0"}]},
+        {"rails": "all"},
+        {"name": 7},
+        {"left_out": "everything"},
+        {"rails": [{**host("x", 2).rails[0].to_json(), "mtu": -1}]},
+        {"rails": [{**host("x", 2).rails[0].to_json(), "address": "nowhere"}]},
+        {"rails": [{**host("x", 2).rails[0].to_json(), "tcp_ports": [1 << 20]}]},
+    ],
+)
+def test_a_peer_that_describes_itself_wrongly_is_named(change: dict[str, object]) -> None:
+    def describe(connection: socket.socket) -> None:
+        with Connection(connection, time.monotonic() + LIMIT_S) as made:
+            assert keys.is_proven(made, KEY)
+            made.receive_json()
+            made.send_json({**host("there", 2).to_json(), **change})
+
+    with peer_that(describe) as port:
+        survey = survey_peers(["127.0.0.2"], host("here", 1), KEY, port)
+    [found] = findings(survey)
+    assert "127.0.0.2 describes itself in a way that this version does not understand" in found.detail
+
+
+def test_texts_of_other_hosts_are_shown_without_control_characters() -> None:
+    found = HostRecord.from_json({**host("a", 1).to_json(), "name": "node\x1b[2J\n1" + "x" * 300})
+    assert found.name.startswith("node[2J1x") and len(found.name) == 200
 
 
 def test_a_slow_peer_is_told() -> None:
