@@ -15,10 +15,10 @@ import agspeed
 accelerator = Accelerator(cpu=True)
 model = classifier()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-loader = DataLoader(dataset(), batch_size=64, shuffle=True, drop_last=True)
+loader = DataLoader(dataset(), batch_size=256, shuffle=True, drop_last=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 model = agspeed.optimize(model)
-for epoch in range(10):
+for epoch in range(20):
     for images, labels in loader:
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)

@@ -15,5 +15,5 @@ def dataset() -> TensorDataset:
 
 def classifier() -> nn.Module:
     """Logits [10] of an image."""
-    layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())]
-    return nn.Sequential(nn.Linear(64, 256), *layers, nn.Linear(256, 10))
+    layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU(), nn.Dropout(0.1))]
+    return nn.Sequential(nn.Linear(64, 128), *layers, nn.Linear(128, 10))

@@ -30,5 +30,5 @@ module = Digits()
 trainer = lightning.Trainer(
     max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
 )
-trainer.fit(module, DataLoader(dataset(), batch_size=64, shuffle=True, drop_last=True))
+trainer.fit(module, DataLoader(dataset(), batch_size=256, shuffle=True, drop_last=True))
 print(agspeed.report(module.network))

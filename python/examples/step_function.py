@@ -24,8 +24,8 @@ def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
-for epoch in range(10):
-    for batch in DataLoader(dataset(), batch_size=64, shuffle=True, drop_last=True):
+for epoch in range(20):
+    for batch in DataLoader(dataset(), batch_size=256, shuffle=True, drop_last=True):
         loss = step(*batch)
     print(f"epoch {epoch}: loss {loss.item():.3f}, {agspeed.status(step)}")
 print(agspeed.report(step))

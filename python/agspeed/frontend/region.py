@@ -33,6 +33,7 @@ from agspeed.log import warn_once
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, GRAPH_EAGER
+from agspeed.tuning.proof import Proof
 
 
 class PythonDispatcher:
@@ -60,6 +61,8 @@ class Region:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     sample: list[Any] | None = None
     selected: str = GRAPH_EAGER
+    proofs: dict[str, Proof] = field(default_factory=dict)
+    """By candidate: what the compile child has proven of its code."""
     code_digests: dict[str, str] = field(default_factory=dict)
     """Which candidate first generated the code with that digest."""
 

@@ -21,6 +21,7 @@ from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.layouts import LaidOut
 from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.proof import Proof
 
 _MAX_REASON = 500
 """Letters of an exception that a reason shows; a candidate may write megabytes into its message."""
@@ -35,11 +36,13 @@ class BuildableRegion(Protocol):
     sample: list[Any] | None
     other_sizes: list[InputSizes]
     where: str
+    proofs: dict[str, Proof]
+    """What the compile child has proven of candidates."""
 
 
 def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcome:
     """Compiles `name` for `region` and checks it against eager on the region's captured inputs, and at the region's
-    other sizes. Never raises.
+    other sizes, unless that code has been proven right already. Never raises.
 
     Returns: an Outcome in state "ready" with a runner, or "skipped", "failed" or "rejected" with the reason.
     """
@@ -59,7 +62,10 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
         reason = f"compile failed with {type(error).__name__}: {_first_line(error)}"
         return Outcome(name, "failed", reason, compile_seconds=time.perf_counter() - started)
     outcome = Outcome(name, "ready", runner=runner, compile_seconds=time.perf_counter() - started)
-    if name != "graph-eager":
+    proof = region.proofs.get(name)
+    if proof is not None and proof.covers(outcome):
+        proof.apply(outcome)
+    elif name != "graph-eager":
         _gate(outcome, region, options)
     return outcome
 

@@ -24,6 +24,7 @@ from agspeed.graph_spec.read import example_inputs, rebuild
 from agspeed.tuning.build import BuildableRegion
 from agspeed.tuning.child.operator_homes import Homes, find_homes, load_homes
 from agspeed.tuning.gate.sizes import InputSizes
+from agspeed.tuning.proof import Proof
 
 
 @dataclass
@@ -36,6 +37,7 @@ class RebuiltRegion:
     sample: list[Any] | None
     other_sizes: list[InputSizes]
     where: str
+    proofs: dict[str, Proof]
 
 
 def write_region(region: BuildableRegion, folder: Path) -> None:
@@ -85,7 +87,7 @@ def read_region(folder: Path) -> RebuiltRegion:
         flags = zip(sample, tensors["is_parameter"], tensors["requires_grad"], strict=True)
         sample = [_as_it_was(value, is_parameter, needs_grad) for value, is_parameter, needs_grad in flags]
     modes = _modes_from_json(header["modes"])
-    return RebuiltRegion(gm, example_inputs(gm), modes, sample, header["other_sizes"], header["where"])
+    return RebuiltRegion(gm, example_inputs(gm), modes, sample, header["other_sizes"], header["where"], proofs={})
 
 
 def _as_it_was(value: Any, is_parameter: bool, needs_grad: bool) -> Any:

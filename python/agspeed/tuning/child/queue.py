@@ -26,6 +26,7 @@ from agspeed.log import logger, warn_once
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.proof import Proof
 
 _FIRST_COMPILE_S, _NODE_S = 15.0, 0.3
 """A high estimate of what a candidate takes to compile a graph, and for each of its nodes, on one core."""
@@ -177,6 +178,8 @@ class CompileQueue:
             region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
         else:
             self._passed.add((region.index, name))
+            if answer.get("proof") is not None:
+                region.proofs[name] = Proof.from_json(answer["proof"])
             for twin in answer.get("twins", ()):
                 if self.lacks(region, twin):
                     region.outcomes[twin] = Outcome(twin, "skipped", f"generates the same code as {name}")

@@ -91,6 +91,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     from agspeed.backends import CompileOptions, vector_isa
     from agspeed.tuning.build import build
     from agspeed.tuning.child.job import read_region
+    from agspeed.tuning.proof import Proof
 
     options = CompileOptions(**job["options"])
     torch.set_num_threads(options.num_threads)
@@ -100,11 +101,13 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
         with region.modes.restored(), torch.random.fork_rng(devices=[]):
             for _ in range(_NUM_TRIALS):
                 outcome.runner(*region.sample)
+    proof = Proof.of(outcome)
     return {
         "state": outcome.state,
         "reason": outcome.reason,
         "compile_seconds": outcome.compile_seconds,
         "gate": outcome.gate,
+        "proof": proof.to_json() if proof is not None else None,
         "code_digest": getattr(outcome.runner, "code_digest", None),
         "twins": getattr(outcome.runner, "twins", ()),
         "vector_isa": vector_isa.found(),

@@ -37,13 +37,13 @@ class LaidOut:
     """Runs a candidate and copies the given outputs to their layouts. Differentiable; one thread."""
 
     def __init__(self, runner: Runner, layouts: Layouts) -> None:
-        self._runner, self._layouts = runner, layouts
+        self._runner, self.layouts = runner, layouts
         self.direct = None
         """Not even where the candidate has one: every call has to pass through here."""
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         outputs = list(self._runner(*args))
-        for index, layout in self._layouts.items():
+        for index, layout in self.layouts.items():
             outputs[index] = _laid_out(outputs[index], layout)
         return outputs
 
