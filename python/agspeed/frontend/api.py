@@ -253,7 +253,7 @@ def _optimize_function(
 
 
 def _why_unusable(settings: config.Settings) -> str | None:
-    return startup.why_unusable(with_machinery=settings.mode != "auto")
+    return startup.why_unusable(machinery=settings.mode != "auto")
 
 
 def _stays_eager(target: Any, reason: str) -> None:

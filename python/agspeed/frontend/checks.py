@@ -51,5 +51,5 @@ def _check_plan(plan: Path, settings: config.Settings) -> None:
 
 def _check_backends(names: Iterable[str], where: config.Origin | str) -> None:
     """Without torch's compiler no backend can be loaded: `optimize` leaves everything eager then, and says why."""
-    if startup.why_unusable(with_machinery=True) is None:
+    if startup.why_unusable(backends=True) is None:
         config.check_names("backend", names, candidate_names(), where)

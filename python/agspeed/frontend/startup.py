@@ -9,7 +9,6 @@ Imported before every other module of this package; `loaded` is called when the 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import time
@@ -21,6 +20,7 @@ PAYS_AFTER_S = 4.0
 
 _begun = time.perf_counter()
 _unclaimed: list[float] = []
+_failure: str | None = None
 
 
 def loaded() -> None:
@@ -28,16 +28,22 @@ def loaded() -> None:
     _unclaimed.append(time.perf_counter() - _begun)
 
 
-@functools.cache
-def why_unusable(*, with_machinery: bool) -> str | None:
-    """Why nothing can be captured here: torch's compiler, or the machinery, cannot be imported; or None."""
-    try:
-        importlib.import_module("torch._dynamo")
-        if with_machinery:
-            load_machinery()
-    except Exception as error:
-        return f"torch's compiler cannot be loaded: {type(error).__name__}: {error}"
-    return None
+def why_unusable(*, backends: bool = False, machinery: bool = False) -> str | None:
+    """Why nothing can be captured here: torch's compiler, the backends or the machinery cannot be loaded; or None.
+
+    What failed once stays so: a second import of a half-imported module fails for another reason.
+    """
+    global _failure
+    if _failure is None:
+        try:
+            importlib.import_module("torch._dynamo")
+            if backends:
+                importlib.import_module("agspeed.backends").candidate_names()
+            if machinery:
+                load_machinery()
+        except Exception as error:
+            _failure = f"torch's compiler cannot be loaded: {type(error).__name__}: {error}"
+    return _failure
 
 
 def has_machinery() -> bool:
