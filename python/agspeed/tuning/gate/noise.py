@@ -110,7 +110,7 @@ _SUMS: dict[Any, Counts] = {
 _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _SHORT = 64
-_CHAIN = 4096
+_CHAIN = 16384
 _RELU = (aten.relu.default, aten.relu_.default)
 _JUMPS = (
     aten.hardsigmoid_backward.default,

@@ -84,6 +84,7 @@ class Captured:
         self.sample: list[Any] | None = [an_image()]
         self.other_sizes: list[Any] = []
         self.where = ""
+        self.proofs: dict[str, Any] = {}
 
 
 @pytest.mark.parametrize(("function", "state"), [(other_layout, "ready"), (other_layout_and_numbers, "rejected")])
