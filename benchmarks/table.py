@@ -171,8 +171,8 @@ def _time_to_speed(cells: list[Cell]) -> str:
             [
                 cell["case"],
                 str(cell["threads"]),
-                *(f"{way['seconds']:.1f} ({way['step_ms']:.0f})" for way in (inductor, best, auto)),
-                f"{cell['ratio']:.2f} / {cell['auto_ratio']:.2f}",
+                *(_reached(way) for way in (inductor, best, auto)),
+                " / ".join(f"{cell[key]:.2f}" if key in cell else "–" for key in ("ratio", "auto_ratio")),
                 *(f"{way['standstill_seconds']:.1f}" for way in (inductor, best, auto)),
                 ", ".join(dict.fromkeys(best["chosen"].values())),
             ]
@@ -183,6 +183,11 @@ def _time_to_speed(cells: list[Cell]) -> str:
         "Seconds from the first step until 20 in a row run at 0.97 of the final speed (its step); longest standstill."
     )
     return "\n\n".join([markdown.table([*columns, "chosen"], rows), legend])
+
+
+def _reached(way: Cell) -> str:
+    seconds = f"{way['seconds']:.1f}" if way["seconds"] is not None else "still tuning"
+    return f"{seconds} ({way['step_ms']:.0f})"
 
 
 def _warm_start(cells: list[Cell]) -> str:

@@ -41,13 +41,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     candidate, watch = candidates.find(spec["candidate"]), Watch(spec["cores"])
     candidates.prepare(candidate, training, Path(spec["cache_dir"]))
     started, ends, final = time.perf_counter(), [0.0], 0
-    while final < _FINAL_STEPS:
+    while final < _FINAL_STEPS and ends[-1] <= limit:
         training.step(training.batches[(len(ends) - 1) % len(training.batches)])
         ends.append(time.perf_counter() - started)
         final = 0 if candidates.is_tuning(candidate, training) else final + 1
-        if ends[-1] > limit:
-            raise TimeoutError(f"{candidate.name} was still tuning after {len(ends) - 1} steps and {limit:.0f} s")
-    result = {"candidate": candidate.name, **milestones(ends, len(ends) - final), "environment": watch.read()}
+    reached = milestones(ends, len(ends) - (final or min(_FINAL_STEPS, len(ends) - 1)))
+    result = {"candidate": candidate.name, **reached, "environment": watch.read()}
+    if final < _FINAL_STEPS:  # still tuning
+        result["seconds"] = None
     if candidate.tunes:
         reports = candidates.reports(training)
         result["chosen"] = {name: candidates.decision(report) for name, report in reports.items()}
@@ -83,7 +84,13 @@ def milestones(ends: list[float], settled: int) -> dict[str, Any]:
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
     inductor, best, auto = results
     cell = {"status": "ok", "ways": results}
-    if any(row["seconds"] is None for row in results):
-        slow = ", ".join(row["candidate"] for row in results if row["seconds"] is None)
-        return cell | {"status": "void", "reason": f"no {IN_A_ROW} steps in a row ran at the final speed of {slow}"}
-    return cell | {"ratio": best["seconds"] / inductor["seconds"], "auto_ratio": auto["seconds"] / best["seconds"]}
+    if any(row["seconds"] is None for row in (inductor, best)):
+        slow = ", ".join(row["candidate"] for row in (inductor, best) if row["seconds"] is None)
+        return cell | {
+            "status": "void",
+            "reason": f"{slow} did not settle, or no {IN_A_ROW} steps ran at its final speed",
+        }
+    ratios = {"ratio": best["seconds"] / inductor["seconds"]}
+    if auto["seconds"] is not None:
+        ratios["auto_ratio"] = auto["seconds"] / best["seconds"]
+    return cell | ratios
