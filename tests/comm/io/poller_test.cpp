@@ -2,6 +2,8 @@
 // When a poller wakes up: at once, when it has coalesced what came, or when somebody wakes it.
 #include "comm/io/poller.h"
 
+#include <sched.h>
+
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -36,15 +38,27 @@ void waitForChange(Poller& poller, ChangingMemory& memory, int numVain) {
   EXPECT_EQ(memory.numPolls, 0);
 }
 
-/// Waits for changes that come soon until ten in a row found it not armed. Others who need the processor put that off.
+/// Whether others keep this processor for long when they are let run: a Poller then sleeps on purpose.
+bool isCrowded() {
+  const Clock::time_point since = Clock::now();
+  sched_yield();
+  return Clock::now() - since > std::chrono::microseconds(500);
+}
+
+/// Waits for changes that come soon until ten in a row found it not armed. Skips where others who compute put that off.
 void expectToStayAwake(Poller& poller, ChangingMemory& memory) {
   constexpr int kWanted = 10;
   poller.setMemory(&memory);
   int numAwake = 0;
+  int numCrowded = 0;
   for (const Clock::time_point end = Clock::now() + seconds(20); numAwake < kWanted && Clock::now() < end;) {
     const int before = memory.numArmed;
+    numCrowded += isCrowded() ? 1 : 0;
     waitForChange(poller, memory, 1);
     numAwake = memory.numArmed == before ? numAwake + 1 : 0;
+  }
+  if (numAwake < kWanted && numCrowded > 0) {
+    GTEST_SKIP() << "others kept the processor for long " << numCrowded << " times";
   }
   EXPECT_EQ(numAwake, kWanted);
   EXPECT_GE(memory.numArmed, 1) << "nothing is known at first";
