@@ -42,4 +42,5 @@ class Waiting:
 
     def end(self, arm: str, reason: str) -> None:
         """The tuner has decided."""
-        self._progress.end(f"{self._subject}: {arm}, {reason}; agspeed.report(model) shows all")
+        decision = reason if reason.startswith(arm) else f"{arm}, {reason}"
+        self._progress.end(f"{self._subject}: {decision}; agspeed.report(model) shows all")
