@@ -14,6 +14,18 @@ from benchmarks.workloads.base import Batch, Training, supervised
 _VOCABULARY, _BATCH, _LENGTH, _COUNT = 128, 8, 64, 8
 
 
+def _small(config: type[Any], **changes: Any) -> Any:
+    """A configuration of three layers; `changes` are what the architecture needs, or has otherwise."""
+    usual = {
+        "vocab_size": _VOCABULARY,
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
+    return config(**usual | changes)
+
+
 def _loss_of(model: nn.Module, batch: Batch) -> Tensor:
     (inputs,) = batch
     loss: Tensor = model(**inputs).loss
@@ -54,9 +66,7 @@ def gpt2() -> Training:
 
 def llama_checkpointed() -> Training:
     """Llama with gradient checkpointing: each layer is computed again in the backward."""
-    config = transformers.LlamaConfig(
-        vocab_size=_VOCABULARY, hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4
-    )
+    config = _small(transformers.LlamaConfig, intermediate_size=352)
     model = transformers.LlamaForCausalLM(config)
     model.gradient_checkpointing_enable()
     return _language_model(model)
@@ -64,28 +74,13 @@ def llama_checkpointed() -> Training:
 
 def qwen3() -> Training:
     """Qwen 3: grouped-query attention with normalised queries and keys, gated SiLU."""
-    config = transformers.Qwen3Config(
-        vocab_size=_VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-    )
+    config = _small(transformers.Qwen3Config, intermediate_size=384, num_key_value_heads=2, head_dim=32)
     return _language_model(transformers.Qwen3ForCausalLM(config))
 
 
 def gpt_neox() -> Training:
     """GPT-NeoX: parallel attention and feed-forward, partly rotary positions."""
-    config = transformers.GPTNeoXConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=128,
-        intermediate_size=512,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        max_position_embeddings=_LENGTH,
-    )
+    config = _small(transformers.GPTNeoXConfig, max_position_embeddings=_LENGTH)
     return _language_model(transformers.GPTNeoXForCausalLM(config))
 
 
@@ -97,56 +92,27 @@ def bloom() -> Training:
 
 def mixtral() -> Training:
     """Mixtral: a router sends each token to 2 of 4 expert networks."""
-    config = transformers.MixtralConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-    )
+    sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2}
+    config = _small(transformers.MixtralConfig, **sizes, num_key_value_heads=2, num_local_experts=4)
     return _language_model(transformers.MixtralForCausalLM(config))
 
 
 def albert() -> Training:
     """ALBERT: one layer's weights used by all layers, factorised embeddings."""
-    config = transformers.AlbertConfig(
-        vocab_size=_VOCABULARY,
-        embedding_size=64,
-        hidden_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=512,
-    )
+    config = _small(transformers.AlbertConfig, embedding_size=64)
     return _language_model(transformers.AlbertForMaskedLM(config))
 
 
 def electra() -> Training:
     """ELECTRA as a classifier of texts."""
-    config = transformers.ElectraConfig(
-        vocab_size=_VOCABULARY,
-        embedding_size=64,
-        hidden_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=512,
-    )
+    config = _small(transformers.ElectraConfig, embedding_size=64)
     return _classifier(transformers.ElectraForSequenceClassification(config))
 
 
 def deberta_v2() -> Training:
     """DeBERTa v2: attention that separates content from relative position, gathers of positions."""
-    config = transformers.DebertaV2Config(
-        vocab_size=_VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=512,
-        relative_attention=True,
-        pos_att_type=["p2c", "c2p"],
-        position_buckets=32,
-    )
+    positions = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32}
+    config = _small(transformers.DebertaV2Config, num_hidden_layers=2, **positions)
     return _classifier(transformers.DebertaV2ForSequenceClassification(config))
 
 

@@ -203,14 +203,14 @@ def _changed_keywords(model: Any, settings: config.Settings, keywords: dict[str,
 
 def _optimize_module(module: nn.Module, settings: config.Settings, changed: list[str]) -> nn.Module:
     inner = _unwrapped(module)
-    if (reason := switched_off(settings)) is not None:
-        _stays_eager(inner, reason)
-        return module
     if (session := session_of(inner)) is not None:
         if not changed:
             return module
-        logger.info("%s is tuned anew: %s changed", type(inner).__name__, ", ".join(changed))
+        logger.info("%s begins anew: %s changed", type(inner).__name__, ", ".join(changed))
         session.close()
+    if (reason := switched_off(settings)) is not None:
+        _stays_eager(inner, reason)
+        return module
     if _is_torch_compiled(inner):
         _stays_eager(inner, "torch.compile has compiled it already")
         warn_once(
@@ -233,15 +233,15 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
 def _optimize_function(
     function: Callable[..., Any], settings: config.Settings, changed: list[str]
 ) -> Callable[..., Any]:
-    if (reason := switched_off(settings)) is not None:
-        _stays_eager(function, reason)
-        return function
     if session_of(function) is not None:
         if changed:
             raise UserError(
                 f"{getattr(function, '__name__', 'this function')} is optimized already, with another "
                 f"{' and '.join(changed)}: optimize(agspeed.restore(function), ...) makes a new one"
             )
+        return function
+    if (reason := switched_off(settings)) is not None:
+        _stays_eager(function, reason)
         return function
     if (reason := _why_unusable(settings)) is not None:
         _stays_eager(function, reason)

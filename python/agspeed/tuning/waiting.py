@@ -25,7 +25,8 @@ class Waiting:
 
     def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
         self._subject, self._settings, self._arms = subject, settings, arms
-        self._progress = Progress(enabled=settings.mode == "max" and settings.progress)
+        self._is_waited_for = settings.mode == "max" and settings.progress
+        self._progress = Progress(enabled=self._is_waited_for)
 
     def begin(self, num_modules: int) -> None:
         """Nothing is known of the target yet: tuning starts from nothing."""
@@ -34,7 +35,7 @@ class Waiting:
     def show(self, kind: str, arm: str, regions: Sequence[Any]) -> None:
         """An action of the tuner begins."""
         activity = _ACTIVITIES.get(kind)
-        if activity is None or arm == EAGER:
+        if activity is None or arm == EAGER or not self._is_waited_for:
             return
         found = forecast(self._arms(), sum(region.num_operators for region in regions))
         number = min(found.num_through + 1, found.num_arms)

@@ -70,6 +70,12 @@ def test_a_second_call_with_another_mode_applies_it() -> None:
     assert session is not None and session.settings.mode == "max"
 
 
+def test_a_second_call_with_mode_off_switches_off() -> None:
+    model = agspeed.optimize(mlp(), mode="auto")
+    agspeed.optimize(model, mode="off")
+    assert session_of(model) is None and "switched off" in agspeed.status(model).reason
+
+
 def test_a_second_call_that_changes_nothing_keeps_the_session() -> None:
     model = agspeed.optimize(mlp(), mode="max")
     session = session_of(model)
