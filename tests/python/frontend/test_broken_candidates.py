@@ -254,6 +254,20 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
         assert answers[name]["state"] == outcome and reason in answers[name]["reason"], (name, answers[name])
 
 
+def test_waiting_for_a_suspended_child_lets_it_run(captured: Any) -> None:
+    child = Child()
+    write_region(captured, child.folder / "0")
+    job = Job("aot", child.folder / "0", CompileOptions(num_threads=1))
+    try:
+        child.start()
+        child.submit(job)
+        child.set_level("suspended")
+        child.wait([job], timeout_s=240)
+        assert job.answer is not None, "the child was still suspended"
+    finally:
+        child.close()
+
+
 _KILLED_WHILE_CHILD_IS_SUSPENDED = """
 import os, select, signal, sys
 from pathlib import Path

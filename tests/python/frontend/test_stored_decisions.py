@@ -157,7 +157,7 @@ def train(model, is_over):
 torch.set_num_threads(1)
 model = agspeed.optimize(TwoRegions(), mode="max", backends=["plug-in-first", "plug-in-second"], cache_dir=sys.argv[1])
 expected = TwoRegions()
-num_steps = train(model, lambda step: step > 5000 or (step > 5 and agspeed.status(model) != "tuning"))
+num_steps = train(model, lambda step: step > 5000 or (step > 5 and agspeed.wait(model) != "tuning"))
 train(expected, lambda step: step == num_steps)
 report = agspeed.report(model).to_dict()
 print(json.dumps({

@@ -99,14 +99,22 @@ class Child:
         self._start_next()
 
     def wait(self, jobs: list[Job], timeout_s: float | None = None) -> None:
-        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on."""
+        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on.
+
+        The child runs at normal priority meanwhile, even one that was suspended: nothing else runs here.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not all(job.done for job in jobs):
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            if self._answers >= 0:
-                select.select([self._answers], [], [], 0.1)
-            self.poll()
+        level = self._level
+        try:
+            while not all(job.done for job in jobs):
+                if deadline is not None and time.monotonic() > deadline:
+                    return
+                self.set_level("raised")
+                if self._answers >= 0:
+                    select.select([self._answers], [], [], 0.1)
+                self.poll()
+        finally:
+            self.set_level(level)
 
     def set_level(self, level: str) -> None:
         """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority)."""
