@@ -26,7 +26,7 @@ T valueOrThrow(StatusOr<T> result) {
 
 py::object loadJson(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
 
-std::string dumpJson(const py::dict& value) {
+std::string dumpJson(const py::object& value) {
   return py::module_::import("json").attr("dumps")(value).cast<std::string>();
 }
 
@@ -127,6 +127,12 @@ void bindTunerClass(py::module_& module) {
       .def("capture_finished", &Tuner::captureFinished, py::arg("foreground_seconds"))
       .def("capture_failed", &Tuner::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
       .def("capture_grew", &Tuner::captureGrew)
+      .def("paused", &Tuner::paused, py::arg("foreground_seconds"))
+      .def(
+          "resume",
+          [](Tuner& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
+          py::arg("findings"))
+      .def("findings", [](const Tuner& tuner) { return loadJson(tuner.findings()); })
       .def("started", &Tuner::started, py::arg("foreground_seconds"))
       .def("share_budget", &Tuner::shareBudget, py::arg("num_searches"))
       .def("expect_loads", &Tuner::expectLoads, py::arg("foreground_seconds"))
@@ -143,6 +149,7 @@ void bindTunerClass(py::module_& module) {
           "adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
       .def("advance", advance)
       .def_property_readonly("current", [](const Tuner& tuner) { return tuner.current(); })
+      .def_property_readonly("num_findings", &Tuner::numFindings)
       .def_property_readonly("phase", [](const Tuner& tuner) { return toString(tuner.phase()); })
       .def_property_readonly("status", [](const Tuner& tuner) { return tuner.status(); })
       .def_property_readonly("status_reason", [](const Tuner& tuner) { return tuner.statusReason(); })
@@ -170,6 +177,9 @@ void bindDatabaseClass(py::module_& module) {
   const auto store = [](TuningDatabase& database, const py::dict& key, const py::dict& record, int64_t now) {
     throwIfFailed(database.store(dumpJson(key), dumpJson(record), now));
   };
+  const auto storeUnfinished = [](TuningDatabase& database, const py::dict& key, const py::dict& record, int64_t now) {
+    return valueOrThrow(database.storeUnfinished(dumpJson(key), dumpJson(record), now));
+  };
   const auto list = [](TuningDatabase& database) {
     py::list rows;
     for (const DatabaseRow& row : database.list()) rows.append(toDict(row));
@@ -185,6 +195,7 @@ void bindDatabaseClass(py::module_& module) {
       .def_property_readonly("path", &TuningDatabase::path)
       .def("find", find, py::arg("key"), py::arg("now"))
       .def("store", store, py::arg("key"), py::arg("record"), py::arg("now"))
+      .def("store_unfinished", storeUnfinished, py::arg("key"), py::arg("record"), py::arg("now"))
       .def("list", list)
       .def("prune", &TuningDatabase::prune, py::arg("used_before"), py::arg("max_rows"))
       .def("export_text", &TuningDatabase::exportText)

@@ -66,7 +66,11 @@ struct Arm {
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }
-  bool isLoadable() const { return state == ArmState::kCompiled || state == ArmState::kLoading; }
+  /// To be compiled. An arm that lost in an earlier process is not, unless it is back in the race.
+  bool isWaiting() const { return state == ArmState::kWaiting && verdict != Verdict::kLost; }
+  bool isLoadable() const {
+    return (state == ArmState::kCompiled || state == ArmState::kLoading) && verdict != Verdict::kLost;
+  }
   /// False where asking for the compile is enough: the driver answers at once.
   bool needsBackground() const { return spec.compileSeconds > 0; }
   bool isContender() const { return isUsable() && verdict != Verdict::kLost; }

@@ -79,6 +79,18 @@ Json ledgerJson(const Ledger& ledger) {
 
 }  // namespace
 
+/// Median of eager's runs in all pairs; nothing without pairs.
+std::optional<double> Tuner::eagerPairedSeconds() const {
+  std::vector<double> seconds;
+  const auto add = [&](const Comparison& comparison) {
+    for (const RunPair& pair : comparison.pairs()) seconds.push_back(pair.reference);
+  };
+  for (const Arm& arm : arms_) add(arm.versusEager);
+  add(guard_.recheck());
+  if (seconds.empty()) return std::nullopt;
+  return median(std::move(seconds));
+}
+
 std::string Tuner::snapshot() const {
   Json arms = Json::array();
   for (const Arm& arm : arms_) arms.push_back(armJson(arm, config_.confidence));
@@ -105,6 +117,8 @@ std::string Tuner::snapshot() const {
                {"decision", decision_ ? decisionJson(*decision_, config_.confidence) : Json(nullptr)},
                {"arms", std::move(arms)},
                {"shapes", std::move(shapes)},
+               {"eager_paired_seconds", finite(eagerPairedSeconds().value_or(std::nan("")))},
+               {"resumed_pairs", numResumedPairs()},
                {"ledger", ledgerJson(ledger_)},
                {"guard",
                 {{"blocks", guard_.numRechecks()},

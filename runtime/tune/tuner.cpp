@@ -68,6 +68,7 @@ void Tuner::captureGrew() {
   if (phase_ != Phase::kTuning || numGrowths_ >= kMaxGrowths) return;
   ++numGrowths_;
   trial_.reset();
+  earlier_.clear();
   incumbent_ = kEager;
   for (Arm& arm : arms_) {
     if (&arm == &arms_[kEager] || arm.isDead()) continue;
@@ -115,6 +116,7 @@ Status Tuner::addArm(ArmSpec spec) {
     arm.reason = "takes longer than fast-start allows";
   }
   if (phase_ == Phase::kSettled && !arm.isDead()) phase_ = Phase::kTuning;
+  takeEarlier(arm);
   return {};
 }
 

@@ -30,6 +30,7 @@
 #include "runtime/tune/arm.h"
 #include "runtime/tune/config.h"
 #include "runtime/tune/drift_guard.h"
+#include "runtime/tune/findings.h"
 #include "runtime/tune/ledger.h"
 
 namespace agspeed::runtime::tune {
@@ -49,7 +50,7 @@ struct Decision {
 
 /// One entry of the report's time line.
 struct TimelineEntry {
-  std::string what;  ///< capture, compile, load, trial, duel, more, decide, rollback, retune
+  std::string what;  ///< capture, compile, load, resume, trial, forget, duel, more, decide, rollback, retune
   std::string arm;
   int64_t step = 0;
   double wallSeconds = 0;
@@ -92,6 +93,12 @@ class Tuner {
   Status stepFinished(const StepReport& step);
   /// `count` steps ran without a report, within quietSteps(), in `seconds` together.
   void stepsSkipped(int64_t count, double seconds);
+  /// Goes on from what findings() gave an earlier process that captured the same graphs: its pairs count, what lost is
+  /// not compiled again. Call between the capture, or captureGrew(), and the next advance().
+  /// Returns: invalid argument with the reason where the text is of no use; nothing has changed then.
+  Status resume(std::string_view findings);
+  /// Training stood still for work of the driver that belongs to no arm.
+  void paused(double foregroundSeconds) { ledger_.addForeground(foregroundSeconds); }
   /// The database knows the answer. Call before anything was captured; later calls are refused.
   Status adopt(const std::string& arm);
   /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
@@ -115,6 +122,12 @@ class Tuner {
   /// Steps the driver need not report (it reports their sum through stepsSkipped, and the next one fully again): after
   /// a decision, while nothing can be paid for, and between samples while a compile disturbs short steps.
   int64_t quietSteps() const;
+  /// For resume(), as JSON text; format in findings.h. It differs from earlier ones when numFindings() does.
+  std::string findings() const;
+  /// Grows with every finished block and with every arm that lost.
+  int64_t numFindings() const { return numFindings_; }
+  /// Pairs of an earlier process that still count.
+  int32_t numResumedPairs() const;
   /// Everything for the report, as JSON text; format in README.md.
   std::string snapshot() const;
   /// The decision for the database, as JSON text. Requires: decision().has_value().
@@ -160,6 +173,12 @@ class Tuner {
   void scheduleRetune();
   void dismiss(size_t arm);
   void log(std::string what, std::string arm, std::string reason = {});
+
+  // findings.cpp
+  void takeEarlier(Arm& arm);
+
+  // snapshot.cpp
+  std::optional<double> eagerPairedSeconds() const;
 
   // tuner_plan.cpp: what to do next
   void plan();
@@ -233,6 +252,8 @@ class Tuner {
   size_t lastRan_ = kEager;    ///< what did run
   size_t incumbent_ = kEager;  ///< best arm proven so far
   std::optional<Trial> trial_;
+  std::vector<ArmFindings> earlier_;  ///< of arms that are not there yet
+  int64_t numFindings_ = 0;
   std::optional<size_t> cached_;  ///< arm named by the database, until it is settled or fails
   std::optional<Decision> decision_;
   std::optional<std::string> rollbackRequest_;

@@ -4,7 +4,8 @@
 // An arm is *accepted* when its whole interval lies below 1 - minGain and its summed times do not contradict; it is
 // *lost* when it needs too much memory, is far behind the best, cannot be better than another one by minGain, cannot
 // reach the gain any more, or has used up its pairs. Accepting is strict, as a wrong one makes training slower; the
-// others stop as soon as more pairs would hardly change what the user gains.
+// others stop as soon as more pairs would hardly change what the user gains. Pairs of an earlier process count until own
+// ones contradict them; an arm is never accepted by them alone.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -23,6 +24,7 @@ constexpr double kObjectionConfidence = 0.9;
 /// When these are wrong a gain is missed, but no step becomes slower than eager.
 constexpr double kFutileConfidence = 0.95;
 constexpr double kChoiceConfidence = 0.9;
+constexpr int32_t kOwnPairs = 4;     ///< of this process, before an arm is accepted that an earlier one measured
 constexpr int32_t kDropPairs = 4;    ///< two blocks before an arm far behind is dropped
 constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
 
@@ -31,6 +33,7 @@ constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
 void Tuner::finishBlock() {
   const Trial trial = *trial_;
   trial_.reset();
+  ++numFindings_;
   switch (trial.kind) {
     case TrialKind::kVersusEager: ++arms_[trial.arm].numBlocks; return judgeVersusEager(trial.arm);
     case TrialKind::kDuel: return judgeDuel(trial.arm);
@@ -40,6 +43,7 @@ void Tuner::finishBlock() {
 
 void Tuner::judgeVersusEager(size_t index) {
   Arm& arm = arms_[index];
+  if (arm.versusEager.dropContradicted()) log("forget", arm.spec.name, "pairs of this run contradict an earlier one's");
   if (const std::optional<std::string> objection = memoryObjection(arm, eagerPeaks(), config_))
     return disqualify(index, *objection);
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
@@ -70,6 +74,10 @@ void Tuner::judgeVersusEager(size_t index) {
   if (sums.low > 1) {
     return disqualify(index,
                       "faster in most steps but not in sum, as it has slow steps: in sum " + describeSpeed(sums));
+  }
+  if (arm.versusEager.numOwn() < kOwnPairs) {
+    if (2 * arm.numBlocks >= config_.maxPairs) lose(index, "too few batches had the shape of one that eager ran nearby");
+    return;
   }
   accept(index, ratio);
   // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
@@ -130,6 +138,7 @@ void Tuner::accept(size_t index, const Interval& ratio) {
 }
 
 void Tuner::lose(size_t index, std::string reason) {
+  ++numFindings_;
   arms_[index].verdict = Verdict::kLost;
   arms_[index].reason = std::move(reason);
   if (incumbent_ == index) incumbent_ = kEager;
@@ -175,6 +184,7 @@ std::optional<size_t> Tuner::nextChallenger() {
 }
 
 void Tuner::judgeDuel(size_t index) {
+  arms_[index].duel.dropContradicted();
   const Interval ratio = arms_[index].duel.ratio(kChoiceConfidence);
   if (ratio.count < kChoicePairs) return;
   const bool isWinner = ratio.estimate < 1;
@@ -205,7 +215,9 @@ std::string Tuner::describeGain(size_t arm) const {
 
 std::string Tuner::describeEager() const {
   if (arms_.size() == 1) return "there is no candidate but eager";
-  const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable(); });
+  const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) {
+    return arm.isUsable() || arm.verdict == Verdict::kLost;
+  });
   if (!isAnyMeasured && !isIncomparable()) return "no candidate could be used; see the reason of each";
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
   return formatText("no candidate is at least {:.1f} % faster than eager", config_.minGain * 100);

@@ -121,7 +121,7 @@ void Tuner::advanceArm(size_t arm) {
 /// ready, once anything is faster than eager.
 void Tuner::skipNeedless() {
   for (Arm& arm : arms_) {
-    if (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled) continue;
+    if (arm.verdict == Verdict::kLost || (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled)) continue;
     const double cost = arm.spec.foregroundSeconds + (config_.mode == Mode::kMax ? arm.spec.compileSeconds : 0);
     const std::optional<size_t> better = findArm(arm.spec.standsInFor);
     if (ledger_.slowdownSeconds() + cost > config_.budgetSeconds) {
@@ -184,7 +184,7 @@ bool Tuner::planCompile() {
   // A compile disturbs measuring: what is ready is measured first, even if that has to be earned.
   const bool isMeasuring = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isMeasurable(); });
   for (size_t arm = 1; arm < arms_.size() && !isMeasuring; ++arm) {
-    if (arms_[arm].state != ArmState::kWaiting) continue;
+    if (!arms_[arm].isWaiting()) continue;
     if (ledger_.leftSeconds() > 0)
       proposals_.push_back({ActionKind::kCompile, arms_[arm].spec.name, Level::kIdle, 0, {}});
     return true;

@@ -41,7 +41,7 @@ void Tuner::planMax() {
     return;
   }
   if (planBlock()) return;
-  if (const auto last = firstArm([](const Arm& arm) { return arm.state == ArmState::kWaiting; })) {
+  if (const auto last = firstArm([](const Arm& arm) { return arm.isWaiting(); })) {
     return advanceArm(*last);
   }
   planDecision();
@@ -55,7 +55,7 @@ bool Tuner::startNextCompile() {
   });
   if (isBusy && !config_.hasSpareCores) return false;
   const auto next = firstArm([](const Arm& arm) {
-    return arm.state == ArmState::kWaiting && arm.needsBackground() && arm.spec.standsInFor.empty();
+    return arm.isWaiting() && arm.needsBackground() && arm.spec.standsInFor.empty();
   });
   if (!next) return false;
   proposals_.push_back({ActionKind::kCompile, arms_[*next].spec.name, Level::kRaised, 0, {}});
@@ -65,7 +65,7 @@ bool Tuner::startNextCompile() {
 /// What is compiled, or needs no background for that.
 std::optional<size_t> Tuner::nextToLoad() const {
   return firstArm([](const Arm& arm) {
-    const bool isQuick = arm.state == ArmState::kWaiting && !arm.needsBackground() && arm.spec.standsInFor.empty();
+    const bool isQuick = arm.isWaiting() && !arm.needsBackground() && arm.spec.standsInFor.empty();
     return arm.isLoadable() || isQuick;
   });
 }

@@ -11,22 +11,24 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from agspeed import native
-from agspeed.backends import CompileOptions, candidate
-from agspeed.config import Settings
+from agspeed.backends import candidate
 from agspeed.distributed.groups import world_size
 from agspeed.log import logger, warn_once
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
+from agspeed.tuning.interrupted import hide_own_frames
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
+from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled, tuner_config
+from agspeed.tuning.unfinished import UnfinishedTuning
 from agspeed.tuning.waiting import Waiting
 
 _LOAD_PER_CAPTURE = 2.5
@@ -34,33 +36,6 @@ _LOAD_PER_CAPTURE = 2.5
 _LONGEST_WAIT_S = 600.0
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
-
-
-class Journal(Protocol):
-    """Where a controller notes what it does."""
-
-    start_up_seconds: float
-    capture_seconds: float
-
-    def enter_phase(self, name: str) -> None: ...
-
-
-class Steerable(Protocol):
-    """The verbs of a session that a controller may use."""
-
-    @property
-    def history(self) -> Journal: ...
-
-    regions: list[Any]
-    settings: Settings
-    target: Any
-    """Has the `name` of what is tuned."""
-    options: CompileOptions
-    plan: str
-
-    def run_plan(self, plan: str) -> None: ...
-    def settle(self, plan: str, reason: str) -> None: ...
-    def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
 
 
 class Controller:
@@ -74,6 +49,7 @@ class Controller:
         self._num_quiet = 0
         self._skipped = (0, 0.0)
         self._store: DecisionStore | None = None
+        self._unfinished = UnfinishedTuning(session)
         self._regions_seen = 0
         self._is_settled = False
         self._refined: str | None = None
@@ -154,12 +130,16 @@ class Controller:
             self._advance()
 
     def snapshot(self) -> dict[str, Any]:
-        """What the tuner knows, for the report; {} without it."""
-        return self._tuner.snapshot() if self._module is not None else {}
+        """What the tuner knows, for the report, with the `note` on what an earlier process left; {} without it."""
+        if self._module is None:
+            return {}
+        return {**self._tuner.snapshot(), "note": self._unfinished.note}
 
     def close(self) -> None:
         """Ends background work."""
         _searching.discard(self)
+        self._unfinished.keep(at_once=True)
+        self._unfinished.end()
         self._compile_queue.close()
         METER.release(self)
 
@@ -174,6 +154,7 @@ class Controller:
             for arm in self._tuner.snapshot()["arms"]:
                 if arm["name"] != EAGER and candidate_of(arm["name"], region) == name:
                     self._tuner.arm_changed(arm["name"], "failed", f"{name} {reason}")
+        self._unfinished.touch()
         self._num_quiet = 0
         return True
 
@@ -186,6 +167,7 @@ class Controller:
             session.history.capture_seconds = seconds
             if session.regions:
                 self._tuner.capture_finished(seconds)
+                self._unfinished.resume()
                 self._tuner.expect_loads(_LOAD_PER_CAPTURE * seconds)
             else:
                 self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
@@ -194,19 +176,28 @@ class Controller:
             self._tuner.step_finished(session.plan, max(seconds, 1e-9), shape, peak, disturbed)
             if disturbed:
                 self._tuner.capture_grew()
+                self._unfinished.resume()
         self._regions_seen = len(session.regions)
 
     def _advance(self) -> None:
-        self._poll()
-        answered = True
-        while answered:
-            answered = False
-            for action in self._tuner.advance():
-                answered |= self._carry_out(action)
+        try:
+            self._poll()
+            answered = True
+            while answered:
+                answered = False
+                for action in self._tuner.advance():
+                    answered |= self._carry_out(action)
+            self._unfinished.keep()
+        except KeyboardInterrupt as error:
+            hide_own_frames(error)
+            self._unfinished.keep(at_once=True)
+            self._waiting.interrupt(self._unfinished.describe())
+            raise error.with_traceback(None) from None
 
     def _poll(self) -> None:
         """Reports compiles that the child has finished."""
         for batch in self._compile_queue.poll():
+            self._unfinished.touch()
             failed = self._first_failure(batch.name)
             if failed is not None:
                 self._tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
@@ -273,9 +264,12 @@ class Controller:
 
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
+        self._unfinished.recall()
         self._tuner.arm_changed(name, "compiling")
         foreign = self._foreign(name)
-        if foreign and self._compile_queue.start(name, foreign, level) is not None:
+        is_started = foreign and self._compile_queue.start(name, foreign, level) is not None
+        self._unfinished.touch()
+        if is_started:
             return False
         failed = self._first_failure(name)
         if failed is not None:
@@ -287,6 +281,7 @@ class Controller:
     def _wait_for(self, name: str, seconds: float) -> bool:
         if not self._compile_queue.is_running(name):
             return False
+        self._unfinished.keep()
         started = time.perf_counter()
         self._compile_queue.wait(min(seconds, _LONGEST_WAIT_S), name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
@@ -299,6 +294,8 @@ class Controller:
         """Compiles and gates what plan `name` wants here, region by region; the rest is for the next border of a step
         once `limit_s` are over.
         """
+        self._unfinished.recall()
+        self._unfinished.keep()
         started = time.perf_counter()
         regions, outcomes = list(self._session.regions), []
         try:
@@ -308,6 +305,7 @@ class Controller:
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
+        self._unfinished.touch()
         if regions:
             self._tuner.arm_changed(name, "loading", foreground_seconds=seconds)
             METER.take_peak(self)
@@ -326,6 +324,7 @@ class Controller:
             return True
         self._is_settled = True
         _searching.discard(self)
+        self._unfinished.end()
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason + self._alone)
@@ -367,12 +366,14 @@ class Controller:
             return
         store = self._store = DecisionStore(settings, call.database_key(settings))
         record = store.find()
-        rows = store.rows() if settings.mode in ("auto", "fast-start") and record is None else []
+        is_decided = record is not None and record.get("arm") != ""
+        rows = store.rows() if settings.mode in ("auto", "fast-start") and not is_decided else []
         self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
+        self._unfinished.begin(self._tuner, store, record)
         arm = record.get("arm") if record else None
-        if arm is None:
+        if not arm:
             self._waiting.begin(call.num_modules())
-        if arm is None or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
+        if not arm or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
             return
         try:
             if len(candidates_of(arm)) > 1:

@@ -35,8 +35,16 @@ class DecisionStore:
         return bool(self._database.is_usable)
 
     def find(self) -> Json | None:
-        """The decision of an earlier process."""
+        """The decision of an earlier process, or with an empty "arm" what one found out that did not come to decide."""
         return self._database.find(self.key, int(time.time()))  # type: ignore[no-any-return]
+
+    def store_unfinished(self, record: Json) -> bool:
+        """Keeps what is known before a decision. Returns whether it was stored; a failure is a warning."""
+        try:
+            return bool(self._database.store_unfinished(self.key, record, int(time.time())))
+        except (AgspeedError, RuntimeError, ValueError) as error:
+            warn_once(("database", "unfinished"), f"unfinished tuning could not be stored: {error}")
+            return False
 
     def rows(self) -> list[Json]:
         """All decisions, with their keys."""

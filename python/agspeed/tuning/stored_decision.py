@@ -27,6 +27,6 @@ def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
             rows = connection.execute(_QUERY, (f'"graph":"{structure_hash(target)}"',)).fetchall()
         finally:
             connection.close()
-        return any(json.loads(record)["arm"] != "eager" for (record,) in rows)
+        return any(json.loads(record)["arm"] not in ("eager", "") for (record,) in rows)
     except Exception:  # no database of ours, or a damaged one: its reader will say so once it is loaded
         return False

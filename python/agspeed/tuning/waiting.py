@@ -41,6 +41,11 @@ class Waiting:
         number = min(found.num_through + 1, found.num_arms)
         self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
 
+    def interrupt(self, kept: str) -> None:
+        """Ctrl-C while training waits, in any mode: one line says what was `kept`."""
+        self._progress.clear()
+        Progress(enabled=self._settings.progress).end(f"{self._subject}: interrupted while tuning: {kept}")
+
     def end(self, arm: str, reason: str) -> None:
         """The tuner has decided."""
         decision = reason if reason.startswith(arm) else f"{arm}, {reason}"

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tune/measure/comparison.h"
-#include "runtime/base/format.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::runtime::tune {
 namespace {
 
 constexpr size_t kLowQuantileFrom = 4;  ///< runs this long use p25
 constexpr size_t kMaxUnpaired = 4;      ///< per shape
+constexpr double kContradictionConfidence = 0.95;
 constexpr int64_t kMaxPairDistance =
     64;  ///< in runs: older runs of a rare shape are forgotten, the machine has moved on
 
@@ -43,38 +46,62 @@ void Comparison::addShape(int32_t shape, const Run& run) {
 
 void Comparison::addPair(const Run& reference, const Run& arm) {
   if (reference.typical <= 0 || arm.typical <= 0) return;
-  ratios_.push_back(arm.typical / reference.typical);
-  means_.emplace_back(reference.mean, arm.mean);
-  if (ratios_.size() > maxPairs_) {
-    ratios_.pop_front();
-    means_.pop_front();
+  pairs_.push_back({reference.typical, arm.typical, reference.mean, arm.mean});
+  if (pairs_.size() > maxPairs_) {
+    pairs_.pop_front();
+    numEarlier_ = std::max(0, numEarlier_ - 1);
   }
+}
+
+void Comparison::addEarlier(const std::vector<RunPair>& pairs) {
+  pairs_.assign(pairs.begin(), pairs.end());
+  numEarlier_ = numPairs();
+}
+
+bool Comparison::dropContradicted() {
+  if (numEarlier_ == 0) return false;
+  const std::vector<double> all = ratios();
+  const auto border = all.begin() + numEarlier_;
+  const Interval earlier = medianInterval({all.begin(), border}, kContradictionConfidence);
+  const Interval own = medianInterval({border, all.end()}, kContradictionConfidence);
+  if (own.low <= earlier.high && earlier.low <= own.high) return false;
+  pairs_.erase(pairs_.begin(), pairs_.begin() + numEarlier_);
+  numEarlier_ = 0;
+  return true;
 }
 
 void Comparison::clear() {
   unpaired_.clear();
-  ratios_.clear();
-  means_.clear();
+  pairs_.clear();
+  numEarlier_ = 0;
 }
 
-Interval Comparison::ratio(double confidence) const {
-  return medianInterval({ratios_.begin(), ratios_.end()}, confidence);
+std::vector<double> Comparison::ratios() const {
+  std::vector<double> ratios;
+  ratios.reserve(pairs_.size());
+  for (const RunPair& pair : pairs_) ratios.push_back(pair.ratio());
+  return ratios;
 }
 
-double Comparison::ratioQuantile(double fraction) const { return quantile({ratios_.begin(), ratios_.end()}, fraction); }
+Interval Comparison::ratio(double confidence) const { return medianInterval(ratios(), confidence); }
+
+double Comparison::ratioQuantile(double fraction) const { return quantile(ratios(), fraction); }
 
 double Comparison::evidenceBelow(double limit) const {
-  const auto numBelow = std::count_if(ratios_.begin(), ratios_.end(), [&](double ratio) { return ratio < limit; });
+  const auto numBelow = std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() < limit; });
   return signEvidence(static_cast<int32_t>(numBelow), numPairs() - static_cast<int32_t>(numBelow));
 }
 
 double Comparison::evidenceAbove(double limit) const {
-  const auto numAbove = std::count_if(ratios_.begin(), ratios_.end(), [&](double ratio) { return ratio > limit; });
+  const auto numAbove = std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() > limit; });
   return signEvidence(static_cast<int32_t>(numAbove), numPairs() - static_cast<int32_t>(numAbove));
 }
 
 Interval Comparison::sumRatio(double confidence) const {
-  return sumRatioInterval({means_.begin(), means_.end()}, confidence);
+  std::vector<std::pair<double, double>> means;
+  means.reserve(pairs_.size());
+  for (const RunPair& pair : pairs_) means.emplace_back(pair.referenceMean, pair.armMean);
+  return sumRatioInterval(means, confidence);
 }
 
 std::string describeSpeed(const Interval& ratio, std::string_view whose) {

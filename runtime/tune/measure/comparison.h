@@ -10,6 +10,10 @@
 //     a1     b1 b2   a2 a3    b3 b4   a4       pairs: (a1,b1) (a2,b2) (a3,b3) (a4,b4)
 //
 // With changing shapes a run is split by shape class, and only runs of the same class pair up.
+//
+// Pairs of an earlier process count like own ones, as each of them was formed within one process: what differs from one
+// process to the next (where memory lies, what else runs) changes both sides of a pair. It may change the ratio, too:
+// that is why they count only as long as own pairs do not contradict them, and never alone (tuner_judge.cpp).
 // Not thread-safe; owned by the Tuner.
 #pragma once
 
@@ -18,7 +22,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "runtime/tune/measure/statistics.h"
@@ -27,6 +30,16 @@ namespace agspeed::runtime::tune {
 
 enum class Side { kReference, kArm };
 
+/// A run of each side, close in time: seconds of a step.
+struct RunPair {
+  double reference = 0;
+  double arm = 0;
+  double referenceMean = 0;
+  double armMean = 0;
+
+  double ratio() const { return arm / reference; }
+};
+
 class Comparison {
  public:
   /// Keeps the newest `maxPairs` pairs (a sliding window for the drift guard).
@@ -34,9 +47,18 @@ class Comparison {
 
   /// One run: seconds of its steps by shape class.
   void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
+  /// Pairs that an earlier process measured. Requires: numPairs() == 0.
+  void addEarlier(const std::vector<RunPair>& pairs);
+  /// Forgets the pairs of an earlier process where own ones show another ratio: their 95 % intervals are disjoint.
+  /// Returns whether it did.
+  bool dropContradicted();
   void clear();
 
-  int32_t numPairs() const { return static_cast<int32_t>(ratios_.size()); }
+  int32_t numPairs() const { return static_cast<int32_t>(pairs_.size()); }
+  int32_t numEarlier() const { return numEarlier_; }
+  int32_t numOwn() const { return numPairs() - numEarlier_; }
+  /// Oldest first; those of an earlier process come before all others.
+  const std::deque<RunPair>& pairs() const { return pairs_; }
   /// Step time of the arm over that of the reference: median of pair ratios. Below 1 = the arm is faster.
   Interval ratio(double confidence) const;
   /// Quantile of the pair ratios. Requires: numPairs() > 0.
@@ -56,12 +78,13 @@ class Comparison {
   };
   void addShape(int32_t shape, const Run& run);
   void addPair(const Run& reference, const Run& arm);
+  std::vector<double> ratios() const;
 
   size_t maxPairs_;
   int64_t numRuns_ = 0;
   std::map<int32_t, std::deque<Run>> unpaired_;  ///< by shape; Invariant: all runs of one shape are of the same side
-  std::deque<double> ratios_;
-  std::deque<std::pair<double, double>> means_;
+  std::deque<RunPair> pairs_;
+  int32_t numEarlier_ = 0;
 };
 
 /// A ratio of step times as users read it: how many times `whose` speed it is, its interval and its pairs.

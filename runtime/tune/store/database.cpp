@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kBusyTimeoutMs = 5000;
+constexpr int kUnfinishedTimeoutMs = 20;
 constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes",  "graph",   "isa",
                                                          "shapes", "threads", "versions"};
 
@@ -26,6 +27,12 @@ Json parseObject(std::string_view text, size_t maxBytes) {
   if (text.size() > maxBytes) return Json(Json::value_t::discarded);
   Json json = Json::parse(text, nullptr, false);
   return json.is_object() ? json : Json(Json::value_t::discarded);
+}
+
+/// Of a tuning that has not decided yet.
+bool isUnfinished(const std::string& record) {
+  const Json json = parseObject(record, kMaxRecordBytes);
+  return json.is_object() && json.value("arm", Json()) == "";
 }
 
 bool isRecord(const Json& json) { return json.is_object() && json.contains("arm") && json["arm"].is_string(); }
@@ -165,13 +172,18 @@ bool TuningDatabase::query(const char* sql, Bind bind, OnRow onRow) {
   return false;
 }
 
-StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, int64_t now) {
-  AG_ASSIGN_OR_RETURN(const std::string canonical, canonicalKey(key));
+std::optional<DatabaseRow> TuningDatabase::rowOf(const std::string& canonicalKey) {
   std::optional<DatabaseRow> found;
   query(
       "SELECT key, record, crc32, created, used, uses FROM decisions WHERE key = ?1",
-      [&](sqlite3_stmt* statement) { bindText(statement, 1, canonical); },
+      [&](sqlite3_stmt* statement) { bindText(statement, 1, canonicalKey); },
       [&](sqlite3_stmt* statement) { found = readRow(statement); });
+  return found;
+}
+
+StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, int64_t now) {
+  AG_ASSIGN_OR_RETURN(const std::string canonical, canonicalKey(key));
+  std::optional<DatabaseRow> found = rowOf(canonical);
   if (!found) return std::optional<std::string>();
   if (!found->isIntact) {
     if (warning_.empty()) warning_ = "tuning database " + path_ + ": a damaged row was ignored";
@@ -197,6 +209,26 @@ Status TuningDatabase::store(std::string_view key, std::string_view record, int6
   }
   put({std::move(canonical), dump(json), now, now, 0, true});
   return {};
+}
+
+StatusOr<bool> TuningDatabase::storeUnfinished(std::string_view key, std::string_view record, int64_t now) {
+  AG_ASSIGN_OR_RETURN(std::string canonical, canonicalKey(key));
+  const std::string text(record);
+  if (!isUnfinished(text)) {
+    return invalidArgument(
+        "tuning database: the unfinished record is not a JSON object of at most 1 MiB with an empty member \"arm\"");
+  }
+  if (!isUsable()) return false;
+  sqlite3_busy_timeout(connection_.get(), kUnfinishedTimeoutMs);
+  bool isStored = false;
+  if (execute("BEGIN IMMEDIATE")) {
+    const std::optional<DatabaseRow> present = rowOf(canonical);
+    const bool isFree = !present || !present->isIntact || isUnfinished(present->record);
+    isStored = isFree && put({std::move(canonical), dump(Json::parse(text)), now, now, 0, true});
+    isStored = execute(isStored ? "COMMIT" : "ROLLBACK") && isStored;
+  }
+  if (isUsable()) sqlite3_busy_timeout(connection_.get(), kBusyTimeoutMs);
+  return isStored;
 }
 
 bool TuningDatabase::put(const DatabaseRow& row) {
@@ -241,7 +273,7 @@ int64_t TuningDatabase::prune(int64_t usedBefore, int64_t maxRows) {
 std::string TuningDatabase::exportText() {
   std::string text = dump({{"format", kExportFormat}, {"version", kDatabaseVersion}}) + "\n";
   for (const DatabaseRow& row : list()) {
-    if (!row.isIntact) continue;
+    if (!row.isIntact || isUnfinished(row.record)) continue;
     const Json line = {{"key", Json::parse(row.key)},
                        {"record", Json::parse(row.record)},
                        {"created", row.created},

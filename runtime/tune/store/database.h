@@ -47,6 +47,10 @@ class TuningDatabase {
   StatusOr<std::optional<std::string>> find(std::string_view key, int64_t now);
   /// Stores or replaces. Invalid argument: key as above, or the record is no object with a text member "arm".
   Status store(std::string_view key, std::string_view record, int64_t now);
+  /// Stores or replaces the record of a tuning that has not decided yet: its "arm" is empty. A decision, as another
+  /// process may have stored, stays; training does not wait for a locked file.
+  /// Returns: whether it is stored. Invalid argument: as above, or "arm" is not empty.
+  StatusOr<bool> storeUnfinished(std::string_view key, std::string_view record, int64_t now);
 
   std::vector<DatabaseRow> list();
   /// Deletes broken rows, rows last used before `usedBefore`, and the least recently used beyond `maxRows`.
@@ -64,6 +68,7 @@ class TuningDatabase {
   };
   void open();
   void ignore(const std::string& reason);
+  std::optional<DatabaseRow> rowOf(const std::string& canonicalKey);
   bool put(const DatabaseRow& row);
   bool execute(const char* sql);
   template <typename Bind, typename OnRow>

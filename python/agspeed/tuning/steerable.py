@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a controller needs of the session that it steers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from agspeed.backends import CompileOptions
+from agspeed.config import Settings
+from agspeed.tuning.outcome import Outcome
+
+
+class Journal(Protocol):
+    """Where a controller notes what it does."""
+
+    start_up_seconds: float
+    capture_seconds: float
+
+    def enter_phase(self, name: str) -> None: ...
+
+
+class Steerable(Protocol):
+    """The verbs of a session that a controller may use."""
+
+    @property
+    def history(self) -> Journal: ...
+
+    regions: list[Any]
+    settings: Settings
+    target: Any
+    """Has the `name` of what is tuned."""
+    options: CompileOptions
+    plan: str
+
+    def run_plan(self, plan: str) -> None: ...
+    def settle(self, plan: str, reason: str) -> None: ...
+    def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
