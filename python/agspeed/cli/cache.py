@@ -110,7 +110,7 @@ def _decision_table(decisions: list[files.Decision]) -> Table:
     for decision in decisions:
         key, record = json.loads(decision.key), json.loads(decision.record)
         cells = [
-            record["arm"],
+            record["arm"] or "unfinished",
             str(key["graph"])[:12],
             key["device"],
             key["threads"],

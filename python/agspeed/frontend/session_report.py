@@ -15,6 +15,7 @@ import torch
 from agspeed import config
 from agspeed.distributed import groups, metrics
 from agspeed.reporting import environment, model, parts
+from agspeed.tuning import balance, plan_times
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
 from agspeed.tuning.tuner_config import MEMORY_SLACK_BYTES
@@ -48,11 +49,12 @@ def make_report(session: Session) -> model.Report:
         for (where, reason), count in session.history.recompiles.items()
     ]
     data["fallbacks"] = _fallbacks(session)
-    _fill_cost(data["cost"], tuner, session, data["decision"]["speedup"])
+    _fill_cost(data["cost"], tuner, session)
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = time_shares(session.history)
     data["cache"].update(directory=str(session.settings.cache_dir), usable=session.has_database)
     data["cache"]["stores"] = _cache_stores(tuner, session)
+    data["warnings"] = [tuner["note"]] if tuner.get("note") else []
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {
@@ -93,6 +95,7 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     decision = tuner.get("decision")
     data["decision"]["chosen"] = session.plan if session.state != "tuning" else tuner.get("incumbent", "eager")
     data["decision"]["why"] = session.current_reason
+    data["decision"]["resumed_pairs"] = tuner.get("resumed_pairs", 0)
     if not decision:
         return
     source = "cache" if decision["from_database"] else _taken(session)
@@ -120,14 +123,16 @@ def _optimizer(tuned: OptimizerSession) -> Json:
 def _plan(arm: Json, tuner: Json, session: Session) -> Json:
     found = [region.outcomes.get(candidate_of(arm["name"], region.index)) for region in session.regions]
     outcomes = [outcome for outcome in found if outcome is not None]
+    ratio, seconds = plan_times.ratio(arm, tuner), plan_times.step_seconds(arm, tuner)
     return parts.candidate(
         arm["name"],
         state=_plan_state(arm, tuner, session),
         reason=arm["reason"] or None,
         compile_s=sum(o.compile_seconds for o in outcomes) if outcomes else None,
         gate=_worst_gate(outcomes),
-        speedup=_speedup(arm["ratio"]),
-        step_ms=1e3 * arm["seconds"]["p50"] if arm["seconds"] else None,
+        speedup=_speedup(ratio),
+        step_ms=1e3 * seconds if seconds is not None else None,
+        cold=plan_times.is_cold(arm, tuner),
         peak_bytes=arm["peak_bytes"] or None,
     )
 
@@ -220,7 +225,7 @@ def _fallbacks(session: Session) -> list[Json]:
     return found
 
 
-def _fill_cost(cost: Json, tuner: Json, session: Session, speedup: Json | None) -> None:
+def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
     ledger = tuner.get("ledger")
     if not ledger:
         return
@@ -239,16 +244,16 @@ def _fill_cost(cost: Json, tuner: Json, session: Session, speedup: Json | None) 
             entry = parts.cost_entry("compile", candidate=arm["name"], background_s=arm["background_seconds"])
             cost["entries"].append(entry)
     cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
-    chosen_ms = 1e3 * _median(tuner, session.plan) if session.plan != "eager" else 0.0
-    saving_ms = chosen_ms * (speedup["estimate"] - 1) if speedup else None
-    slowdown_s = max(0.0, ledger["slowdown_seconds"])
-    cost.update(
-        foreground_s=slowdown_s,
-        background_s=ledger["background_seconds"],
-        budget_s=ledger["allowance_seconds"],
-        saving_ms_per_step=saving_ms or None,
-        break_even_step=math.ceil(1e3 * slowdown_s / saving_ms) if saving_ms and saving_ms > 0 else None,
-    )
+    num_operators = sum(region.num_operators for region in session.regions)
+    cost.update(balance.of(tuner, session.plan, session.settings.mode, num_operators))
+    cost["next_run"] = _next_run(tuner, session)
+
+
+def _next_run(tuner: Json, session: Session) -> str:
+    """See schema.json."""
+    if not session.has_database or session.settings.mode == "deterministic":
+        return "same"
+    return "resumes" if tuner["decision"] is None or session.state == "tuning" else "decided"
 
 
 def _cache_stores(tuner: Json, session: Session) -> list[Json]:
@@ -270,12 +275,6 @@ def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
     eager_peak: int = peaks.get("eager") or 0
     if eager_peak:
         memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack)) + MEMORY_SLACK_BYTES
-
-
-def _median(tuner: Json, name: str) -> float:
-    """Median seconds of a plan's steps; 0 when it never ran."""
-    arm = next((arm for arm in tuner["arms"] if arm["name"] == name), None)
-    return float(arm["seconds"]["p50"]) if arm and arm["seconds"] else 0.0
 
 
 def time_shares(history: History) -> list[Json]:

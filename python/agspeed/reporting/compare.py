@@ -92,7 +92,7 @@ def _plan(report: Json, name: str) -> str:
     plan = next((plan for plan in report["plans"] if plan["name"] == name), None)
     if plan is None:
         return fmt.MISSING
-    time = "" if plan["step_ms"] is None else f", {fmt.milliseconds(plan['step_ms'])}"
+    time = "" if plan["step_ms"] is None else f", {fmt.step_time(plan)}"
     return f"{fmt.state(plan)}{time}"
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "seconds",
     "size",
     "state",
+    "step_time",
 ]
 
 MISSING = "–"
@@ -107,6 +108,11 @@ def state(candidate: Mapping[str, Any]) -> str:
     if candidate["name"] == "eager" and candidate["state"] == "slower":
         return "reference"
     return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
+
+
+def step_time(candidate: Mapping[str, Any]) -> str:
+    """What a step of it takes; marked where only cold steps were timed."""
+    return milliseconds(candidate["step_ms"]) + (" cold" if candidate["cold"] else "")
 
 
 def printable(value: Any) -> Any:

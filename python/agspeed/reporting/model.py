@@ -30,6 +30,12 @@ KILL_SWITCH = (
     "agspeed.restore(model) undoes optimize."
 )
 _COLUMNS = ("step", "ms", "max_ms", "wait_ms")
+_ADDED: dict[str, dict[str, Any]] = {
+    "communication": {"shared_memory_bytes_sent": 0},
+    "cost": {"saved_s": 0.0, "left_s": None, "next_run": "same"},
+    "decision": {"resumed_pairs": 0},
+}
+"""By section, what files of version 1 may lack."""
 
 
 @functools.cache
@@ -67,6 +73,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
             "source": "none",
             "speedup": None,
             "drift": None,
+            "resumed_pairs": 0,
         },
         "plans": [],
         "regions": [],
@@ -81,6 +88,9 @@ def empty_report(subject: str = "") -> dict[str, Any]:
             "budget_s": None,
             "saving_ms_per_step": None,
             "break_even_step": None,
+            "saved_s": 0.0,
+            "left_s": None,
+            "next_run": "same",
         },
         "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
         "fallbacks": [],
@@ -118,8 +128,13 @@ def validate(data: Mapping[str, Any]) -> None:
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """With what files of version 1 may lack."""
     data = {"communication": None, "optimizer": None, **data}
-    if isinstance(data["communication"], dict):
-        data["communication"] = {"shared_memory_bytes_sent": 0, **data["communication"]}
+    for section, added in _ADDED.items():
+        if isinstance(data.get(section), dict):
+            data[section] = {**added, **data[section]}
+    regions = [region for region in data.get("regions") or [] if isinstance(region, dict)]
+    for holder, name in [(data, "plans"), *((region, "candidates") for region in regions)]:
+        if isinstance(holder.get(name), list):
+            holder[name] = [{"cold": False, **plan} if isinstance(plan, dict) else plan for plan in holder[name]]
     return data
 
 

@@ -87,6 +87,7 @@ def candidate(
     gate: Json | None = None,
     speedup: Json | None = None,
     step_ms: float | None = None,
+    cold: bool = False,
     peak_bytes: int | None = None,
     log: str | None = None,
 ) -> Json:
@@ -100,6 +101,7 @@ def candidate(
         "gate": gate,
         "speedup": speedup,
         "step_ms": step_ms,
+        "cold": cold,
         "peak_bytes": peak_bytes,
         "log": log,
     }

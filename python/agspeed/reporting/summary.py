@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
 __all__ = ["Answer", "answers", "headline", "mean_ms", "next_steps"]
@@ -30,7 +31,7 @@ def answers(report: Json) -> list[Answer]:
         Answer("What was chosen", _chosen(report)),
         Answer("How sure", _certainty(report)),
         Answer("Is it right", _correctness(report)),
-        Answer("What it cost", _cost(report)),
+        Answer("What it cost", advice.cost(report)),
         Answer("What to do next", " ".join(next_steps(report))),
     ]
 
@@ -39,7 +40,8 @@ def headline(report: Json) -> str:
     """A few words for the top of the page."""
     speedup = report["decision"]["speedup"]
     if report["status"]["state"] == "tuning":
-        return "still tuning"
+        late = f", pays only beyond step {report['cost']['break_even_step']:,}" if advice.is_too_short(report) else ""
+        return f"still tuning{late}"
     if report["decision"]["chosen"] == "eager" or speedup is None:
         return "runs eagerly" if report["decision"]["chosen"] == "eager" else f"runs {report['decision']['chosen']}"
     return f"{fmt.ratio(speedup['estimate'])} eager's speed"
@@ -52,7 +54,7 @@ def mean_ms(operation: Json) -> float | None:
 
 def next_steps(report: Json) -> list[str]:
     """Sentences, most valuable first; never empty."""
-    found = [*_finish_tuning(report), *_input_wait(report), *_graph_breaks(report), *_recompiles(report)]
+    found = [*advice.on_tuning(report), *_input_wait(report), *_graph_breaks(report), *_recompiles(report)]
     found += _fallbacks(report)
     return found[:_MAX_SUGGESTIONS] or [_settled(report)]
 
@@ -94,6 +96,8 @@ def _certainty(report: Json) -> str:
             f"{fmt.percent(speedup['confidence'])} interval {fmt.interval(speedup)} of eager's speed, from "
             f"{fmt.plural(speedup['pairs'], 'pair')} of real training steps. {text}"
         )
+    if decision["resumed_pairs"]:
+        text += f" It resumed: {fmt.plural(decision['resumed_pairs'], 'pair')} of an earlier run."
     return text if decision["drift"] is None else f"{text} Since then: {_clause(decision['drift'])}."
 
 
@@ -116,30 +120,6 @@ def _correctness(report: Json) -> str:
         f"{name} passed the numerics gate; against fp64 its worst RMS error is {fmt.error(worst['rms'])} ({kind}), "
         f"eager's own is {fmt.error(worst['eager_rms'])}.{text}"
     )
-
-
-def _cost(report: Json) -> str:
-    cost, decision = report["cost"], report["decision"]
-    if not cost["entries"] and not cost["foreground_s"] and not cost["background_s"]:
-        return "Nothing so far."
-    foreground, background = fmt.seconds(cost["foreground_s"]), fmt.seconds(cost["background_s"])
-    text = f"{foreground} of training time and {background} in the background."
-    break_even, steps = cost["break_even_step"], report["timeline"]["steps"]
-    if break_even is None:
-        is_known = decision["chosen"] == "eager" or decision["speedup"] is not None
-        return f"{text} There is no saving to earn it back with." if cost["foreground_s"] and is_known else text
-    if steps >= break_even:
-        return f"{text} Earned back at step {break_even:,}; {steps:,} steps have run."
-    return f"{text} It will be earned back at step {break_even:,}; {steps:,} steps have run."
-
-
-def _finish_tuning(report: Json) -> list[str]:
-    if report["status"]["state"] != "tuning":
-        return []
-    pending = sum(plan["state"] == "pending" for plan in report["plans"])
-    if not report["timeline"]["steps"] or not pending:
-        return ["Keep training: candidates are tried on real steps."]
-    return [f"Keep training: {fmt.plural(pending, 'candidate')} still to decide, on real steps."]
 
 
 def _input_wait(report: Json) -> list[str]:

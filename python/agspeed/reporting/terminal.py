@@ -110,7 +110,7 @@ def _plans(report: Json, is_wide: bool) -> RenderableType:
         cells: list[str | Text] = [
             Text(plan["name"], style=style),
             Text(fmt.state(plan), style=style),
-            fmt.milliseconds(plan["step_ms"]),
+            fmt.step_time(plan),
             fmt.ratio(plan["speedup"]["estimate"] if plan["speedup"] else None),
             fmt.interval(plan["speedup"]),
             fmt.size(plan["peak_bytes"]),

@@ -119,6 +119,18 @@ def test_a_file_of_this_version_without_bytes_through_shared_memory_is_read(tmp_
     assert model.load(path).to_dict()["communication"]["shared_memory_bytes_sent"] == 0
 
 
+def test_a_file_of_this_version_without_what_was_added_later_is_read(tmp_path):
+    data = report_sample.report()
+    for name in ("saved_s", "left_s", "next_run"):
+        del data["cost"][name]
+    del data["decision"]["resumed_pairs"]
+    for plan in [*data["plans"], *data["regions"][0]["candidates"]]:
+        del plan["cold"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    assert model.load(path).to_dict()["cost"]["next_run"] == "same"
+
+
 def test_a_file_of_this_version_without_communication_is_read(tmp_path):
     data = model.empty_report("mlp")
     del data["communication"]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tuning has cost, what it has saved, and from which step on it pays. Pure functions of the tuner's snapshot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from agspeed.tuning.forecast import forecast
+from agspeed.tuning.plan import EAGER
+from agspeed.tuning.plan_times import ratio, step_seconds
+
+Json = Mapping[str, Any]
+
+
+def of(tuner: Json, plan: str, mode: str, num_operators: int) -> dict[str, Any]:
+    """Figures of the report's `cost`, by their names there.
+
+    Args:
+        plan: the one in force.
+        num_operators: of all captured graphs together.
+    """
+    ledger = tuner["ledger"]
+    is_tuning = tuner["phase"] != "settled"
+    spent_s = max(0.0, ledger["slowdown_seconds"])
+    left_s = _left_s(tuner, mode, num_operators) if is_tuning else 0.0
+    saving_s = _best_saving(tuner) if is_tuning else _saving(tuner, plan)
+    saved_s = _saved_s(tuner, saving_s)
+    return {
+        "foreground_s": spent_s,
+        "background_s": ledger["background_seconds"],
+        "budget_s": ledger["allowance_seconds"],
+        "saving_ms_per_step": 1e3 * saving_s if saving_s else None,
+        "break_even_step": _break_even(ledger["steps"], spent_s + (left_s or 0.0) - saved_s, saving_s),
+        "saved_s": saved_s,
+        "left_s": left_s,
+    }
+
+
+def _break_even(num_steps: int, missing_s: float, saving_s: float | None) -> int | None:
+    """The step at which `missing_s` more than at step `num_steps` are saved; earlier than that where it is negative."""
+    if saving_s is None or saving_s <= 0:
+        return None
+    return max(0, num_steps + math.ceil(missing_s / saving_s))
+
+
+def _left_s(tuner: Json, mode: str, num_operators: int) -> float | None:
+    """Seconds that the user yet waits for; elsewhere compiles cost him little, but nobody knows how much."""
+    return forecast(tuner["arms"], num_operators).left_s if mode == "max" else None
+
+
+def _saving(tuner: Json, plan: str) -> float | None:
+    """Seconds by which a step of the plan is shorter than eager's; None where no pair tells."""
+    arm = next((arm for arm in tuner["arms"] if arm["name"] == plan), None)
+    if arm is None or plan == EAGER or tuner["eager_paired_seconds"] is None or ratio(arm, tuner) is None:
+        return None
+    return float(tuner["eager_paired_seconds"] - (step_seconds(arm, tuner) or 0.0))
+
+
+def _best_saving(tuner: Json) -> float | None:
+    """Of the best candidate that is not out."""
+    alive = [arm for arm in tuner["arms"] if arm["verdict"] != "lost" and arm["state"] not in ("rejected", "failed")]
+    return max((saving for arm in alive if (saving := _saving(tuner, arm["name"])) is not None), default=None)
+
+
+def _saved_s(tuner: Json, saving_s: float | None) -> float:
+    """What slow trials took is cost, no negative saving. A plan that an earlier process chose runs beside an eager that
+    nobody times: its re-checks tell."""
+    ledger, decision = tuner["ledger"], tuner["decision"]
+    if decision is not None and decision["from_database"]:
+        return float((saving_s or 0.0) * (ledger["steps"] - decision["step"]))
+    return float(ledger["saved_seconds"] + ledger["trial_seconds"])
