@@ -44,8 +44,10 @@ class Contents(NamedTuple):
 
 
 def export(cache_dir: Path, target: Path) -> Contents:
-    """Writes everything in the cache that checks out; what does not is left behind. Returns what was written."""
-    decisions = [decision for decision, problem in files.read_decisions(cache_dir) if problem is None]
+    """Writes everything in the cache that checks out; what does not, and unfinished tuning, is left behind. Returns
+    what was written."""
+    intact = [decision for decision, problem in files.read_decisions(cache_dir) if problem is None]
+    decisions = [decision for decision in intact if not decision.is_unfinished]
     loaded = ((path.name, path.read_bytes()) for path in files.kernel_paths(cache_dir) if not files.distrust(path))
     kernels = {name: data for name, data in loaded if files.check_kernel(name, data) is None}
     members = {_DECISIONS: _decision_lines(decisions)}

@@ -79,6 +79,11 @@ class Decision:
     uses: int
 
     @property
+    def is_unfinished(self) -> bool:
+        """A tuning that has not decided yet. Requires: `check_decision` found nothing."""
+        return bool(json.loads(self.record)["arm"] == "")
+
+    @property
     def crc32(self) -> int:
         return zlib.crc32(self.key.encode() + b"\0" + self.record.encode())
 

@@ -8,7 +8,6 @@ for each a successor with the same cache, which trains some steps more and tells
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.python.frontend import plug_ins
 
 NUM_SEEDS = 20
 
@@ -52,7 +53,7 @@ class Broken(_Noted):
     def make(self, gm):
         raise RuntimeError("this compiler has a bug")
 """
-_NAMES = ("fast", "twin", "wrong", "broken")
+_CLASSES = {"fast": "Fast", "twin": "Twin", "wrong": "Wrong", "broken": "Broken"}
 
 _FORKER = """
 import json, os, random, signal, sys, time, torch
@@ -151,18 +152,6 @@ for seed in range(int(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ag_noted_plugin.py").write_text(_PLUG_INS)
-    info = tmp_path / "ag_noted_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-noted-plugin\nVersion: 1.0\n")
-    classes = ("Fast", "Twin", "Wrong", "Broken")
-    lines = [f"{name} = ag_noted_plugin:{cls}" for name, cls in zip(_NAMES, classes, strict=True)]
-    (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-
-
 def _on_disk(cache: Path) -> dict[str, Any]:
     """The unfinished record of a cache whose process was killed; a journal left behind is rolled back."""
     if not (cache / "tuning.sqlite").exists():
@@ -175,9 +164,10 @@ def _on_disk(cache: Path) -> dict[str, Any]:
 
 
 def test_a_successor_resumes_with_every_pair_on_disk_and_compiles_nothing_refused(
-    tmp_path: Path, plug_ins: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-c", _FORKER, str(NUM_SEEDS), ",".join(_NAMES), str(tmp_path)]
+    plug_ins.install(tmp_path, monkeypatch, _PLUG_INS, _CLASSES)
+    command = [sys.executable, "-c", _FORKER, str(NUM_SEEDS), ",".join(_CLASSES), str(tmp_path)]
     num_resumed = num_refused = 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forker:
         assert forker.stdin is not None and forker.stdout is not None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from agspeed import native
+from tests.python.frontend import plug_ins
 
 _SCRIPT = """
 import json, sys, time, torch
@@ -175,13 +175,7 @@ print(json.dumps({
 def test_best_candidate_of_each_region_is_found_stored_and_adopted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ag_mixed_plugin.py").write_text(_PLUG_INS)
-    info = tmp_path / "ag_mixed_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-mixed-plugin\nVersion: 1.0\n")
-    lines = ["plug-in-first = ag_mixed_plugin:First", "plug-in-second = ag_mixed_plugin:Second"]
-    (info / "entry_points.txt").write_text("[agspeed.backends]\n" + "\n".join(lines) + "\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    plug_ins.install(tmp_path, monkeypatch, _PLUG_INS, {"plug-in-first": "First", "plug-in-second": "Second"})
     first = _output_of(_TWO_REGIONS, tmp_path / "cache")
     best = ["plug-in-first", "plug-in-second"]
     assert first["selected"] == best and first["source"] == "measured" and first["equal"], first

@@ -53,6 +53,7 @@ bool Simulator::carryOut(const Action& action) {
     case ActionKind::kCapture:
       pause(world_.captureSeconds);
       tuner_->captureFinished(world_.captureSeconds);
+      if (!world_.findings.empty()) AG_CHECK(tuner_->resume(world_.findings).isOk(), "they are of use");
       return true;
     case ActionKind::kCompile: return startCompile(action);
     case ActionKind::kPriority:

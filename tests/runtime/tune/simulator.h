@@ -59,6 +59,7 @@ struct World {
   double idleInflation = 1.04;
   double raisedInflation = 2.5;
   double idleProgress = 0.15;  ///< share of normal speed a compile makes at idle priority
+  std::string findings;        ///< of an earlier tuner, handed over after the capture; none when empty
   TunerConfig config;          ///< mode and arms are filled in from above
 };
 

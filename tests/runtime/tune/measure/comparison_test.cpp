@@ -68,6 +68,24 @@ TEST(AbbaSchedule, IgnoresDisturbedStepsAndStepsOfTheWrongArm) {
   EXPECT_EQ(comparison.numPairs(), 0);
 }
 
+TEST(Comparison, PairsOfAnEarlierProcessCountUntilOwnOnesContradictThem) {
+  for (const double own : {0.80, 0.81, 0.9}) {
+    Comparison comparison;
+    std::vector<RunPair> earlier;
+    for (int i = 0; i < 20; ++i) earlier.push_back({1, 0.79 + 0.001 * i, 1, 0.8});
+    comparison.addEarlier(earlier);
+    EXPECT_EQ(comparison.numOwn(), 0);
+    for (int i = 0; i < 8; ++i) {
+      comparison.addRun(Side::kReference, {{0, {2.0}}});
+      comparison.addRun(Side::kArm, {{0, {2.0 * (own + 0.001 * i)}}});
+    }
+    const bool isContradicted = own > 0.85;
+    EXPECT_EQ(comparison.dropContradicted(), isContradicted) << own;
+    EXPECT_EQ(comparison.numEarlier(), isContradicted ? 0 : 20) << own;
+    EXPECT_EQ(comparison.numPairs(), isContradicted ? 8 : 28) << own;
+  }
+}
+
 TEST(Comparison, PairsOnlyRunsOfOneShape) {
   Comparison comparison;
   comparison.addRun(Side::kReference, {{0, {1.0}}});

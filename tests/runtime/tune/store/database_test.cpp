@@ -105,6 +105,31 @@ TEST_F(TuningDatabaseTest, KeysIgnoreMemberOrderAndNeedAllMembers) {
   EXPECT_TRUE(database.isUsable());
 }
 
+TEST_F(TuningDatabaseTest, AnUnfinishedRecordReplacesItsLikeAndNeverADecision) {
+  TuningDatabase database(file_);
+  const auto unfinished = [](int pairs) { return R"({"arm":"","pairs":)" + std::to_string(pairs) + "}"; };
+  EXPECT_TRUE(database.storeUnfinished(makeKey(0), unfinished(1), 1).value());
+  EXPECT_TRUE(database.storeUnfinished(makeKey(0), unfinished(2), 2).value());
+  EXPECT_EQ(database.find(makeKey(0), 3).value().value(), unfinished(2));
+  EXPECT_EQ(database.exportText().find("pairs"), std::string::npos);
+  ASSERT_TRUE(database.store(makeKey(0), makeRecord("native"), 4).isOk());
+  EXPECT_FALSE(database.storeUnfinished(makeKey(0), unfinished(3), 5).value());
+  EXPECT_THAT(database.find(makeKey(0), 6).value().value(), HasSubstr("\"arm\":\"native\""));
+  EXPECT_FALSE(database.storeUnfinished(makeKey(1), makeRecord("native"), 7).isOk());
+}
+
+TEST_F(TuningDatabaseTest, AnUnfinishedRecordDoesNotWaitForALock) {
+  fill(1);
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(file_.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  TuningDatabase database(file_);
+  EXPECT_FALSE(database.storeUnfinished(makeKey(1), R"({"arm":""})", 1).value());
+  ASSERT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  EXPECT_TRUE(database.storeUnfinished(makeKey(1), R"({"arm":""})", 2).value());
+}
+
 TEST_F(TuningDatabaseTest, GarbageIsIgnored) {
   std::ofstream(file_) << std::string(5000, '\x7f');
   fs::permissions(file_, fs::perms::owner_read | fs::perms::owner_write);
