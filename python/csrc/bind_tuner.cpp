@@ -129,8 +129,7 @@ void bindTunerClass(py::module_& module) {
       .def("capture_grew", &Tuner::captureGrew)
       .def("paused", &Tuner::paused, py::arg("foreground_seconds"))
       .def(
-          "resume",
-          [](Tuner& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
+          "resume", [](Tuner& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
           py::arg("findings"))
       .def("findings", [](const Tuner& tuner) { return loadJson(tuner.findings()); })
       .def("started", &Tuner::started, py::arg("foreground_seconds"))

@@ -85,8 +85,8 @@ ArmFindings findingsOf(const Arm& arm) {
   const bool isLost = arm.verdict == Verdict::kLost;
   std::string reason = isLost ? arm.reason : std::string();
   if (reason.starts_with(kEarlier)) reason.erase(0, kEarlier.size());
-  return {arm.spec.name,   isLost,          std::move(reason),  arm.beatenBy,
-          asVector(arm.versusEager), arm.duelAgainst, asVector(arm.duel)};
+  return {arm.spec.name,     isLost, std::move(reason), arm.beatenBy, asVector(arm.versusEager), arm.duelAgainst,
+          asVector(arm.duel)};
 }
 
 void restore(const ArmFindings& findings, Arm& arm) {
@@ -143,7 +143,8 @@ std::string Tuner::findings() const {
 }
 
 Status Tuner::resume(std::string_view findings) {
-  if (phase_ != Phase::kTuning) return invalidArgument("tuner: earlier findings are of use between capture and decision");
+  if (phase_ != Phase::kTuning)
+    return invalidArgument("tuner: earlier findings are of use between capture and decision");
   AG_ASSIGN_OR_RETURN(earlier_, parseFindings(findings));
   for (size_t arm = 1; arm < arms_.size(); ++arm) takeEarlier(arms_[arm]);
   log("resume", "", formatText("{} pairs of an earlier run", numResumedPairs()));

@@ -4,8 +4,8 @@
 // An arm is *accepted* when its whole interval lies below 1 - minGain and its summed times do not contradict; it is
 // *lost* when it needs too much memory, is far behind the best, cannot be better than another one by minGain, cannot
 // reach the gain any more, or has used up its pairs. Accepting is strict, as a wrong one makes training slower; the
-// others stop as soon as more pairs would hardly change what the user gains. Pairs of an earlier process count until own
-// ones contradict them; an arm is never accepted by them alone.
+// others stop as soon as more pairs would hardly change what the user gains. Pairs of an earlier process count until
+// own ones contradict them; an arm is never judged by them alone.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -24,7 +24,7 @@ constexpr double kObjectionConfidence = 0.9;
 /// When these are wrong a gain is missed, but no step becomes slower than eager.
 constexpr double kFutileConfidence = 0.95;
 constexpr double kChoiceConfidence = 0.9;
-constexpr int32_t kOwnPairs = 4;     ///< of this process, before an arm is accepted that an earlier one measured
+constexpr int32_t kOwnPairs = 4;     ///< of this process, before an arm is judged that an earlier one measured
 constexpr int32_t kDropPairs = 4;    ///< two blocks before an arm far behind is dropped
 constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
 
@@ -43,6 +43,8 @@ void Tuner::finishBlock() {
 
 void Tuner::judgeVersusEager(size_t index) {
   Arm& arm = arms_[index];
+  const bool isKnownHere = arm.versusEager.numEarlier() == 0 || arm.versusEager.numOwn() >= kOwnPairs;
+  if (!isKnownHere && 2 * arm.numBlocks < config_.maxPairs) return;
   if (arm.versusEager.dropContradicted()) log("forget", arm.spec.name, "pairs of this run contradict an earlier one's");
   if (const std::optional<std::string> objection = memoryObjection(arm, eagerPeaks(), config_))
     return disqualify(index, *objection);
@@ -75,10 +77,7 @@ void Tuner::judgeVersusEager(size_t index) {
     return disqualify(index,
                       "faster in most steps but not in sum, as it has slow steps: in sum " + describeSpeed(sums));
   }
-  if (arm.versusEager.numOwn() < kOwnPairs) {
-    if (2 * arm.numBlocks >= config_.maxPairs) lose(index, "too few batches had the shape of one that eager ran nearby");
-    return;
-  }
+  if (!isKnownHere) return lose(index, "too few batches had the shape of one that eager ran shortly before or after");
   accept(index, ratio);
   // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
   arm.isConfirmed = config_.mode != Mode::kMax || isPrecise || isSpent || ratio.count >= config_.maxPairs / 2;
@@ -215,9 +214,8 @@ std::string Tuner::describeGain(size_t arm) const {
 
 std::string Tuner::describeEager() const {
   if (arms_.size() == 1) return "there is no candidate but eager";
-  const bool isAnyMeasured = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) {
-    return arm.isUsable() || arm.verdict == Verdict::kLost;
-  });
+  const bool isAnyMeasured = std::any_of(
+      arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable() || arm.verdict == Verdict::kLost; });
   if (!isAnyMeasured && !isIncomparable()) return "no candidate could be used; see the reason of each";
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
   return formatText("no candidate is at least {:.1f} % faster than eager", config_.minGain * 100);

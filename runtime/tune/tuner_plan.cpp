@@ -121,7 +121,8 @@ void Tuner::advanceArm(size_t arm) {
 /// ready, once anything is faster than eager.
 void Tuner::skipNeedless() {
   for (Arm& arm : arms_) {
-    if (arm.verdict == Verdict::kLost || (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled)) continue;
+    if (arm.verdict == Verdict::kLost || (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled))
+      continue;
     const double cost = arm.spec.foregroundSeconds + (config_.mode == Mode::kMax ? arm.spec.compileSeconds : 0);
     const std::optional<size_t> better = findArm(arm.spec.standsInFor);
     if (ledger_.slowdownSeconds() + cost > config_.budgetSeconds) {

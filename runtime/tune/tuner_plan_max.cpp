@@ -54,9 +54,8 @@ bool Tuner::startNextCompile() {
     return arm.isLoadable() || (arm.isMeasurable() && arm.numBlocks < kBlocksBeside);
   });
   if (isBusy && !config_.hasSpareCores) return false;
-  const auto next = firstArm([](const Arm& arm) {
-    return arm.isWaiting() && arm.needsBackground() && arm.spec.standsInFor.empty();
-  });
+  const auto next =
+      firstArm([](const Arm& arm) { return arm.isWaiting() && arm.needsBackground() && arm.spec.standsInFor.empty(); });
   if (!next) return false;
   proposals_.push_back({ActionKind::kCompile, arms_[*next].spec.name, Level::kRaised, 0, {}});
   return !nextToLoad();

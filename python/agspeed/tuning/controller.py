@@ -8,9 +8,11 @@ training thread at the borders of training steps.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from agspeed import native
@@ -105,7 +107,8 @@ class Controller:
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
-        self._compile_queue.wait(timeout_s)
+        with self._interruptible():
+            self._compile_queue.wait(timeout_s)
 
     @property
     def activity(self) -> str:
@@ -180,7 +183,7 @@ class Controller:
         self._regions_seen = len(session.regions)
 
     def _advance(self) -> None:
-        try:
+        with self._interruptible():
             self._poll()
             answered = True
             while answered:
@@ -188,10 +191,17 @@ class Controller:
                 for action in self._tuner.advance():
                     answered |= self._carry_out(action)
             self._unfinished.keep()
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Training waits for what happens inside: Ctrl-C loses nothing."""
+        try:
+            yield
         except KeyboardInterrupt as error:
             hide_own_frames(error)
-            self._unfinished.keep(at_once=True)
-            self._waiting.interrupt(self._unfinished.describe())
+            if not self._is_settled:
+                self._unfinished.keep(at_once=True)
+                self._waiting.interrupt(self._unfinished.describe())
             raise error.with_traceback(None) from None
 
     def _poll(self) -> None:

@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kLowQuantileFrom = 4;  ///< runs this long use p25
 constexpr size_t kMaxUnpaired = 4;      ///< per shape
 constexpr double kContradictionConfidence = 0.95;
+constexpr double kContradictionTail = 0.1;  ///< of earlier pairs, on either side
+constexpr int32_t kContradictionPairs = 4;  ///< of own ones that all lie there: one in 5,000 by chance
 constexpr int64_t kMaxPairDistance =
     64;  ///< in runs: older runs of a rare shape are forgotten, the machine has moved on
 
@@ -59,12 +61,16 @@ void Comparison::addEarlier(const std::vector<RunPair>& pairs) {
 }
 
 bool Comparison::dropContradicted() {
-  if (numEarlier_ == 0) return false;
+  if (numEarlier_ == 0 || numOwn() < kContradictionPairs) return false;
   const std::vector<double> all = ratios();
-  const auto border = all.begin() + numEarlier_;
-  const Interval earlier = medianInterval({all.begin(), border}, kContradictionConfidence);
-  const Interval own = medianInterval({border, all.end()}, kContradictionConfidence);
-  if (own.low <= earlier.high && earlier.low <= own.high) return false;
+  const std::vector<double> earlier(all.begin(), all.begin() + numEarlier_);
+  const std::vector<double> own(all.begin() + numEarlier_, all.end());
+  const auto [least, most] = std::minmax_element(own.begin(), own.end());
+  const bool isOutside =
+      *most < quantile(earlier, kContradictionTail) || *least > quantile(earlier, 1 - kContradictionTail);
+  const Interval before = medianInterval(earlier, kContradictionConfidence);
+  const Interval now = medianInterval(own, kContradictionConfidence);
+  if (!isOutside && now.low <= before.high && before.low <= now.high) return false;
   pairs_.erase(pairs_.begin(), pairs_.begin() + numEarlier_);
   numEarlier_ = 0;
   return true;
@@ -88,12 +94,14 @@ Interval Comparison::ratio(double confidence) const { return medianInterval(rati
 double Comparison::ratioQuantile(double fraction) const { return quantile(ratios(), fraction); }
 
 double Comparison::evidenceBelow(double limit) const {
-  const auto numBelow = std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() < limit; });
+  const auto numBelow =
+      std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() < limit; });
   return signEvidence(static_cast<int32_t>(numBelow), numPairs() - static_cast<int32_t>(numBelow));
 }
 
 double Comparison::evidenceAbove(double limit) const {
-  const auto numAbove = std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() > limit; });
+  const auto numAbove =
+      std::count_if(pairs_.begin(), pairs_.end(), [&](const RunPair& p) { return p.ratio() > limit; });
   return signEvidence(static_cast<int32_t>(numAbove), numPairs() - static_cast<int32_t>(numAbove));
 }
 

@@ -49,8 +49,8 @@ class Comparison {
   void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
   /// Pairs that an earlier process measured. Requires: numPairs() == 0.
   void addEarlier(const std::vector<RunPair>& pairs);
-  /// Forgets the pairs of an earlier process where own ones show another ratio: their 95 % intervals are disjoint.
-  /// Returns whether it did.
+  /// Forgets the pairs of an earlier process where own ones show another ratio: four or more of them all lie beyond the
+  /// middle 80 % of the earlier ones, or the 95 % intervals are disjoint. Returns whether it did.
   bool dropContradicted();
   void clear();
 
