@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Tuner's state as JSON, for the report and the database.
+// The Tuner's state as JSON, for the report and the database, and what it takes up of an earlier one's.
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/format.h"
 #include "runtime/tune/tuner.h"
 
 namespace agspeed::runtime::tune {
@@ -148,6 +150,42 @@ std::string Tuner::decisionRecord() const {
                      {"mode", toString(config_.mode)},
                      {"arms", std::move(arms)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string Tuner::findings() const {
+  std::vector<ArmFindings> found = earlier_;
+  for (const Arm& arm : arms_) {
+    ArmFindings findings = findingsOf(arm);
+    if (!findings.isEmpty()) found.push_back(std::move(findings));
+  }
+  return toText(found);
+}
+
+Status Tuner::resume(std::string_view findings) {
+  if (phase_ != Phase::kTuning)
+    return invalidArgument("tuner: earlier findings are of use between capture and decision");
+  AG_ASSIGN_OR_RETURN(earlier_, parseFindings(findings));
+  for (size_t arm = 1; arm < arms_.size(); ++arm) takeEarlier(arms_[arm]);
+  log("resume", "", formatText("{} pairs of an earlier run", numResumedPairs()));
+  return {};
+}
+
+/// An arm that lost to one that does not exist is open: nobody could ever bring it back into the race.
+void Tuner::takeEarlier(Arm& arm) {
+  const auto found = std::find_if(earlier_.begin(), earlier_.end(),
+                                  [&](const ArmFindings& findings) { return findings.name == arm.spec.name; });
+  if (found == earlier_.end()) return;
+  ArmFindings findings = std::move(*found);
+  earlier_.erase(found);
+  if (arm.isDead() || arm.verdict != Verdict::kOpen || arm.versusEager.numPairs() > 0) return;
+  if (!findings.beatenBy.empty() && !findArm(findings.beatenBy)) findings.isLost = false;
+  restore(findings, arm);
+}
+
+int32_t Tuner::numResumedPairs() const {
+  int32_t count = 0;
+  for (const Arm& arm : arms_) count += arm.versusEager.numEarlier() + arm.duel.numEarlier();
+  return count;
 }
 
 }  // namespace agspeed::runtime::tune

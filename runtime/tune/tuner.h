@@ -174,10 +174,8 @@ class Tuner {
   void dismiss(size_t arm);
   void log(std::string what, std::string arm, std::string reason = {});
 
-  // findings.cpp
+  // snapshot.cpp: what is told of all this, and taken up of an earlier process's
   void takeEarlier(Arm& arm);
-
-  // snapshot.cpp
   std::optional<double> eagerPairedSeconds() const;
 
   // tuner_plan.cpp: what to do next

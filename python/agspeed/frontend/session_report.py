@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -199,7 +200,7 @@ def _size(error: Any) -> float:
     return float(error) if isinstance(error, (int, float)) else math.inf if error else 0.0
 
 
-def _speedup(ratio: Json | None) -> Json | None:
+def _speedup(ratio: Mapping[str, Any] | None) -> Json | None:
     """The tuner's ratio is step time over eager's; the report shows eager's over its own."""
     if not ratio or not ratio["estimate"]:
         return None

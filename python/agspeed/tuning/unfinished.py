@@ -170,7 +170,7 @@ def _checked(body: Any) -> Json:
     measured = [duel for arm in tuner["arms"] for duel in (arm, arm.get("duel", {"pairs": []}))]
     if not _are(dict, measured) or any(not isinstance(part.get("pairs"), list) for part in measured):
         raise ValueError("an arm lacks its pairs")
-    if not _are(dict, refusals) or not all(_is_refusal(entry) for entry in refusals):
+    if not isinstance(refusals, list) or not all(_is_refusal(entry) for entry in refusals):
         raise ValueError("it lists a refusal without region, candidate, state or reason")
     return body
 
@@ -179,7 +179,9 @@ def _are(kind: type, values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _is_refusal(entry: Mapping[str, Any]) -> bool:
+def _is_refusal(entry: Any) -> bool:
+    if not isinstance(entry, dict):
+        return False
     texts = (entry.get(name) for name in ("region", "candidate", "reason"))
     return all(isinstance(text, str) for text in texts) and entry.get("state") in _REFUSED
 
