@@ -65,7 +65,8 @@ def _worth_here(report: Json) -> str:
         return "Worth it here: not known yet, nothing has proven faster than eager."
     if break_even is None:
         is_known = decision["chosen"] == "eager" or decision["speedup"] is not None
-        return "Worth it here: no, there is no saving to earn it back with." if is_known else ""
+        is_spent = is_known and figures["foreground_s"] > 0
+        return "Worth it here: no, there is no saving to earn it back with." if is_spent else ""
     if steps >= break_even:
         saved = fmt.seconds(max(figures["saved_s"], 0.0))
         return f"Worth it here: yes, {saved} saved. Earned back at step {break_even:,}; {ran}."
