@@ -4,10 +4,18 @@
 // stem.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace agspeed::compiler {
+
+/// How the entry "backward" is cut into stages, after each of which gradients leave (passes/graph/gradient_stages.cpp).
+struct GradientStageOptions {
+  int64_t bytes = 0;  ///< what each stage but the last hands over at least; 0: there is one stage
+  /// By output: entry inputs that may share memory with what it is the gradient of. Empty: none do.
+  std::vector<std::vector<int32_t>> inputsInMemoryOf;
+};
 
 struct CompileOptions {
   std::string target = "cpu";               ///< a row of backends/registry.cpp: "cpu", "reference", "null"
@@ -15,6 +23,7 @@ struct CompileOptions {
   std::string dumpDir;                      ///< every pass writes its result here, compile() makes it; empty: no dumps
   std::vector<std::string> disabledPasses;  ///< rows of passes/passes.def that are not required
   bool verifyEachPass = true;               ///< run the verifiers between passes
+  GradientStageOptions gradientStages;
 };
 
 }  // namespace agspeed::compiler

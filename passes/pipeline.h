@@ -16,6 +16,7 @@ struct PlannedGraph {
   compiler::Graph graph;
   MemoryPlan memory;
   ReleasePlan releases;
+  GradientStagePlan stages;  ///< for who wants several: runPipeline() leaves it empty
 };
 
 /// A graph-to-graph pass by name.

@@ -8,7 +8,7 @@ namespace agspeed::runtime {
 
 /// An Instruction, flattened. Ranges are indices into the Executor's operands_ and fresh_.
 struct Executor::Step {
-  enum class Kind : uint8_t { kKernel, kExternal, kRelease };
+  enum class Kind : uint8_t { kKernel, kExternal, kRelease, kReady };
   Kind kind = Kind::kKernel;
   KernelLaunch kernel;  ///< kKernel; pointers and integers are filled per call
   size_t index = 0;     ///< kKernel: which launch; kExternal: which external call
@@ -23,6 +23,7 @@ struct Executor::Call {
   std::unique_ptr<TensorFrame> frame;
   Resolved resolved;
   ArenaPool::Buffer arena;
+  size_t nextStep = 0;
   std::vector<void*> pointers;  ///< scratch: a kernel's operands
   std::vector<int64_t> symbols;
 };
@@ -94,6 +95,8 @@ void Executor::flatten() {
     } else if (const auto* release = std::get_if<Release>(&instruction.op)) {
       step.kind = Step::Kind::kRelease;
       step.value = release->value;
+    } else if (std::holds_alternative<GradientsReady>(instruction.op)) {
+      step.kind = Step::Kind::kReady;
     } else {
       step.kind = Step::Kind::kExternal;
       step.index = calls++;
@@ -170,13 +173,15 @@ void Executor::launch(const Step& step, Call& call) const {
 }
 
 Status Executor::runSteps(Call& call) const {
-  for (const Step& step : steps_) {
+  while (call.nextStep < steps_.size()) {
+    const Step& step = steps_[call.nextStep++];
     if (step.firstFresh != step.endFresh) {
       AG_RETURN_IF_ERROR(allocateFresh(step, call).withContext(describe(*step.instruction)));
     }
     switch (step.kind) {
       case Step::Kind::kKernel: launch(step, call); break;
       case Step::Kind::kRelease: call.frame->release(step.value); break;
+      case Step::Kind::kReady: return {};
       case Step::Kind::kExternal:
         if (Status status = call.frame->call(step.index); !status) {
           return status.withContext(describe(*step.instruction));
@@ -190,8 +195,11 @@ Status Executor::runSteps(Call& call) const {
 Status Executor::run(Lease& lease) const {
   Call& call = *lease.call_;
   AG_RETURN_IF_ERROR(begin(call));
+  call.nextStep = 0;
   return runSteps(call);
 }
+
+Status Executor::resume(Lease& lease) const { return runSteps(*lease.call_); }
 
 const ResolvedProgram& Executor::resolved(const Lease& lease) { return *lease.call_->resolved; }
 

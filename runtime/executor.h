@@ -7,12 +7,14 @@
 //
 //   Executor::Lease lease = executor.lease();
 //   ... put the inputs into lease.frame() ...
-//   AG_RETURN_IF_ERROR(executor.run(lease));
-//   ... take the outputs from lease.frame() ...
+//   AG_RETURN_IF_ERROR(executor.run(lease));      to the end of the first stage, the only one of most Programs
+//   ... take its outputs from lease.frame() ...
+//   AG_RETURN_IF_ERROR(executor.resume(lease));   and so on, stage by stage
 //
-// Thread-safety: all const functions may run on several threads at once; a Lease belongs to one thread. The Executor
-// must outlive its leases. Errors of run: kInvalidArgument when the inputs do not fit the Program (nothing ran),
-// otherwise what an operator reported, with the operator and its origin in the message; outputs are then undefined.
+// Thread-safety: all const functions may run on several threads at once; a Lease is used by one thread at a time. The
+// Executor must outlive its leases. A lease may be dropped before its last stage. Errors of run: kInvalidArgument when
+// the inputs do not fit the Program (nothing ran), otherwise what an operator reported, with the operator and its
+// origin in the message; outputs are then undefined.
 #pragma once
 
 #include <array>
@@ -41,6 +43,8 @@ class Executor {
 
   Lease lease() const;
   Status run(Lease& lease) const;
+  /// Runs the next stage. Requires: run() and each resume() so far succeeded, and fewer stages ran than there are.
+  Status resume(Lease& lease) const;
   const Program& program() const { return program_; }
   /// The sizes of the last run() on this lease.
   static const ResolvedProgram& resolved(const Lease& lease);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/program.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,11 @@ namespace {
 class Verifier {
  public:
   Verifier(const Program& program, size_t numKernels, size_t numConstants)
-      : program_(program), numKernels_(numKernels), numConstants_(numConstants), alive_(program.values.size(), false) {}
+      : program_(program),
+        numKernels_(numKernels),
+        numConstants_(numConstants),
+        alive_(program.values.size(), false),
+        handedOver_(program.values.size(), false) {}
 
   Status verify() {
     AG_RETURN_IF_ERROR(checkInputs());
@@ -77,6 +82,7 @@ class Verifier {
 
   Status checkRead(ValueId id) const {
     if (!exists(id)) return broken("reads a value that does not exist");
+    if (handedOver_[id]) return broken(name(id) + " is read after it was handed over");
     if (!alive_[id]) return broken(name(id) + " is read before it is written, or after its release");
     return {};
   }
@@ -122,10 +128,22 @@ class Verifier {
     return {};
   }
 
+  Status check(const GradientsReady& ready) {
+    for (ValueId id : ready.values) {
+      AG_RETURN_IF_ERROR(checkRead(id));
+      const auto& outputs = program_.outputs;
+      if (std::find(outputs.begin(), outputs.end(), id) == outputs.end() || program_.values[id].isScalar) {
+        return broken(name(id) + " is handed over but is no tensor output");
+      }
+      handedOver_[id] = true;
+    }
+    return {};
+  }
+
   Status checkOutputs() const {
     for (ValueId id : program_.outputs) {
       if (id == kNoValue) continue;
-      AG_RETURN_IF_ERROR(checkRead(id).withContext("output"));
+      if (!exists(id) || !handedOver_[id]) AG_RETURN_IF_ERROR(checkRead(id).withContext("output"));
       if (program_.values[id].storage == Storage::kArena) return broken(name(id) + " is an output inside the arena");
     }
     return {};
@@ -135,9 +153,29 @@ class Verifier {
   const size_t numKernels_;
   const size_t numConstants_;
   std::vector<bool> alive_;
+  std::vector<bool> handedOver_;
 };
 
 }  // namespace
+
+std::vector<int32_t> stagesOfOutputs(const Program& program) {
+  std::vector<int32_t> stageOf(program.values.size(), -1);
+  int32_t stage = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const auto* ready = std::get_if<GradientsReady>(&instruction.op);
+    if (ready == nullptr) continue;
+    for (ValueId id : ready->values) stageOf[id] = stage;
+    ++stage;
+  }
+  std::vector<int32_t> stages;
+  for (ValueId id : program.outputs) stages.push_back(id == kNoValue ? 0 : stageOf[id] < 0 ? stage : stageOf[id]);
+  return stages;
+}
+
+size_t numStages(const Program& program) {
+  const auto isReady = [](const Instruction& i) { return std::holds_alternative<GradientsReady>(i.op); };
+  return 1 + static_cast<size_t>(std::count_if(program.instructions.begin(), program.instructions.end(), isReady));
+}
 
 Status verify(const Program& program, size_t numKernels, size_t numConstants) {
   return Verifier(program, numKernels, numConstants).verify();

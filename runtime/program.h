@@ -9,8 +9,9 @@
 //   kernel  k0(v0, v1 -> v2)                    one launch of generated code
 //   call    aten.mm(v2, v1t -> v3)              an operator that is not compiled
 //   release v2
+//   ready v3                                    the caller takes v3 before anything else runs
 //
-// Instructions run in program order.
+// Instructions run in program order. Each `ready` ends a stage; what follows the last one is the last stage.
 // Ownership: a Program is immutable once it is part of an Executable and may be run by several threads at once.
 #pragma once
 
@@ -99,8 +100,13 @@ struct Release {
   ValueId value = kNoValue;
 };
 
+/// Ends a stage: hands over the outputs that are these values, whose memory nothing that follows touches.
+struct GradientsReady {
+  std::vector<ValueId> values;
+};
+
 struct Instruction {
-  std::variant<KernelCall, ExternalCall, Release> op;
+  std::variant<KernelCall, ExternalCall, Release, GradientsReady> op;
   std::string origin;  ///< FX node names this came from, for errors and reports
 };
 
@@ -113,8 +119,14 @@ struct Program {
   SymExpr arenaBytes;
 };
 
+/// By output: the stage after which it is handed over; 0 for None. The last stage is that of what no `ready` names.
+std::vector<int32_t> stagesOfOutputs(const Program& program);
+/// One more than the number of `ready` instructions.
+size_t numStages(const Program& program);
+
 /// Checks every rule that running relies on: ids in range, values written before they are read and not read after their
-/// release, outputs outside the arena. Errors: kInvalidArgument naming the instruction and the value.
+/// release or after they were handed over, outputs outside the arena. Errors: kInvalidArgument naming the instruction
+/// and the value.
 Status verify(const Program& program, size_t numKernels, size_t numConstants);
 
 }  // namespace agspeed::runtime

@@ -26,6 +26,11 @@ StatusOr<runtime::Program> compileEntry(const std::string& name, const std::stri
                                         ClusterTable& clusters, runtime::CompileStats& stats) {
   AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json));
   AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options, name + "-"));
+  if (name == "backward") {
+    const GradientStageOptions& stages = options.gradientStages;
+    AG_ASSIGN_OR_RETURN(planned.stages,
+                        passes::planGradientStages(planned.graph, stages.bytes, stages.inputsInMemoryOf));
+  }
   OperatorCounts counts = countOperators(planned.graph);
   stats.numCompiledOperators += counts.numCompiled;
   stats.numExternalOperators += counts.numExternal;

@@ -22,11 +22,14 @@ class Assembler {
     program_.inputs = graph_.inputs;
     program_.outputs = graph_.outputs;
     program_.arenaBytes = planned_.memory.arenaBytes;
+    auto stage = planned_.stages.stages.begin();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       addInstruction(graph_.nodes[i]);
       for (ValueId value : planned_.releases.after[i]) {
         program_.instructions.emplace_back().op = runtime::Release{value};
       }
+      if (stage == planned_.stages.stages.end() || stage->lastNode != static_cast<int32_t>(i)) continue;
+      program_.instructions.emplace_back().op = runtime::GradientsReady{(stage++)->outputs};
     }
     AG_RETURN_IF_ERROR(bindSymbols());
     return std::move(program_);

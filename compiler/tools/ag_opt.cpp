@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ag-opt: runs named passes over a graph and prints the result. A tool for tests and for looking at one stage.
 //
-//   ag-opt [--pass=NAME]... [--pipeline] [--plan] [--disable=NAME]... FILE|-
+//   ag-opt [--pass=NAME]... [--pipeline] [--plan] [--stage-bytes=N] [--disable=NAME]... FILE|-
 //
 // FILE is graph text ("graph ...") or GraphSpec JSON ("{ ..."). Passes run in the order given; --pipeline runs all of
-// them; --plan also prints the memory and release plans.
+// them; --plan also prints the memory and release plans, with --stage-bytes after which nodes gradients leave.
 // --kernel turns to the kernel compiler: see kernel_tool.h.
 // Errors go to stderr as one sentence, with exit code 1.
 #include <cstdio>
@@ -40,6 +40,8 @@ StatusOr<ToolOptions> parseArguments(int argc, char** argv) {
       options.passes.push_back(argument.substr(7));
     } else if (argument.starts_with("--disable=")) {
       options.compile.disabledPasses.push_back(argument.substr(10));
+    } else if (argument.starts_with("--stage-bytes=")) {
+      options.compile.gradientStages.bytes = std::atoll(argument.c_str() + 14);
     } else if (argument == "--kernel") {
       options.isKernel = true;
     } else if (argument == "--lower") {
@@ -108,7 +110,12 @@ StatusOr<std::string> runTool(int argc, char** argv) {
   if (!options.runsPipeline) return toString(graph);
   AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options.compile));
   std::string result = toString(planned.graph);
-  if (options.printsPlan) result += toString(planned.memory, planned.graph) + toString(planned.releases, planned.graph);
+  if (!options.printsPlan) return result;
+  result += toString(planned.memory, planned.graph) + toString(planned.releases, planned.graph);
+  if (options.compile.gradientStages.bytes == 0) return result;
+  AG_ASSIGN_OR_RETURN(planned.stages,
+                      passes::planGradientStages(planned.graph, options.compile.gradientStages.bytes, {}));
+  result += toString(planned.stages, planned.graph);
   return result;
 }
 

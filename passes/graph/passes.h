@@ -27,4 +27,9 @@ MemoryPlan planMemory(const compiler::Graph& graph);
 /// Needs a memory plan. After which node each value that is not in the arena is dropped.
 ReleasePlan planReleases(const compiler::Graph& graph, const MemoryPlan& memory);
 
+/// Needs the final order of nodes. After which nodes gradients leave, and which. Arguments: compiler/options.h.
+/// Errors: kInvalidArgument for an input that the graph lacks.
+StatusOr<GradientStagePlan> planGradientStages(const compiler::Graph& graph, int64_t stageBytes,
+                                               const std::vector<std::vector<int32_t>>& inputsInMemoryOf);
+
 }  // namespace agspeed::passes

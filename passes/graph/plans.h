@@ -24,4 +24,14 @@ struct ReleasePlan {
 };
 std::string toString(const ReleasePlan& plan, const compiler::Graph& graph);
 
+/// The outputs that leave before the end, stage by stage. Empty: there is one stage.
+struct GradientStagePlan {
+  struct Stage {
+    int32_t lastNode = 0;
+    std::vector<compiler::ValueId> outputs;  ///< each once
+  };
+  std::vector<Stage> stages;  ///< all but the last
+};
+std::string toString(const GradientStagePlan& plan, const compiler::Graph& graph);
+
 }  // namespace agspeed::passes

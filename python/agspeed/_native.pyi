@@ -33,6 +33,8 @@ class CompileOptions(TypedDict, total=False):
     dump_dir: str
     disabled_passes: list[str]
     verify_each_pass: bool
+    stage_bytes: int  # see GradientStageOptions in compiler/options.h
+    inputs_in_memory_of: list[list[int]]
 
 class ExecutableStats(TypedDict):
     kernels: int
@@ -46,6 +48,9 @@ class Executable:
     """A compiled set of entries. Made by `compile`; any thread may run it."""
 
     def run(self, entry: str, args: list[torch.Tensor | int]) -> list[torch.Tensor | int | None]: ...
+    def stages(self, entry: str) -> list[int]:
+        """By output: the stage after which it is handed over; see runtime/program.h."""
+
     def stats(self) -> ExecutableStats: ...
 
 def compile(
@@ -76,6 +81,8 @@ class RegionSignature(_RegionSignatureRequired, total=False):
     num_saved_tensors: int
     num_saved_symints: int
     overwritten_saved: list[int]
+    gradient_stages: list[int]
+    saved_stages: list[int]
     draws_random_numbers: bool
     on_failure: Callable[[str], None]
 
@@ -90,7 +97,9 @@ class Region:
     """One differentiable function of the entries "forward" and "backward" of an Executable, or of two callables that
     take one list of arguments each."""
 
-    def __init__(self, code: Executable | tuple[_Direction, _Direction | None], signature: RegionSignature) -> None: ...
+    def __init__(
+        self, code: Executable | tuple[_Direction, tuple[_Direction, ...]], signature: RegionSignature
+    ) -> None: ...
     def __call__(self, *args: torch.Tensor | int) -> tuple[torch.Tensor | int | None, ...]: ...
     def stats(self) -> RegionStats: ...
 

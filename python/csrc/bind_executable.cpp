@@ -40,6 +40,13 @@ py::list run(const ExecutableObject& self, const std::string& name, const py::li
   return result;
 }
 
+// By output of an entry, the stage that hands it over.
+std::vector<int32_t> stagesOf(const ExecutableObject& self, const std::string& name) {
+  const AtenEntry* entry = self.executable->entry(name);
+  if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"{}\"", name));
+  return entry->stages;
+}
+
 py::dict stats(const ExecutableObject& self) {
   const runtime::CompileStats& stats = self.executable->stats();
   const int32_t operators = stats.numCompiledOperators + stats.numExternalOperators;
@@ -60,8 +67,8 @@ T option(const py::dict& options, const char* key, T value) {
 
 compiler::CompileOptions parseOptions(const py::dict& dict) {
   // Leaked on purpose: its destructor would run after the interpreter is gone.
-  static const auto* const known =
-      new py::set(py::make_tuple("target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass"));
+  static const auto* const known = new py::set(py::make_tuple(
+      "target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass", "stage_bytes", "inputs_in_memory_of"));
   for (const auto& item : dict) {
     if (!known->contains(item.first)) {
       raise(invalidArgument("compile() has no option {}", py::repr(item.first).cast<std::string>()));
@@ -73,6 +80,9 @@ compiler::CompileOptions parseOptions(const py::dict& dict) {
   options.dumpDir = option(dict, "dump_dir", options.dumpDir);
   options.disabledPasses = option(dict, "disabled_passes", options.disabledPasses);
   options.verifyEachPass = option(dict, "verify_each_pass", options.verifyEachPass);
+  compiler::GradientStageOptions& stages = options.gradientStages;
+  stages.bytes = option(dict, "stage_bytes", stages.bytes);
+  stages.inputsInMemoryOf = option(dict, "inputs_in_memory_of", stages.inputsInMemoryOf);
   return options;
 }
 
@@ -109,6 +119,7 @@ std::shared_ptr<const AtenExecutable> atenExecutableOf(PyObject* object) {
 void bindExecutable(py::module_& module) {
   py::class_<ExecutableObject>(module, "Executable")
       .def("run", &run, py::arg("entry"), py::arg("args"))
+      .def("stages", &stagesOf, py::arg("entry"))
       .def("stats", &stats);
   module.def("compile", &compileEntries, py::arg("entries"), py::arg("options") = py::dict(),
              py::arg("constants") = py::dict());

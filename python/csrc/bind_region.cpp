@@ -94,7 +94,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
   END_HANDLE_TH_ERRORS
 }
 
-// Of an Executable, or of a pair (forward, backward) of callables.
+// Of an Executable, or of a pair: a callable, and a tuple of callables, one for each stage of the backward.
 std::unique_ptr<const RegionCode> codeOf(PyObject* code) {
   if (PyTuple_CheckExact(code) != 0 && PyTuple_GET_SIZE(code) == 2) {
     return unwrap(PythonCode::create(PyTuple_GET_ITEM(code, 0), PyTuple_GET_ITEM(code, 1)));

@@ -6,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "python/csrc/python_arguments.h"
@@ -26,45 +27,108 @@ py::object toList(std::vector<Argument> inputs) {
   return list;
 }
 
-std::vector<Argument> fromSequence(const py::object& sequence) {
-  const py::object items = checked(PySequence_Fast(sequence.ptr(), "a direction returned no list"));
-  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+Argument toArgument(PyObject* item, size_t index) {
+  if (THPVariable_Check(item)) return THPVariable_Unpack(item);
+  if (PyLong_CheckExact(item)) return static_cast<int64_t>(PyLong_AsLongLong(item));
+  TORCH_CHECK_TYPE(item == Py_None, "compiled code returned a ", Py_TYPE(item)->tp_name, " as result ", index,
+                   " where a tensor, an integer or None was expected");
+  return {};
+}
+
+// What a direction runs under.
+class Surroundings {
+  const c10::impl::ExcludeDispatchKeyGuard noAutocast_{c10::autocast_dispatch_keyset};
+  const at::AutoGradMode noHistory_{false};
+  const py::gil_scoped_acquire gil_;
+};
+
+// A tuple or list; Python's error for anything else.
+py::object call(PyObject* code, const py::object& inputs) {
+  const py::object results = checked(PyObject_CallOneArg(code, inputs.ptr()));
+  return checked(PySequence_Fast(results.ptr(), "a direction returned no list"));
+}
+
+// The first `count` items.
+std::vector<Argument> firstOf(const py::object& items, size_t count) {
   std::vector<Argument> results(count);
   for (size_t i = 0; i < count; ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
-    if (THPVariable_Check(item)) {
-      results[i] = THPVariable_Unpack(item);
-    } else if (PyLong_CheckExact(item)) {
-      results[i] = static_cast<int64_t>(PyLong_AsLongLong(item));
-    } else if (item != Py_None) {
-      TORCH_CHECK_TYPE(false, "compiled code returned a ", Py_TYPE(item)->tp_name, " as result ", i,
-                       " where a tensor, an integer or None was expected");
-    }
+    results[i] = toArgument(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), i);
   }
   if (PyErr_Occurred() != nullptr) throwPythonError();
   return results;
 }
 
+size_t sizeOf(const py::object& items) { return static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr())); }
+
+class PythonRun final : public runtime::autograd::BackwardRun {
+ public:
+  PythonRun(PyObject* stages, const RegionSignature& signature) : stages_(stages), signature_(signature) {}
+  ~PythonRun() override {
+    if (carried_ == nullptr) return;
+    const py::gil_scoped_acquire gil;
+    Py_DECREF(carried_);
+  }
+  PythonRun(const PythonRun&) = delete;
+  PythonRun& operator=(const PythonRun&) = delete;
+
+  StatusOr<std::vector<Argument>> resume(std::vector<Argument> inputs) override {
+    const Surroundings surroundings;
+    py::object list = toList(std::move(inputs));
+    if (carried_ != nullptr) {
+      const Py_ssize_t end = PyList_GET_SIZE(carried_);
+      if (PyList_SetSlice(carried_, end, end, list.ptr()) != 0) throwPythonError();
+      list = py::reinterpret_steal<py::object>(std::exchange(carried_, nullptr));
+    }
+    const auto stage = static_cast<size_t>(stage_++);
+    const py::object results = call(PyTuple_GET_ITEM(stages_, stage_ - 1), list);
+    const bool isLast = stage_ == PyTuple_GET_SIZE(stages_);
+    const size_t numGradients = isLast ? sizeOf(results) : numGradientsOf(stage);
+    TORCH_CHECK(sizeOf(results) >= numGradients, "stage ", stage, " of the backward of region ", signature_.name,
+                " returned ", sizeOf(results), " results instead of ", numGradients, " gradients at least");
+    if (!isLast) {
+      py::object rest =
+          checked(PySequence_GetSlice(results.ptr(), static_cast<Py_ssize_t>(numGradients), PY_SSIZE_T_MAX));
+      carried_ = checked(PySequence_List(rest.ptr())).release().ptr();
+    }
+    return firstOf(results, numGradients);
+  }
+
+ private:
+  size_t numGradientsOf(size_t stage) const {
+    const std::vector<int32_t>& stages = signature_.gradientStages;
+    return static_cast<size_t>(std::count(stages.begin(), stages.end(), static_cast<int32_t>(stage)));
+  }
+
+  PyObject* const stages_;  ///< borrowed from the code, which outlives the run
+  const RegionSignature& signature_;
+  Py_ssize_t stage_ = 0;
+  PyObject* carried_ = nullptr;  ///< a list for the next stage
+};
+
 std::vector<Argument> run(PyObject* code, std::vector<Argument> inputs) {
-  const c10::impl::ExcludeDispatchKeyGuard noAutocast(c10::autocast_dispatch_keyset);
-  const at::AutoGradMode noHistory(false);
-  const py::gil_scoped_acquire gil;
-  py::object list = toList(std::move(inputs));
-  return fromSequence(checked(PyObject_CallOneArg(code, list.ptr())));
+  const Surroundings surroundings;
+  const py::object results = call(code, toList(std::move(inputs)));
+  return firstOf(results, sizeOf(results));
 }
 
 }  // namespace
 
 StatusOr<std::unique_ptr<const RegionCode>> PythonCode::create(PyObject* forward, PyObject* backward) {
-  if (PyCallable_Check(forward) == 0 || (backward != Py_None && PyCallable_Check(backward) == 0)) {
-    return invalidArgument("the code of a Region is an Executable or a pair (forward, backward) of callables");
+  bool isCode = PyCallable_Check(forward) != 0 && PyTuple_CheckExact(backward) != 0;
+  for (Py_ssize_t i = 0; isCode && i < PyTuple_GET_SIZE(backward); ++i) {
+    isCode = PyCallable_Check(PyTuple_GET_ITEM(backward, i)) != 0;
+  }
+  if (!isCode) {
+    return invalidArgument("the code of a Region is an Executable, or a callable with a tuple of callables");
   }
   return std::unique_ptr<const RegionCode>(new PythonCode(forward, backward));
 }
 
 Status PythonCode::check(const RegionSignature& signature) const {
-  if (backward_.get() != Py_None || signature.tangents.empty()) return {};
-  return invalidArgument("the signature has tangents but there is no backward callable");
+  const auto numStages = static_cast<size_t>(PyTuple_GET_SIZE(backward_.get()));
+  if (signature.tangents.empty() || numStages == signature.numStages()) return {};
+  return invalidArgument("the signature has {} stages but there are {} backward callables", signature.numStages(),
+                         numStages);
 }
 
 // Whatever a traced graph of ATen operators may be given; Dynamo guards on the keys of each input.
@@ -76,8 +140,8 @@ StatusOr<std::vector<Argument>> PythonCode::forward(const std::vector<Argument>&
   return run(forward_.get(), inputs);
 }
 
-StatusOr<std::vector<Argument>> PythonCode::backward(std::vector<Argument> inputs, size_t) const {
-  return run(backward_.get(), std::move(inputs));
+std::unique_ptr<runtime::autograd::BackwardRun> PythonCode::beginBackward(const RegionSignature& signature) const {
+  return std::make_unique<PythonRun>(backward_.get(), signature);
 }
 
 int PythonCode::traverse(visitproc visit, void* arg) const {

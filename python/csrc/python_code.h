@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// PythonCode: two Python callables as RegionCode. They take one list of tensors and integers, which they may empty to
-// free its items early, and return a sequence of tensors, integers and None, as the signature says.
+// PythonCode: Python callables as RegionCode, one for the forward direction and one for each stage of the backward.
+// They take one list of tensors and integers, which they may empty to free its items early, and return a sequence of
+// tensors, integers and None, as the signature says.
+//
+// What a stage returns behind its gradients is for the next one alone: its list begins with it.
 //
 // Views that the callables make of their inputs with ATen share version counters already. What a callable raises is
 // thrown as python_error. Threading: takes the GIL for the call and the conversions.
@@ -15,8 +18,8 @@ namespace agspeed::python {
 
 class PythonCode final : public runtime::autograd::RegionCode {
  public:
-  /// Takes new references to `forward` and `backward`; None for no backward. GIL required. Errors: kInvalidArgument
-  /// when one is not callable.
+  /// Takes new references. `backward` is a tuple of callables, by stage; empty for no backward. GIL required.
+  /// Errors: kInvalidArgument when one is not callable.
   static StatusOr<std::unique_ptr<const RegionCode>> create(PyObject* forward, PyObject* backward);
 
   Status check(const runtime::autograd::RegionSignature& signature) const override;
@@ -26,7 +29,8 @@ class PythonCode final : public runtime::autograd::RegionCode {
   }
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   bool isReplaceable() const override { return true; }
-  StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
+  std::unique_ptr<runtime::autograd::BackwardRun> beginBackward(
+      const runtime::autograd::RegionSignature& signature) const override;
   /// Shows the garbage collector what this holds.
   int traverse(visitproc visit, void* arg) const;
 
@@ -34,7 +38,7 @@ class PythonCode final : public runtime::autograd::RegionCode {
   PythonCode(PyObject* forward, PyObject* backward) : forward_(forward), backward_(backward) {}
 
   const PythonReference forward_;
-  const PythonReference backward_;  ///< may be None
+  const PythonReference backward_;  ///< a tuple
 };
 
 }  // namespace agspeed::python

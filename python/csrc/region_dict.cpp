@@ -62,6 +62,8 @@ RegionSignature parseSignature(const py::dict& dict) {
   optional(dict, "num_saved_tensors", signature.numSavedTensors);
   optional(dict, "num_saved_symints", signature.numSavedSymints);
   optional(dict, "overwritten_saved", signature.overwrittenSaved);
+  optional(dict, "gradient_stages", signature.gradientStages);
+  optional(dict, "saved_stages", signature.savedStages);
   optional(dict, "draws_random_numbers", signature.drawsRandomNumbers);
   return signature;
 }

@@ -16,6 +16,8 @@
 //   num_saved_tensors     int; 0 by default
 //   num_saved_symints     int; 0 by default
 //   overwritten_saved     list[int]; [] by default
+//   gradient_stages       list[int]; [] by default
+//   saved_stages          list[int]; [] by default
 //   draws_random_numbers  bool; False by default
 //   fallback              callable    (*inputs) -> sequence of user outputs, computed eagerly, mutations included; or
 //                                     None

@@ -48,19 +48,6 @@ Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, At
   return {};
 }
 
-std::vector<Argument> takeOutputs(const AtenEntry& entry, const ResolvedProgram& resolved, AtenFrame& frame) {
-  const Program& program = entry.program();
-  std::vector<Argument> outputs(program.outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (entry.isScalarOutput(i)) {
-      outputs[i] = resolved.scalars[program.outputs[i]];
-    } else if (program.outputs[i] != kNoValue) {
-      outputs[i] = frame.takeOutput(i);
-    }
-  }
-  return outputs;
-}
-
 int32_t inputIndex(const Program& program, ValueId id) {
   return id != kNoValue && program.values[id].storage == Storage::kInput ? program.values[id].index : -1;
 }
@@ -98,6 +85,8 @@ StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared
     AtenEntry entry;
     AG_ASSIGN_OR_RETURN(entry.backend, AtenBackend::create(program, loaded->constants_));
     AG_ASSIGN_OR_RETURN(entry.executor, Executor::create(executable, name, entry.backend, loaded->arenas_));
+    entry.stages = stagesOfOutputs(program);
+    entry.numStages = numStages(program);
     loaded->entries_.emplace(name, std::move(entry));
   }
   return std::shared_ptr<const AtenExecutable>(std::move(loaded));
@@ -108,19 +97,59 @@ const AtenEntry* AtenExecutable::entry(const std::string& name) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs,
-                                                    size_t flexibleFrom) {
+StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs) {
+  AtenRun run(entry);
+  AG_ASSIGN_OR_RETURN(std::vector<Argument> outputs, run.start(inputs));
+  if (entry.numStages == 1) return outputs;
+  std::vector<std::vector<Argument>> byStage = {std::move(outputs)};
+  while (byStage.size() < entry.numStages) {
+    AG_ASSIGN_OR_RETURN(byStage.emplace_back(), run.resume());
+  }
+  std::vector<size_t> numTaken(entry.numStages, 0);
+  std::vector<Argument> all;
+  for (int32_t stage : entry.stages) all.push_back(std::move(byStage[stage][numTaken[stage]++]));
+  return all;
+}
+
+// --- AtenRun ---------------------------------------------------------------------------------------------------------
+
+StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inputs, size_t flexibleFrom) {
   OperatorsOnly guard;
-  Executor::Lease lease = entry.executor->lease();
-  auto& frame = static_cast<AtenFrame&>(lease.frame());
   try {
-    AG_RETURN_IF_ERROR(setInputs(entry, inputs, frame));
-    frame.setFlexibleFrom(flexibleFrom);
-    AG_RETURN_IF_ERROR(entry.executor->run(lease));
-    return takeOutputs(entry, Executor::resolved(lease), frame);
+    AG_RETURN_IF_ERROR(setInputs(entry_, inputs, frame()));
+    frame().setFlexibleFrom(flexibleFrom);
+    AG_RETURN_IF_ERROR(entry_.executor->run(lease_));
+    return takeOutputs();
   } catch (const c10::Error& error) {  // torch ran out of memory while copying an input or an output
     return resourceExhausted(error.what_without_backtrace());
   }
+}
+
+StatusOr<std::vector<Argument>> AtenRun::resume() {
+  OperatorsOnly guard;
+  try {
+    AG_RETURN_IF_ERROR(entry_.executor->resume(lease_));
+    return takeOutputs();
+  } catch (const c10::Error& error) {
+    return resourceExhausted(error.what_without_backtrace());
+  }
+}
+
+std::vector<Argument> AtenRun::takeOutputs() {
+  const Program& program = entry_.program();
+  std::vector<Argument> outputs;
+  outputs.reserve(program.outputs.size());
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    if (entry_.stages[i] != stage_) continue;
+    Argument& output = outputs.emplace_back();
+    if (entry_.isScalarOutput(i)) {
+      output = Executor::resolved(lease_).scalars[program.outputs[i]];
+    } else if (program.outputs[i] != kNoValue) {
+      output = frame().takeOutput(i);
+    }
+  }
+  ++stage_;
+  return outputs;
 }
 
 }  // namespace agspeed::runtime::aten

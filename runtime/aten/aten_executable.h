@@ -27,6 +27,8 @@ using Argument = std::variant<std::monostate, at::Tensor, int64_t>;
 struct AtenEntry {
   std::shared_ptr<AtenBackend> backend;
   std::unique_ptr<Executor> executor;
+  std::vector<int32_t> stages;  ///< by output: the stage that hands it over
+  size_t numStages = 1;
 
   const Program& program() const { return executor->program(); }
   bool isScalarInput(size_t index) const { return program().values[program().inputs[index]].isScalar; }
@@ -44,6 +46,28 @@ struct AtenEntry {
   bool shareMemory(size_t first, size_t second) const;
 };
 
+/// One run of an entry, stage by stage. The entry outlives it. Threading: any thread, one at a time.
+class AtenRun {
+ public:
+  explicit AtenRun(const AtenEntry& entry) : entry_(entry), lease_(entry.executor->lease()) {}
+
+  /// Runs the first stage. Inputs from position `flexibleFrom` on may have any strides: they are copied when the
+  /// Program wants others. Returns the stage's outputs, in order. Errors: kInvalidArgument for inputs that do not fit,
+  /// else what Executor::run reports.
+  StatusOr<std::vector<Argument>> start(const std::vector<Argument>& inputs,
+                                        size_t flexibleFrom = std::numeric_limits<size_t>::max());
+  /// Runs the next stage and returns its outputs. Requires: no stage has failed, and there is one left.
+  StatusOr<std::vector<Argument>> resume();
+
+ private:
+  AtenFrame& frame() const { return static_cast<AtenFrame&>(lease_.frame()); }
+  std::vector<Argument> takeOutputs();
+
+  const AtenEntry& entry_;
+  Executor::Lease lease_;
+  int32_t stage_ = 0;
+};
+
 class AtenExecutable {
  public:
   /// Errors: kUnsupported for an operator torch lacks, kInvalidArgument for a malformed Program; the entry is named.
@@ -51,10 +75,8 @@ class AtenExecutable {
 
   /// nullptr when there is no such entry.
   const AtenEntry* entry(const std::string& name) const;
-  /// Inputs from position `flexibleFrom` on may have any strides: they are copied when the Program wants others.
-  /// Errors: kInvalidArgument for inputs that do not fit, else what Executor::run reports.
-  static StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs,
-                                             size_t flexibleFrom = std::numeric_limits<size_t>::max());
+  /// Runs all stages and returns all outputs. Errors: as AtenRun.
+  static StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs);
   const CompileStats& stats() const { return executable_->stats; }
 
  private:

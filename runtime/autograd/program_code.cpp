@@ -15,6 +15,22 @@ Status contradiction(const std::string& what, size_t said, size_t found) {
   return invalidArgument("the signature says {} {}, the entries have {}", said, what, found);
 }
 
+class ProgramRun final : public BackwardRun {
+ public:
+  ProgramRun(const aten::AtenEntry& entry, size_t firstTangent) : run_(entry), firstTangent_(firstTangent) {}
+
+  StatusOr<std::vector<aten::Argument>> resume(std::vector<aten::Argument> inputs) override {
+    if (isStarted_) return run_.resume();
+    isStarted_ = true;
+    return run_.start(inputs, firstTangent_);
+  }
+
+ private:
+  aten::AtenRun run_;
+  const size_t firstTangent_;
+  bool isStarted_ = false;
+};
+
 }  // namespace
 
 ProgramCode::ProgramCode(std::shared_ptr<const AtenExecutable> executable)
@@ -29,6 +45,7 @@ StatusOr<std::unique_ptr<const RegionCode>> ProgramCode::create(std::shared_ptr<
 
 Status ProgramCode::check(const RegionSignature& signature) const {
   AG_RETURN_IF_ERROR(checkCounts(signature));
+  AG_RETURN_IF_ERROR(checkStages(signature));
   for (int32_t input : signature.mutatedInputs) {
     if (forward_->isScalarInput(input)) {
       return invalidArgument("mutated_inputs names input {}, which is no tensor", input);
@@ -54,6 +71,16 @@ Status ProgramCode::checkCounts(const RegionSignature& signature) const {
   }
   if (backward.outputs.size() != numInputs) return contradiction("gradients", numInputs, backward.outputs.size());
   return {};
+}
+
+Status ProgramCode::checkStages(const RegionSignature& signature) const {
+  if (!signature.savedStages.empty()) return invalidArgument("a Program takes all saved tensors in stage 0");
+  if (backward_ == nullptr || signature.tangents.empty()) return {};
+  if (signature.numStages() != backward_->numStages) {
+    return contradiction("stages", signature.numStages(), backward_->numStages);
+  }
+  if (signature.gradientStages.empty() || signature.gradientStages == backward_->stages) return {};
+  return invalidArgument("gradient_stages differ from those of the backward entry");
 }
 
 Status ProgramCode::checkAliases(const RegionSignature& signature) const {
@@ -101,9 +128,8 @@ StatusOr<std::vector<RegionCode::Argument>> ProgramCode::forward(const std::vect
   return AtenExecutable::run(*forward_, inputs);
 }
 
-StatusOr<std::vector<RegionCode::Argument>> ProgramCode::backward(std::vector<Argument> inputs,
-                                                                  size_t firstTangent) const {
-  return AtenExecutable::run(*backward_, inputs, firstTangent);
+std::unique_ptr<BackwardRun> ProgramCode::beginBackward(const RegionSignature& signature) const {
+  return std::make_unique<ProgramRun>(*backward_, signature.numSavedSymints + signature.numSavedTensors);
 }
 
 }  // namespace agspeed::runtime::autograd

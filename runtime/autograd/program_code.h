@@ -2,7 +2,8 @@
 // ProgramCode: the entries "forward" and "backward" of an Executable as RegionCode.
 //
 // Sizes, strides and dtypes are guarded by the forward entry's own input declarations. The backward entry is absent
-// when the signature has no tangents.
+// when the signature has no tangents. Its stages end where gradients are ready in the Program, under one lease; all of
+// them take what is saved at the start.
 #pragma once
 
 #include <memory>
@@ -21,11 +22,12 @@ class ProgramCode final : public RegionCode {
   std::vector<SavedView> savedViews(const RegionSignature& signature) const override;
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   bool isReplaceable() const override { return false; }
-  StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const override;
+  std::unique_ptr<BackwardRun> beginBackward(const RegionSignature& signature) const override;
 
  private:
   explicit ProgramCode(std::shared_ptr<const aten::AtenExecutable> executable);
   Status checkCounts(const RegionSignature& signature) const;
+  Status checkStages(const RegionSignature& signature) const;
   Status checkAliases(const RegionSignature& signature) const;
 
   const std::shared_ptr<const aten::AtenExecutable> executable_;

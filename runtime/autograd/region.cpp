@@ -52,6 +52,23 @@ at::Tensor withoutHistory(const at::Tensor& tensor) {
       torch::autograd::impl::version_counter(tensor), /*allow_tensor_metadata_change=*/true));
 }
 
+std::vector<RegionStage> stagesOf(const RegionSignature& signature) {
+  std::vector<RegionStage> stages(signature.numStages());
+  for (size_t input = 0; input < signature.requiresGrad.size(); ++input) {
+    RegionStage& stage = stages[signature.stageOfGradient(input)];
+    if (signature.requiresGrad[input]) stage.differentiated.push_back(stage.gradients.size());
+    stage.gradients.push_back(input);
+  }
+  const auto& overwritten = signature.overwrittenSaved;
+  for (size_t saved = 0; saved < signature.numSavedTensors; ++saved) {
+    RegionStage& stage = stages[signature.stageOfSaved(saved)];
+    const bool mayWrite = std::find(overwritten.begin(), overwritten.end(), saved) != overwritten.end();
+    if (mayWrite) stage.overwritten.push_back(stage.saved.size());
+    stage.saved.push_back(saved);
+  }
+  return stages;
+}
+
 }  // namespace
 
 Region::Region(std::unique_ptr<const RegionCode> code, RegionSignature signature,
@@ -60,7 +77,8 @@ Region::Region(std::unique_ptr<const RegionCode> code, RegionSignature signature
       signature_(std::move(signature)),
       eager_(std::move(eager)),
       refusedKeys_(~code_->acceptedKeys().raw_repr()),
-      savedViews_(code_->savedViews(signature_)) {}
+      savedViews_(code_->savedViews(signature_)),
+      stages_(stagesOf(signature_)) {}
 
 StatusOr<std::shared_ptr<const Region>> Region::create(std::unique_ptr<const RegionCode> code,
                                                        RegionSignature signature,

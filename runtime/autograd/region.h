@@ -32,6 +32,14 @@
 
 namespace agspeed::runtime::autograd {
 
+/// One stage of the backward direction, as its signature says.
+struct RegionStage {
+  std::vector<size_t> gradients;       ///< forward inputs whose gradients, or None, the code returns, in order
+  std::vector<size_t> differentiated;  ///< positions in `gradients` of those that require grad
+  std::vector<size_t> saved;           ///< saved tensors that it takes
+  std::vector<size_t> overwritten;     ///< positions in `saved` of those that it may write to
+};
+
 class Region : public std::enable_shared_from_this<Region> {
  public:
   using Argument = aten::Argument;
@@ -53,6 +61,8 @@ class Region : public std::enable_shared_from_this<Region> {
   const RegionSignature& signature() const { return signature_; }
   const RegionCode& code() const { return *code_; }
   const EagerFunction* eager() const { return eager_.get(); }
+  /// At least one.
+  const std::vector<RegionStage>& stages() const { return stages_; }
 
  private:
   Region(std::unique_ptr<const RegionCode> code, RegionSignature signature, std::unique_ptr<const EagerFunction> eager);
@@ -70,6 +80,7 @@ class Region : public std::enable_shared_from_this<Region> {
   const std::unique_ptr<const EagerFunction> eager_;
   const uint64_t refusedKeys_;  ///< bits of a DispatchKeySet
   const std::vector<SavedView> savedViews_;
+  const std::vector<RegionStage> stages_;
 };
 
 }  // namespace agspeed::runtime::autograd

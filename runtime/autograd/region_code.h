@@ -5,11 +5,14 @@
 // Implementations: ProgramCode (entries of our Executable) and python/csrc's PythonCode (two callables that AOTAutograd
 // or Inductor made). Threading: immutable; any thread may run either direction. GradMode is off and autocast excluded
 // while a direction runs.
+//
+// The backward direction is a BackwardRun, resumed once for each stage of the signature: gradients leave between them.
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "runtime/aten/aten_executable.h"
@@ -22,6 +25,16 @@ struct SavedView {
   size_t saved = 0;    ///< forward output
   int32_t input = -1;  ///< the input it views, or -1:
   size_t output = 0;   ///< the forward output it views
+};
+
+/// One run of the backward direction. It may be destroyed before its last stage, and outlives neither the RegionCode
+/// nor what that holds. Threading: any thread, one at a time.
+class BackwardRun {
+ public:
+  virtual ~BackwardRun() = default;
+  /// Computes the next stage from what it takes (see RegionSignature): its gradients, or None, by forward input.
+  /// Errors: as RegionCode::forward. The run cannot be resumed after one.
+  virtual StatusOr<std::vector<aten::Argument>> resume(std::vector<aten::Argument> inputs) = 0;
 };
 
 class RegionCode {
@@ -38,9 +51,9 @@ class RegionCode {
   /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. Code of another language may throw
   /// that language's own error instead.
   virtual StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const = 0;
-  /// Inputs from `firstTangent` on may have any strides. Errors: as forward.
-  virtual StatusOr<std::vector<Argument>> backward(std::vector<Argument> inputs, size_t firstTangent) const = 0;
-  /// Whether backward() may throw what an EagerFunction may replace: its tangents are then kept until it returned.
+  /// The tangents may have any strides. Requires: check passed.
+  virtual std::unique_ptr<BackwardRun> beginBackward(const RegionSignature& signature) const = 0;
+  /// Whether a backward run may throw what an EagerFunction may replace: its tangents are then kept until it ended.
   virtual bool isReplaceable() const = 0;
 };
 

@@ -49,8 +49,6 @@ at::Tensor layOut(const at::Tensor& gradient, const std::vector<int64_t>& dims) 
   return gradient.permute(dims).contiguous().permute(inverse);
 }
 
-const at::Tensor* tensorOf(const Region::Argument& argument) { return std::get_if<at::Tensor>(&argument); }
-
 }  // namespace
 
 at::Tensor snapshot(const at::Tensor& tensor) {
@@ -58,50 +56,100 @@ at::Tensor snapshot(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
 }
 
+std::vector<std::shared_ptr<RegionNode>> RegionNode::makeChain(const std::shared_ptr<const Region>& region,
+                                                               const std::vector<Argument>& inputs) {
+  std::vector<std::shared_ptr<RegionNode>> nodes(region->stages().size());
+  // From the last on: a node's edges are fixed once another has an edge to it.
+  for (size_t number = nodes.size(); number-- > 0;) {
+    nodes[number] = std::shared_ptr<RegionNode>(new RegionNode(region, number), torch::autograd::deleteNode);
+    const RegionStage& stage = region->stages()[number];
+    torch::autograd::edge_list edges;
+    edges.reserve(stage.differentiated.size() + 1);
+    for (size_t position : stage.differentiated) {
+      edges.push_back(torch::autograd::impl::gradient_edge(std::get<at::Tensor>(inputs[stage.gradients[position]])));
+    }
+    if (number + 1 < nodes.size()) edges.emplace_back(nodes[number + 1], 0);
+    nodes[number]->set_next_edges(std::move(edges));
+  }
+  return nodes;
+}
+
 void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
                         std::vector<Argument>& results, const at::Tensor& randomState) {
   const RegionSignature& signature = region->signature();
-  std::shared_ptr<RegionNode> node(new RegionNode(std::move(region)), torch::autograd::deleteNode);
-  torch::autograd::edge_list edges;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const at::Tensor* tensor = tensorOf(inputs[i]);
-    if (tensor == nullptr || !signature.requiresGrad[i] || !tensor->requires_grad()) continue;
-    edges.push_back(torch::autograd::impl::gradient_edge(*tensor));
-    node->differentiated_.push_back(i);
-  }
-  node->set_next_edges(std::move(edges));
+  const std::vector<std::shared_ptr<RegionNode>> nodes = makeChain(region, inputs);
   for (int32_t output : signature.tangents) {
-    torch::autograd::create_gradient_edge(std::get<at::Tensor>(results[signature.firstOutput() + output]), node);
+    torch::autograd::create_gradient_edge(std::get<at::Tensor>(results[signature.firstOutput() + output]), nodes[0]);
+  }
+  for (size_t number = 1; number < nodes.size(); ++number) {
+    const at::TensorOptions& options = nodes[0]->input_metadata(0).options();
+    nodes[number]->add_input_metadata(options, c10::SymInt(0), false, false, std::nullopt);
   }
   // Saved after the outputs have their history: a saved output then makes no cycle.
-  for (size_t k = signature.firstSavedTensor(); k < signature.firstSavedSymint(); ++k) {
-    const at::Tensor& tensor = std::get<at::Tensor>(results[k]);
-    node->saved_.emplace_back(tensor, /*is_output=*/tensor.grad_fn() == node);
+  for (const std::shared_ptr<RegionNode>& node : nodes) {
+    for (size_t saved : node->stage().saved) {
+      const at::Tensor& tensor = std::get<at::Tensor>(results[signature.firstSavedTensor() + saved]);
+      node->saved_.emplace_back(tensor, /*is_output=*/tensor.grad_fn() == nodes[0]);
+    }
   }
   for (size_t k = signature.firstSavedSymint(); k < signature.numForwardOutputs(); ++k) {
-    node->symints_.push_back(std::get<int64_t>(results[k]));
+    nodes[0]->symints_.push_back(std::get<int64_t>(results[k]));
   }
-  if (node->region_->eager() != nullptr) node->replay_.emplace(inputs, randomState);
+  if (region->eager() != nullptr) nodes[0]->replay_ = std::make_shared<const Replay>(inputs, randomState);
 }
 
-variable_list RegionNode::apply(variable_list&& tangents) {
+std::string RegionNode::name() const {
+  const std::string first = "AgspeedRegionBackward";
+  return number_ == 0 ? first : first + "Stage" + std::to_string(number_);
+}
+
+variable_list RegionNode::apply(variable_list&& inputs) {
   std::lock_guard lock(mutex_);
-  return needsReplay(tangents) ? differentiateEagerly(tangents) : runBackward(std::move(tangents));
+  return number_ == 0 ? applyFirst(std::move(inputs)) : applyLater(std::move(inputs[0]));
 }
 
-// The saved tensors for one run of the backward direction. In its last run (the graph is not retained) the node lets go
-// of them, so that the code may free each after its last use. In any other, and where hooks may know the tensor, the
-// code gets copies of those that it overwrites.
-variable_list RegionNode::takeSaved() {
+variable_list RegionNode::applyFirst(variable_list&& tangents) {
+  auto run = std::make_unique<StagedRun>();
+  run->region = region_;
+  variable_list outputs;
+  if (needsReplay(tangents)) {
+    run->replayed = differentiateEagerly(replay_.get(), tangents);
+    outputs = takeReplayed(*run);
+  } else {
+    run->isReached = reachedInputs(region_->signature(), tangents);
+    run->code = region_->code().beginBackward(region_->signature());
+    if (replay_ != nullptr && region_->code().isReplaceable()) {
+      run->replay = replay_;
+      run->tangents = tangents;
+    }
+    std::vector<Argument> inputs(symints_.begin(), symints_.end());
+    for (Argument& saved : takeSaved()) inputs.push_back(std::move(saved));
+    appendTangents(std::move(tangents), inputs);
+    outputs = compute(*run, std::move(inputs));
+  }
+  if (!isLast()) outputs.push_back(makeToken(std::move(run), input_metadata(0).options()));
+  return outputs;
+}
+
+variable_list RegionNode::applyLater(at::Tensor token) {
+  StagedRun& run = runOf(token);
+  variable_list outputs = run.replayed ? takeReplayed(run) : compute(run, takeSaved());
+  if (!isLast()) outputs.push_back(std::move(token));
+  return outputs;
+}
+
+// The saved tensors of this stage for one run. In the last run (the graph is not retained) the node lets go of them, so
+// that the code may free each after its last use. In any other, and where hooks may know the tensor, the code gets
+// copies of those that it overwrites.
+std::vector<RegionNode::Argument> RegionNode::takeSaved() {
   const bool isLastRun = !torch::autograd::get_current_graph_task_keep_graph();
   const std::shared_ptr<Node> self = getptr();
-  variable_list tensors;
+  std::vector<Argument> tensors;
   tensors.reserve(saved_.size());
-  for (const SavedVariable& saved : saved_) tensors.push_back(saved.unpack(self));
-  for (int32_t index : region_->signature().overwrittenSaved) {
-    at::Tensor& tensor = tensors[index];
-    if (isLastRun && !saved_[index].has_hooks()) continue;
-    tensor = snapshot(tensor);
+  for (const SavedVariable& saved : saved_) tensors.emplace_back(saved.unpack(self));
+  for (size_t position : stage().overwritten) {
+    if (isLastRun && !saved_[position].has_hooks()) continue;
+    tensors[position] = snapshot(std::get<at::Tensor>(tensors[position]));
   }
   if (isLastRun) {
     for (SavedVariable& saved : saved_) saved.reset_data();
@@ -109,57 +157,74 @@ variable_list RegionNode::takeSaved() {
   return tensors;
 }
 
-variable_list RegionNode::runBackward(variable_list&& tangents) {
-  const std::vector<bool> isReached = reachedInputs(region_->signature(), tangents);
-  std::vector<Argument> inputs(symints_.begin(), symints_.end());
-  inputs.reserve(symints_.size() + saved_.size() + tangents.size());
-  for (at::Tensor& tensor : takeSaved()) inputs.emplace_back(std::move(tensor));
-  const size_t firstTangent = inputs.size();
-  const bool mayReplay = replay_.has_value() && region_->code().isReplaceable();
-  const variable_list spare = mayReplay ? tangents : variable_list();
+void RegionNode::appendTangents(variable_list&& tangents, std::vector<Argument>& inputs) const {
   const std::vector<std::vector<int64_t>>& layouts = region_->signature().tangentLayouts;
   for (size_t i = 0; i < tangents.size(); ++i) {
     at::Tensor tangent = tangents[i].defined() ? std::move(tangents[i]) : input_metadata(i).zeros_like();
     inputs.emplace_back(layouts.empty() ? std::move(tangent) : layOut(tangent, layouts[i]));
   }
   tangents.clear();
+}
+
+variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) const {
   std::vector<Argument> results;
   try {
-    results = callBackward(std::move(inputs), firstTangent);
+    results = resume(run, std::move(inputs));
   } catch (const std::exception& error) {
-    if (!mayReplay || !region_->eager()->mayReplace(error)) throw;
+    if (run.replay == nullptr || !region_->eager()->mayReplace(error)) throw;
     try {
-      return differentiateEagerly(spare);
+      run.replayed = differentiateEagerly(run.replay.get(), run.tangents);
+      run.code.reset();
+      return takeReplayed(run);
     } catch (const std::exception&) {
       // Eager cannot stand in: what the code threw says more.
     }
     throw;
   }
-  variable_list gradients(differentiated_.size());
-  for (size_t i = 0; i < differentiated_.size(); ++i) {
-    if (!isReached[differentiated_[i]]) continue;
-    if (auto* gradient = std::get_if<at::Tensor>(&results[differentiated_[i]])) gradients[i] = std::move(*gradient);
+  variable_list gradients;
+  gradients.reserve(stage().differentiated.size() + 1);
+  for (size_t position : stage().differentiated) {
+    auto* gradient = std::get_if<at::Tensor>(&results[position]);
+    const bool isWanted = gradient != nullptr && run.isReached[stage().gradients[position]];
+    gradients.push_back(isWanted ? std::move(*gradient) : at::Tensor());
   }
   return gradients;
 }
 
-std::vector<RegionNode::Argument> RegionNode::callBackward(std::vector<Argument> inputs, size_t firstTangent) const {
-  auto results = region_->code().backward(std::move(inputs), firstTangent);
+std::vector<RegionNode::Argument> RegionNode::resume(StagedRun& run, std::vector<Argument> inputs) const {
+  auto results = run.code->resume(std::move(inputs));
   if (!results && region_->eager() != nullptr) region_->eager()->codeFailed(results.status().message());
   TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
               "; the gradients of this step are incomplete)");
-  TORCH_CHECK(results->size() == region_->signature().requiresGrad.size(), "the backward direction of region ",
+  TORCH_CHECK(results->size() == stage().gradients.size(), "the backward direction of region ",
               region_->signature().name, " returned ", results->size(), " gradients instead of ",
-              region_->signature().requiresGrad.size());
+              stage().gradients.size());
   return std::move(results).value();
 }
 
-variable_list RegionNode::differentiateEagerly(const variable_list& tangents) const {
+// By forward input.
+variable_list RegionNode::differentiateEagerly(const Replay* replay, const variable_list& tangents) const {
   TORCH_CHECK(!released_, ERR_BACKWARD_TWICE);
-  TORCH_CHECK(replay_.has_value(), "region ", region_->signature().name,
+  TORCH_CHECK(replay != nullptr, "region ", region_->signature().name,
               " was compiled without a way to differentiate its backward (create_graph, batched gradients): switch "
               "agspeed off around this call with agspeed.paused()");
-  return replay_->differentiate(*region_, differentiated_, tangents);
+  std::vector<size_t> wanted;
+  const std::vector<bool>& requiresGrad = region_->signature().requiresGrad;
+  for (size_t i = 0; i < requiresGrad.size(); ++i) {
+    if (requiresGrad[i]) wanted.push_back(i);
+  }
+  variable_list found = replay->differentiate(*region_, wanted, tangents);
+  variable_list byInput(requiresGrad.size());
+  for (size_t i = 0; i < wanted.size(); ++i) byInput[wanted[i]] = std::move(found[i]);
+  return byInput;
+}
+
+variable_list RegionNode::takeReplayed(StagedRun& run) const {
+  variable_list gradients;
+  for (size_t position : stage().differentiated) {
+    gradients.push_back(std::move((*run.replayed)[stage().gradients[position]]));
+  }
+  return gradients;
 }
 
 void RegionNode::release_variables() {

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// RegionNode: the autograd node of one forward call of a Region.
+// RegionNode: the autograd nodes of one forward call of a Region, one for each stage of its backward direction.
 //
-// Its inputs are the gradients of the differentiable user outputs, its outputs the gradients of the inputs that require
-// grad. Saved tensors are SavedVariables: version counters are checked, saved-tensor hooks run, an output that is saved
-// makes no reference cycle, and release follows torch's rules (retain_graph, second backward).
+//   tangents -> node of stage 0 -> gradients of stage 0
+//                     | token
+//               node of stage 1 -> gradients of stage 1 ...
+//
+// torch's engine runs a ready AccumulateGrad before any other node: hooks, DDP's reducer and whatever else waits for
+// gradients gets those of one stage before the next one is computed. The token carries the run (staged_run.h).
+//
+// Saved tensors are SavedVariables of the node whose stage takes them: version counters are checked, saved-tensor hooks
+// run, an output that is saved makes no reference cycle, and release follows torch's rules (retain_graph, second
+// backward), stage by stage.
 //
 // Under create_graph=True, and for tangents that are not plain tensors, the backward direction would be wrong or not
-// differentiable: the node then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h).
-// The same stands in for a backward direction that throws what the EagerFunction may replace; where it cannot, because
-// an input was modified since, the exception passes.
+// differentiable: stage 0 then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h), and
+// the later stages hand out. The same stands in for a stage that throws what the EagerFunction may replace: what has
+// left is not handed over again. Where it cannot, because an input was modified since, the exception passes.
 //
 // Threading: as every torch node: apply and release_variables exclude each other, any engine thread may call them.
 // Errors: exceptions, as torch's engine expects.
@@ -18,12 +25,12 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/autograd/region.h"
 #include "runtime/autograd/replay.h"
+#include "runtime/autograd/staged_run.h"
 
 namespace agspeed::runtime::autograd {
 
@@ -34,29 +41,37 @@ class RegionNode final : public torch::autograd::Node {
  public:
   using Argument = aten::Argument;
 
-  /// Makes the node of one call: `results` are the forward direction's outputs, of which the differentiable ones get
-  /// this node as their grad_fn; `randomState` is the generator's state before it, undefined when it drew nothing.
+  /// Makes the nodes of one call: `results` are the forward direction's outputs, of which the differentiable ones get
+  /// the first node as their grad_fn; `randomState` is the generator's state before it, undefined when it drew nothing.
   static void record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
                      std::vector<Argument>& results, const at::Tensor& randomState);
 
-  explicit RegionNode(std::shared_ptr<const Region> region) : region_(std::move(region)) {}
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& tangents) override;
+  RegionNode(std::shared_ptr<const Region> region, size_t stage) : region_(std::move(region)), number_(stage) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override;
   void release_variables() override;
-  std::string name() const override { return "AgspeedRegionBackward"; }
+  std::string name() const override;
 
  private:
   using Tensors = torch::autograd::variable_list;
 
-  Tensors takeSaved();
-  Tensors runBackward(Tensors&& tangents);
-  std::vector<Argument> callBackward(std::vector<Argument> inputs, size_t firstTangent) const;
-  Tensors differentiateEagerly(const Tensors& tangents) const;
+  static std::vector<std::shared_ptr<RegionNode>> makeChain(const std::shared_ptr<const Region>& region,
+                                                            const std::vector<Argument>& inputs);
+  const RegionStage& stage() const { return region_->stages()[number_]; }
+  bool isLast() const { return number_ + 1 == region_->stages().size(); }
+  Tensors applyFirst(Tensors&& tangents);
+  Tensors applyLater(at::Tensor token);
+  std::vector<Argument> takeSaved();
+  void appendTangents(Tensors&& tangents, std::vector<Argument>& inputs) const;
+  Tensors compute(StagedRun& run, std::vector<Argument> inputs) const;
+  std::vector<Argument> resume(StagedRun& run, std::vector<Argument> inputs) const;
+  Tensors differentiateEagerly(const Replay* replay, const Tensors& tangents) const;
+  Tensors takeReplayed(StagedRun& run) const;
 
   const std::shared_ptr<const Region> region_;
-  std::vector<size_t> differentiated_;  ///< forward inputs of this node's outputs, in order
+  const size_t number_;  ///< of the stage
   std::vector<torch::autograd::SavedVariable> saved_;
-  std::vector<int64_t> symints_;
-  std::optional<Replay> replay_;  ///< empty without an EagerFunction, and after release
+  std::vector<int64_t> symints_;          ///< stage 0
+  std::shared_ptr<const Replay> replay_;  ///< stage 0; nullptr without an EagerFunction, and after release
   bool released_ = false;
 };
 

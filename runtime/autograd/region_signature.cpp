@@ -58,7 +58,32 @@ Status checkSources(const RegionSignature& signature) {
   return {};
 }
 
+// Numbers from 0 on without a gap, so that each stage hands over something.
+Status checkStages(const RegionSignature& signature) {
+  const auto& gradients = signature.gradientStages;
+  if (!gradients.empty() && gradients.size() != signature.requiresGrad.size()) {
+    return invalidArgument("gradient_stages has {} items for {} inputs", gradients.size(),
+                           signature.requiresGrad.size());
+  }
+  if (!signature.savedStages.empty() && signature.savedStages.size() != signature.numSavedTensors) {
+    return invalidArgument("saved_stages has {} items for {} saved tensors", signature.savedStages.size(),
+                           signature.numSavedTensors);
+  }
+  const size_t numStages = signature.numStages();
+  for (size_t stage = 0; stage < numStages; ++stage) {
+    if (numStages == 1 || contains(gradients, static_cast<int32_t>(stage))) continue;
+    return invalidArgument("no gradient leaves after stage {} of {}", stage, numStages);
+  }
+  AG_RETURN_IF_ERROR(checkRange("gradient_stages", gradients, numStages, false));
+  return checkRange("saved_stages", signature.savedStages, numStages, false);
+}
+
 }  // namespace
+
+size_t RegionSignature::numStages() const {
+  const auto last = std::max_element(gradientStages.begin(), gradientStages.end());
+  return last == gradientStages.end() || *last < 0 ? 1 : static_cast<size_t>(*last) + 1;
+}
 
 Status verify(const RegionSignature& signature) {
   const size_t numInputs = signature.requiresGrad.size();
@@ -70,6 +95,7 @@ Status verify(const RegionSignature& signature) {
   AG_RETURN_IF_ERROR(checkRange("overwritten_saved", signature.overwrittenSaved, signature.numSavedTensors, false));
   AG_RETURN_IF_ERROR(checkLayouts(signature));
   AG_RETURN_IF_ERROR(checkSources(signature));
+  AG_RETURN_IF_ERROR(checkStages(signature));
   for (int32_t tangent : signature.tangents) {
     if (!signature.isMadeFromInput(tangent)) continue;
     return invalidArgument("output {} has a tangent but comes from an input", tangent);

@@ -6,6 +6,10 @@
 //   backward: saved symints, saved tensors, tangents -> one gradient (or None) per forward input
 // User outputs that are not in `tangents` have no history from the Region.
 //
+// The backward direction may be cut into stages, after each of which gradients leave:
+//   stage 0:  saved symints, its saved tensors, tangents -> the gradients of stage 0, by forward input
+//   stage k:  its saved tensors                          -> the gradients of stage k, by forward input
+//
 // Threading: a plain value.
 #pragma once
 
@@ -35,13 +39,21 @@ struct RegionSignature {
   size_t numSavedTensors = 0;
   size_t numSavedSymints = 0;
   std::vector<int32_t> overwrittenSaved;  ///< saved tensors in whose memory the backward direction may write
-  bool drawsRandomNumbers = false;        ///< the forward direction draws from torch's default generator
+  /// By forward input: the stage after which its gradient leaves. Nothing computed later reads memory of the gradient
+  /// or of the input itself: whoever gets the gradient may change both. Empty: there is one stage.
+  std::vector<int32_t> gradientStages;
+  /// By saved tensor: the stage that takes it. Empty: stage 0.
+  std::vector<int32_t> savedStages;
+  bool drawsRandomNumbers = false;  ///< the forward direction draws from torch's default generator
 
   // Where the parts of the forward direction's outputs begin.
   size_t firstOutput() const { return mutatedInputs.size(); }
   size_t firstSavedTensor() const { return firstOutput() + numOutputs; }
   size_t firstSavedSymint() const { return firstSavedTensor() + numSavedTensors; }
   size_t numForwardOutputs() const { return firstSavedSymint() + numSavedSymints; }
+  size_t numStages() const;
+  size_t stageOfGradient(size_t input) const { return gradientStages.empty() ? 0 : gradientStages[input]; }
+  size_t stageOfSaved(size_t saved) const { return savedStages.empty() ? 0 : savedStages[saved]; }
   size_t numBackwardInputs() const { return numSavedSymints + numSavedTensors + tangents.size(); }
   /// The caller gets an input, or a view of one, for this user output; what the code returned is dropped.
   bool isMadeFromInput(size_t output) const { return outputsAsInputs[output] != -1 || outputViews[output] != -1; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/autograd/replay.h"
 
+#include <ATen/ops/alias.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -67,6 +68,12 @@ variable_list Replay::differentiate(const Region& region, const std::vector<size
   std::vector<Argument> inputs;
   for (const KeptInput& kept : inputs_) inputs.push_back(unpack(kept, region.signature()));
   at::AutoGradMode withHistory(true);
+  // Of aliases, so that hooks of the inputs run where torch's engine hands the gradients on, and not here as well.
+  variable_list sources;
+  for (size_t i : wanted) {
+    inputs[i] = at::alias(std::get<at::Tensor>(inputs[i]));
+    sources.push_back(std::get<at::Tensor>(inputs[i]));
+  }
   const variable_list outputs = [&] {
     const aten::RandomStateScope sameNumbers(randomState_);
     return outputsWithTangents(region.signature(), region.eager()->replay(inputs));
@@ -79,8 +86,6 @@ variable_list Replay::differentiate(const Region& region, const std::vector<size
     gradients.push_back(tangents[i]);
   }
   if (reached.empty()) return variable_list(wanted.size());
-  variable_list sources;
-  for (size_t i : wanted) sources.push_back(std::get<at::Tensor>(inputs[i]));
   return torch::autograd::grad(reached, sources, gradients, /*retain_graph=*/createGraph, createGraph,
                                /*allow_unused=*/true);
 }

@@ -14,6 +14,7 @@ from torch._functorch.partitioners import default_partition
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_runner
+from agspeed.backends.stages import cut
 
 
 class Aot(Candidate):
@@ -30,7 +31,9 @@ class Aot(Candidate):
             inference_compiler=run_by_aten,
             partition_fn=default_partition,
         )
-        return make_runner(joint, gm)
+        stages = cut(joint, options.stage_bytes) if options.stage_bytes and joint.backward is not None else None
+        runs = [run_by_aten(part.graph, part.inputs) for part in stages.parts] if stages is not None else []
+        return make_runner(joint, gm, stages, runs)
 
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:

@@ -31,6 +31,9 @@ class CompileOptions:
     numerics: str = "standard"
     cache_dir: str = ""
     dynamic: bool | None = None
+    stage_bytes: int = 0
+    """Gradients leave a compiled backward in stages of at least so many bytes, while it still computes; 0: all at its
+    end."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -22,6 +22,7 @@ from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_region, make_runner
+from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 
@@ -68,9 +69,12 @@ class Native(Candidate):
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
-        executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options)
+        memory = inputs_in_memory_of(joint) if options.stage_bytes else []
+        executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options, memory)
         failures = _Failures()
-        return _NativeRunner(make_region(executable, joint, gm, on_failure=failures.tell), executable, failures)
+        stages = executable.stages("backward")
+        region = make_region(executable, joint, gm, gradient_stages=stages, on_failure=failures.tell)
+        return _NativeRunner(region, executable, failures, 1 + max(stages, default=0))
 
     def fingerprint(self) -> dict[str, str]:
         module = native.load()
@@ -91,8 +95,8 @@ class _Failures:
 class _NativeRunner:
     """A native region as a Runner. `direct` is the C++ callable itself: it falls back to eager without help."""
 
-    def __init__(self, region: Any, executable: Any, failures: _Failures) -> None:
-        self.direct, self._failures = region, failures
+    def __init__(self, region: Any, executable: Any, failures: _Failures, num_stages: int) -> None:
+        self.direct, self._failures, self.num_stages = region, failures, num_stages
         stats = executable.stats()
         self.native_operators = stats.get("compiled_operators", 0)
         self.num_operators = self.native_operators + stats.get("external_operators", 0)
@@ -107,7 +111,9 @@ class _NativeRunner:
         self._failures.listener = on_failure
 
 
-def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
+def _compile(
+    graphs: dict[str, fx.GraphModule], options: CompileOptions, inputs_in_memory_of: Sequence[list[int]] = ()
+) -> Any:
     specs = {name: export(graph, lift_constants=True) for name, graph in graphs.items()}
     cache_dir = os.path.join(options.cache_dir, "kernels") if options.cache_dir else ""
     module = native.load()
@@ -115,7 +121,11 @@ def _compile(graphs: dict[str, fx.GraphModule], options: CompileOptions) -> Any:
         raise UnsupportedError(native.why_missing())
     return module.compile(
         {name: spec.to_json() for name, spec in specs.items()},
-        {"cache_dir": cache_dir},
+        {
+            "cache_dir": cache_dir,
+            "stage_bytes": options.stage_bytes,
+            "inputs_in_memory_of": list(inputs_in_memory_of),
+        },
         {name: _constants(spec, graphs[name]) for name, spec in specs.items()},
     )
 

@@ -18,6 +18,7 @@ from torch import fx
 from agspeed import native
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import BoxedRunner, Joint
+from agspeed.backends.stages import Stages
 from agspeed.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -26,30 +27,42 @@ if TYPE_CHECKING:
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 
-def make_runner(joint: Joint, gm: fx.GraphModule) -> PairRunner:
+def make_runner(
+    joint: Joint, gm: fx.GraphModule, stages: Stages | None = None, runs: Sequence[BoxedRunner] = ()
+) -> PairRunner:
     """A differentiable callable over the flat arguments of `gm`, made of both compiled halves.
 
     Args:
         joint: both compiled halves, or only AOTAutograd's callable.
         gm: the captured graph, replayed eagerly when a double backward is asked for. Not changed.
+        stages: how the backward is cut, with one of `runs` for each part; None: it is one.
     """
     if joint.inference is not None:
         return PairRunner(joint.inference)
     assert joint.forward is not None and joint.backward is not None
     layouts = [_dims_by_stride(tangent) for tangent in joint.tangents()]
-    backward = GuardedBackward(joint.backward.run)
-    code = (joint.forward.run, backward)
-    region = make_region(code, joint, gm, tangent_layouts=layouts, overwrites_saved=True, is_final=backward.take_final)
-    return PairRunner(region, backward)
+    failures = BackwardFailures()
+    backward = tuple(failures.guarded(run) for run in (runs if stages is not None else [joint.backward.run]))
+    region = make_region(
+        (joint.forward.run, backward),
+        joint,
+        gm,
+        tangent_layouts=layouts,
+        overwrites_saved=True,
+        gradient_stages=stages.gradient_stages if stages is not None else (),
+        saved_stages=stages.saved_stages if stages is not None else (),
+        is_final=failures.take_final,
+    )
+    return PairRunner(region, failures, len(backward))
 
 
 class PairRunner:
     """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates, `twins` names
-    candidates known to generate the same code.
+    candidates known to generate the same code, `num_stages` counts the stages of the backward.
     """
 
-    def __init__(self, region: Runner, backward: GuardedBackward | None = None) -> None:
-        self._region, self._backward = region, backward
+    def __init__(self, region: Runner, failures: BackwardFailures | None = None, num_stages: int = 1) -> None:
+        self._region, self._failures, self.num_stages = region, failures, num_stages
         self.code_digest: str | None = None
         self.twins: tuple[str, ...] = ()
 
@@ -58,31 +71,36 @@ class PairRunner:
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """`on_failure` is told, on the thread that runs it, of each exception that the compiled backward raises."""
-        if self._backward is not None:
-            self._backward.on_failure = on_failure
+        if self._failures is not None:
+            self._failures.on_failure = on_failure
 
 
-class GuardedBackward:
-    """A compiled backward that tells of its exceptions. The autograd node then lets eager stand in where that can.
+class BackwardFailures:
+    """Tells of the exceptions of a compiled backward. The autograd node then lets eager stand in where that can.
 
     While nobody listens, in the gate and in the child, and where `on_failure` raises, the exception passes.
     """
 
-    def __init__(self, run: BoxedRunner) -> None:
+    def __init__(self) -> None:
         self.on_failure: Callable[[Exception], None] | None = None
-        self._run = run
         self._is_final = False
 
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        try:
-            return self._run(inputs)
-        except Exception as error:
-            error.add_note(
-                "agspeed: raised by the compiled backward of a region whose inputs have changed since, so that eager "
-                "could not stand in. The gradients of this step are incomplete; the region runs eagerly from now on"
-            )
-            self._tell(error)
-            raise
+    def guarded(self, run: BoxedRunner) -> BoxedRunner:
+        """`run`, whose exceptions are told."""
+
+        def guarded(inputs: list[Any]) -> Sequence[Any]:
+            try:
+                return run(inputs)
+            except Exception as error:
+                error.add_note(
+                    "agspeed: raised by the compiled backward of a region whose inputs have changed since, so that "
+                    "eager could not stand in. The gradients of this step are incomplete; the region runs eagerly from "
+                    "now on"
+                )
+                self._tell(error)
+                raise
+
+        return guarded
 
     def _tell(self, error: Exception) -> None:
         self._is_final = True
@@ -103,16 +121,18 @@ def make_region(
     *,
     tangent_layouts: Sequence[list[int]] = (),
     overwrites_saved: bool = False,
+    gradient_stages: Sequence[int] = (),
+    saved_stages: Sequence[int] = (),
     is_final: Callable[[], bool] = lambda: False,
     on_failure: Callable[[str], None] | None = None,
 ) -> Runner:
     """A `_native.Region`.
 
     Args:
-        code: an Executable with both entries, or a pair of boxed callables.
+        code: an Executable with both entries, or a boxed callable and a tuple of them, one for each backward stage.
         joint: its signature, and the forward graph that tells whether random numbers are drawn.
         gm: what falls back to eager and is replayed. Not changed.
-        tangent_layouts: as in runtime/autograd/region_signature.h.
+        tangent_layouts, gradient_stages, saved_stages: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
         is_final: whether the exception that the backward has just raised shall pass, not be replaced by a replay.
         on_failure: as in python/csrc/region_dict.h.
@@ -143,6 +163,8 @@ def make_region(
         "num_saved_tensors": signature.num_saved_tensors,
         "num_saved_symints": signature.num_saved_integers,
         "overwritten_saved": list(signature.overwritten_saved) if overwrites_saved else [],
+        "gradient_stages": list(gradient_stages),
+        "saved_stages": list(saved_stages),
         "draws_random_numbers": _draws_random_numbers(joint.forward.graph),
         "fallback": gm.forward,
         "replay": replay,

@@ -54,6 +54,7 @@ _SETTINGS: dict[str, Any] = {
     "allow_rnn": True,  # else a frame that only mentions a recurrent layer is left to eager from there on
     "automatic_dynamic_local_pgo": False,  # what a job has stored about sizes is neither read nor written
     "automatic_dynamic_remote_pgo": False,
+    "optimize_ddp": False,  # a graph is one region, whose gradients leave in stages: no cuts at bucket borders
     "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
 }
 _LEFT_OUT: tuple[Any, ...] = (
@@ -219,14 +220,26 @@ def _recurrent_layers_left_out() -> Iterator[None]:
 
 
 def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
-    """A checkpointed part runs again in eager's backward and changes its buffers again; in a graph it does so once."""
+    """What a checkpointed part does in eager alone: it runs again in the backward and changes its buffers again, and a
+    reentrant one has no gradients where its inputs need none, whatever its parameters need."""
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
         body = getattr(gm, node.args[0].target)
+        if node.kwargs.get("use_reentrant") and not any(map(_is_derived, node.args[1:])):
+            raise UnsupportedError(
+                "no input of a checkpointed part requires grad: with use_reentrant=True eager then has no gradients "
+                "for its parameters"
+            )
         if any(map(_changes_inputs, body.graph.nodes)):
             raise UnsupportedError(
                 "a checkpointed part changes its inputs in place (batch norm its statistics), which eager does again "
                 "in the backward"
             )
+
+
+def _is_derived(argument: Any) -> bool:
+    """Requires grad and is no parameter."""
+    value = argument.meta.get("example_value") if isinstance(argument, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter)
 
 
 def _changes_inputs(node: fx.Node) -> bool:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from agspeed.backends.base import CompileOptions
+from agspeed.config import Settings
+from agspeed.errors import AgspeedError
 from agspeed.frontend.target import Target
 from agspeed.frontend.weak_calls import weakly
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -67,13 +69,19 @@ class PlanRunner:
         self._on_new_region(region)
         return region
 
-    def compile(self, region: Region, name: str, options: CompileOptions) -> Outcome:
-        """Compiles and gates candidate `name` for `region`, once."""
-        from agspeed.frontend.machinery import build
+    def compile_all(
+        self, regions: list[Region], plan: str, options: CompileOptions, settings: Settings
+    ) -> list[Outcome]:
+        """Compiles and gates what `plan` wants for each of `regions`, once.
 
-        if name not in region.outcomes:
-            region.outcomes[name] = build(name, region, options)
-        return region.outcomes[name]
+        Raises: see `Session.compile_regions`.
+        """
+        outcomes = [_compile(region, candidate_of(plan, region.index), options) for region in regions]
+        faults = {"failed"} if settings.numerics == "exact" else {"failed", "rejected"}
+        bad = [outcome for outcome in outcomes if outcome.state in faults] if settings.strict else []
+        if bad:
+            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
+        return outcomes
 
     def _captured(self) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture
@@ -84,6 +92,14 @@ class PlanRunner:
 
     def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         return self.add_region(gm).dispatcher  # type: ignore[no-any-return]
+
+
+def _compile(region: Region, name: str, options: CompileOptions) -> Outcome:
+    from agspeed.frontend.machinery import build
+
+    if name not in region.outcomes:
+        region.outcomes[name] = build(name, region, options)
+    return region.outcomes[name]
 
 
 def _close(regions: list[Region]) -> None:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
@@ -36,6 +35,8 @@ from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, owner_of
+from agspeed.frontend.tracing import is_traced
+from agspeed.frontend.wrapper import Wrapper, wrapper_of
 from agspeed.log import logger, warn_once
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -71,6 +72,7 @@ class Session:
             cache_dir=str(settings.cache_dir),
             dynamic=settings.dynamic,
         )
+        self.wrapper: Wrapper | None = None
         self.optimizer: OptimizerSession | None = None
         self.history = History()
         self.plan = EAGER
@@ -143,13 +145,7 @@ class Session:
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected; under numerics="exact" other
         bits than eager's are what most candidates are expected to give, and no fault.
         """
-        chosen = self.regions if regions is None else regions
-        outcomes = [self._runner.compile(region, candidate_of(plan, region.index), self.options) for region in chosen]
-        faults = {"failed"} if self.settings.numerics == "exact" else {"failed", "rejected"}
-        bad = [outcome for outcome in outcomes if outcome.state in faults] if self.settings.strict else []
-        if bad:
-            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
-        return outcomes
+        return self._runner.compile_all(self.regions if regions is None else regions, plan, self.options, self.settings)
 
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""
@@ -228,6 +224,8 @@ class Session:
         """The current plan; the clock has been told that it begins."""
         if not isinstance(self.target, FunctionTarget):
             output = self._runner.current(*args, **kwargs)
+            if self.wrapper is None and self.state == "tuning":
+                self._find_wrapper()
             self.clock.forward_ends()
             return output
         try:
@@ -255,13 +253,19 @@ class Session:
         )
         self.clock.restart()
 
+    def _find_wrapper(self) -> None:
+        """Within a call of the target: what wraps it may be known only then."""
+        self.wrapper = wrapper_of(self.target)
+        if self.wrapper is not None:
+            self.options = self.wrapper.compile_options(self.options)
+
     def _leave_to_eager(self, reason: str) -> None:
         """The target cannot be tuned, which the user should know."""
         if self.state != "eager":
             self.settle(EAGER, reason, logging.WARNING)
 
     def _is_training_call(self) -> bool:
-        if _is_traced() or not self.clock.is_own_thread():
+        if is_traced() or not self.clock.is_own_thread():
             return False
         return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
 
@@ -278,7 +282,7 @@ class Session:
         is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
-            if not is_function and (not is_grad_enabled() or _is_traced()):
+            if not is_function and (not is_grad_enabled() or is_traced()):
                 return eager(*args, **kwargs)
             if sampler.forwards_left > 0:
                 sampler.forwards_left -= 1
@@ -386,11 +390,6 @@ class Session:
         """Runs something else where a candidate of the plan in force has raised, also in the middle of a step."""
         if self._controller is not None and self.clock.is_own_thread():
             self._controller.heed_failures()
-
-
-def _is_traced() -> bool:
-    """Somebody else is reading the model: torch.compile, torch.export, torch.fx or torch.jit.trace."""
-    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
 
 
 def session_of(target: object) -> Session | None:

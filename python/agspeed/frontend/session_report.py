@@ -57,6 +57,7 @@ def make_report(session: Session) -> model.Report:
     data["cache"]["stores"] = _cache_stores(tuner, session)
     data["warnings"] = [tuner["note"]] if tuner.get("note") else []
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
+    data["group"] = _group(session) if session.wrapper is not None else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {
         "command": environment.command(),
@@ -64,6 +65,18 @@ def make_report(session: Session) -> model.Report:
         "plan": _plan_file(session),
     }
     return model.Report(data)
+
+
+def _group(session: Session) -> Json:
+    assert session.wrapper is not None
+    stages = {}
+    for region in session.regions:
+        outcome = region.outcomes.get(region.selected)
+        runner = outcome.runner if outcome is not None else None
+        stages[f"region {region.index}"] = getattr(runner, "num_stages", None)
+    wrapper = session.wrapper
+    described = {"wrapper": wrapper.kind, "backend": wrapper.backend, "ranks": wrapper.num_ranks}
+    return {**described, "hosts": wrapper.num_hosts, "stages": stages}
 
 
 def make_idle_report(name: str, reason: str) -> model.Report:

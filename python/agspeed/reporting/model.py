@@ -96,6 +96,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "fallbacks": [],
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
         "optimizer": None,
+        "group": None,
         "communication": None,
         "warnings": [],
         "reproduce": {"command": "", "environment": {}, "plan": None},
@@ -127,7 +128,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """With what files of version 1 may lack."""
-    data = {"communication": None, "optimizer": None, **data}
+    data = {"communication": None, "group": None, "optimizer": None, **data}
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
             data[section] = {**added, **data[section]}

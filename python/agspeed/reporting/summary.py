@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "headline", "mean_ms", "next_steps"]
+__all__ = ["Answer", "answers", "group", "headline", "mean_ms", "next_steps"]
 
 Json = Mapping[str, Any]
 
@@ -45,6 +45,14 @@ def headline(report: Json) -> str:
     if report["decision"]["chosen"] == "eager" or speedup is None:
         return "runs eagerly" if report["decision"]["chosen"] == "eager" else f"runs {report['decision']['chosen']}"
     return f"{fmt.ratio(speedup['estimate'])} eager's speed"
+
+
+def group(group: Json) -> str:
+    """Who trains together, and how many stages the gradients of each region leave in."""
+    hosts = f" on {fmt.plural(group['hosts'], 'host')}" if group["hosts"] else ""
+    staged = [f"{region} in {fmt.plural(count, 'stage')}" for region, count in group["stages"].items() if count]
+    leave = f"; gradients leave {', '.join(staged)}" if staged else ""
+    return f"Group: {fmt.plural(group['ranks'], 'rank')}{hosts}, {group['wrapper']} over {group['backend']}{leave}."
 
 
 def mean_ms(operation: Json) -> float | None:

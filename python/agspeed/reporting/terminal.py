@@ -63,6 +63,8 @@ def _view(report: Json, is_wide: bool) -> Group:
     if report["regions"]:
         blocks.append(_regions(report))
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
+    if report["group"]:
+        blocks.append(_group(report["group"]))
     if report["communication"]:
         tables = (_rails(report["communication"]), _operations(report["communication"]))
         blocks += [table for table in tables if table.row_count]
@@ -147,6 +149,10 @@ def _recompiles(report: Json) -> Table:
 def _fallbacks(report: Json) -> Table:
     rows = [[item["region"] or fmt.MISSING, *_place(item), item["reason"]] for item in report["fallbacks"]]
     return _listing("Fallbacks to eager", ("Region", "Where", "Count", "Reason"), rows)
+
+
+def _group(group: Json) -> Text:
+    return Text(summary.group(group))
 
 
 def _rails(communication: Json) -> Table:

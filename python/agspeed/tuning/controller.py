@@ -46,7 +46,7 @@ class Controller:
     def __init__(self, session: Steerable) -> None:
         self._session = session
         self._module = native.load()
-        self._compile_queue = CompileQueue(session.options, session.settings)
+        self._compile_queue = CompileQueue(lambda: session.options, session.settings)
         self._is_capturing = False
         self._num_quiet = 0
         self._skipped = (0, 0.0)

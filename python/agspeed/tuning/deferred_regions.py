@@ -41,7 +41,7 @@ class DeferredRegions:
 
     def __init__(self, session: Adopter) -> None:
         self._session = session
-        self._compile_queue = CompileQueue(session.options, session.settings)
+        self._compile_queue = CompileQueue(lambda: session.options, session.settings)
         self._seen: set[Any] = set()
         self._new: list[Any] = []
         self._compiling: list[Any] = []

@@ -311,7 +311,7 @@ def test_graph_that_cannot_travel_is_compiled_here_where_the_user_waits(caplog: 
 def test_graph_that_cannot_travel_is_refused_with_the_users_line_elsewhere(mode: str, budget_s: float | None) -> None:
     region = _region(CallsOpaque())
     settings = config.resolve({"mode": mode} | ({} if budget_s is None else {"budget_s": budget_s}))
-    queue = CompileQueue(CompileOptions(num_threads=1), settings)
+    queue = CompileQueue(lambda: CompileOptions(num_threads=1), settings)
     assert queue.start("inductor", [(region, "inductor")], "idle") is None
     queue.close()
     outcome = region.outcomes["inductor"]

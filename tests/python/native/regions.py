@@ -89,8 +89,8 @@ def make_region(
         "replay": fn,
     }
     if code == "python":
-        directions = tuple(map(make_boxed_func, (traced.graphs["forward"], traced.graphs["backward"])))
-        return module.Region(directions, signature | changes)
+        forward, backward = map(make_boxed_func, (traced.graphs["forward"], traced.graphs["backward"]))
+        return module.Region((forward, (backward,)), signature | changes)
     specs = {name: export(graph, lift_constants=False).to_json() for name, graph in traced.graphs.items()}
     return module.Region(module.compile(specs, {}), signature | changes)
 

@@ -40,7 +40,7 @@ def _answered(queue: CompileQueue, region: Any, name: str, **answer: Any) -> Non
 
 
 def test_a_twin_is_skipped_unless_the_child_is_through_with_it() -> None:
-    queue = CompileQueue(CompileOptions(num_threads=1), config.resolve({}))
+    queue = CompileQueue(lambda: CompileOptions(num_threads=1), config.resolve({}))
     region = SimpleNamespace(index=0, outcomes={}, code_digests={}, proofs={})
     _answered(queue, region, "inductor", twins=["inductor-max-autotune"])
     assert region.outcomes["inductor-max-autotune"].reason == "generates the same code as inductor"

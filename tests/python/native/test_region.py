@@ -454,7 +454,7 @@ def test_errors_of_python_code_reach_the_caller_and_rewind_the_random_stream() -
         torch.rand(3)
         raise OverflowError("too much")
 
-    region = native_region((forward, None), requires_grad=[False], draws_random_numbers=True)
+    region = native_region((forward, ()), requires_grad=[False], draws_random_numbers=True)
     state = torch.get_rng_state()
     with pytest.raises(OverflowError, match="too much"):
         region(torch.ones(2))
@@ -463,7 +463,7 @@ def test_errors_of_python_code_reach_the_caller_and_rewind_the_random_stream() -
     def backward(args: list[Any]) -> list[Any]:
         raise OverflowError("too much behind")
 
-    region = native_region((lambda args: [args[0] * 2], backward), requires_grad=[True], tangents=[0])
+    region = native_region((lambda args: [args[0] * 2], (backward,)), requires_grad=[True], tangents=[0])
     with pytest.raises(OverflowError, match="too much behind"):
         region(torch.ones(2, requires_grad=True))[0].sum().backward()
 
@@ -473,7 +473,7 @@ def test_errors_of_python_code_reach_the_caller_and_rewind_the_random_stream() -
     [(["text"], TypeError, "returned a str as result 0"), ([], RuntimeError, "returned 0 results instead of 1")],
 )
 def test_wrong_results_of_python_code_are_named(result: list[Any], error: type[Exception], message: str) -> None:
-    region = native_region((lambda args: result, None), requires_grad=[False])
+    region = native_region((lambda args: result, ()), requires_grad=[False])
     with pytest.raises(error, match=message):
         region(torch.ones(2))
 
@@ -484,7 +484,7 @@ def test_callables_are_collected() -> None:
             return [args[0] * 2]
 
     forward = Forward()
-    region = native_region((forward, None), requires_grad=[False])
+    region = native_region((forward, ()), requires_grad=[False])
     forward.region = region  # type: ignore[attr-defined]  # a cycle that only the garbage collector can break
     watched = weakref.ref(forward)
     del forward, region

@@ -70,7 +70,7 @@ def test_the_node_lets_go_of_saved_tensors_before_the_last_run_ends() -> None:
         alive.append(reference() is not None)
         return [3 * tangent]
 
-    region = native_region((forward, backward), requires_grad=[True], tangents=[0], num_saved_tensors=1)
+    region = native_region((forward, (backward,)), requires_grad=[True], tangents=[0], num_saved_tensors=1)
     x = torch.randn(4, requires_grad=True)
     y = region(x)[0]
     y.sum().backward(retain_graph=True)

@@ -81,6 +81,17 @@ TEST(RegionNode, HooksOnInputsAndOutputsRunInTorchsOrder) {
   EXPECT_TRUE(at::equal(y.grad(), at::ones({3}, at::kDouble)));
 }
 
+TEST(RegionNode, HooksOfInputsRunOnceUnderCreateGraph) {
+  const auto region = sineProductRegion();
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  int numHooks = 0;
+  for (const at::Tensor& input : {x, w}) input.register_hook([&](const at::Tensor&) { ++numHooks; });
+  run(*region, {x, w}).sum().backward({}, std::nullopt, /*create_graph=*/true);
+  EXPECT_EQ(numHooks, 2);
+  x.mutable_grad().reset();
+  w.mutable_grad().reset();
+}
+
 TEST(RegionNode, AnInputUsedTwiceGetsTheSum) {
   const auto region = sineProductRegion();
   const at::Tensor x = leaf({3});
@@ -242,6 +253,166 @@ TEST(RegionNode, OneGraphMayBeRunByThreadsInTurnAndAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
+}
+
+// --- stages ----------------------------------------------------------------------------------------------------------
+
+// y = sin(x) * w, whose backward hands over the gradient of w first; each stage takes one saved tensor, appends to
+// `ran` and returns what `change` makes of its gradient.
+struct TwoStages {
+  std::vector<int> ran;
+  std::function<at::Tensor(int, at::Tensor)> change = [](int, at::Tensor gradient) { return gradient; };
+
+  std::shared_ptr<const Region> region(FunctionReplay::Function replay = nullptr) {
+    RegionSignature signature = plainSignature(2, 1, 2);
+    signature.gradientStages = {1, 0};  // of x, of w
+    signature.savedStages = {0, 1};     // x, w
+    auto tangent = std::make_shared<at::Tensor>();
+    auto input = std::make_shared<at::Tensor>();
+    const auto first = [this, tangent, input](Arguments inputs) -> StatusOr<Arguments> {
+      ran.push_back(0);
+      *input = tensor(inputs[0]);
+      *tangent = tensor(inputs[1]);
+      return Arguments{change(0, *tangent * at::sin(*input))};
+    };
+    const auto second = [this, tangent, input](Arguments inputs) -> StatusOr<Arguments> {
+      ran.push_back(1);
+      return Arguments{change(1, *tangent * tensor(inputs[0]) * at::cos(*input))};
+    };
+    return makeStagedRegion(sineProductForward, {first, second}, signature, std::move(replay));
+  }
+};
+
+Tensors replaySineProduct(const Arguments& inputs) { return {sineProduct(tensor(inputs[0]), tensor(inputs[1]))}; }
+
+TEST(RegionNodeStages, HooksOfAStageRunBeforeTheNextIsComputed) {
+  TwoStages stages;
+  const auto region = stages.region();
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  w.register_hook([&](const at::Tensor&) { stages.ran.push_back(10); });
+  x.register_hook([&](const at::Tensor&) { stages.ran.push_back(11); });
+  run(*region, {x, w}).sum().backward();
+  EXPECT_THAT(stages.ran, ::testing::ElementsAre(0, 10, 1, 11));
+  const Tensors theirs = grad({sineProduct(x, w).sum()}, {x, w});
+  EXPECT_TRUE(at::allclose(x.grad(), theirs[0]));
+  EXPECT_TRUE(at::allclose(w.grad(), theirs[1]));
+}
+
+TEST(RegionNodeStages, WhoAsksForEarlyGradientsAloneStopsThere) {
+  TwoStages stages;
+  const auto region = stages.region();
+  const at::Tensor x = leaf({3}), w = leaf({3}), y = run(*region, {x, w}).sum();
+  EXPECT_TRUE(at::allclose(grad({y}, {w}, {}, /*retain_graph=*/true)[0], at::sin(x)));
+  EXPECT_THAT(stages.ran, ::testing::ElementsAre(0));
+  EXPECT_TRUE(at::allclose(grad({y}, {x}, {}, /*retain_graph=*/true)[0], w * at::cos(x)));
+  EXPECT_THAT(stages.ran, ::testing::ElementsAre(0, 0, 1));
+}
+
+TEST(RegionNodeStages, ARetainedGraphRunsAllStagesAgainAndAReleasedOneIsTorchsError) {
+  TwoStages stages;
+  const auto region = stages.region();
+  const at::Tensor x = leaf({3}), w = leaf({3}), y = run(*region, {x, w}).sum();
+  y.backward({}, /*retain_graph=*/true);
+  y.backward();
+  EXPECT_TRUE(at::allclose(w.grad(), at::sin(x) * 2));
+  EXPECT_TRUE(at::allclose(x.grad(), w * at::cos(x) * 2));
+  EXPECT_THAT(errorOf([&] { y.backward(); }), HasSubstr("a second time"));
+}
+
+TEST(RegionNodeStages, ALaterStageThatFailsIsReplayedForWhatHasNotLeft) {
+  TwoStages stages;
+  stages.change = [](int stage, at::Tensor gradient) -> at::Tensor {
+    if (stage == 1) throw ReplaceableError("broken");
+    return gradient * 10;  // so that a second handing over would show
+  };
+  const auto region = stages.region(replaySineProduct);
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  int numHooks = 0;
+  w.register_hook([&](const at::Tensor&) { ++numHooks; });
+  run(*region, {x, w}).sum().backward();
+  EXPECT_EQ(numHooks, 1);
+  EXPECT_TRUE(at::allclose(w.grad(), at::sin(x) * 10));
+  EXPECT_TRUE(at::allclose(x.grad(), w * at::cos(x)));
+}
+
+TEST(RegionNodeStages, ALaterStageThatFailsAfterItsInputsChangedPassesItsException) {
+  TwoStages stages;
+  stages.change = [](int stage, at::Tensor gradient) -> at::Tensor {
+    if (stage == 1) throw ReplaceableError("broken");
+    return gradient;
+  };
+  const auto region = stages.region(replaySineProduct);
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  w.register_hook([&](const at::Tensor&) {
+    const at::NoGradGuard noGrad;
+    x.add_(1);
+  });
+  EXPECT_THROW(run(*region, {x, w}).sum().backward(), ReplaceableError);
+}
+
+TEST(RegionNodeStages, CreateGraphIsReplayedOnceAndHandedOutByAllStages) {
+  TwoStages stages;
+  int numReplays = 0;
+  const auto region = stages.region([&](const Arguments& inputs) {
+    ++numReplays;
+    return replaySineProduct(inputs);
+  });
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  const auto twice = [&](const at::Tensor& y) {
+    const Tensors first = grad({y.sum()}, {x, w}, {}, true, /*create_graph=*/true);
+    return grad({first[0].square().sum() + first[1].sum()}, {x, w});
+  };
+  const Tensors ours = twice(run(*region, {x, w})), theirs = twice(sineProduct(x, w));
+  EXPECT_TRUE(at::allclose(ours[0], theirs[0]));
+  EXPECT_TRUE(at::allclose(ours[1], theirs[1]));
+  EXPECT_EQ(numReplays, 1);
+  EXPECT_TRUE(stages.ran.empty());
+}
+
+TEST(RegionNodeStages, SavedTensorsAreReleasedStageByStage) {
+  TwoStages stages;
+  const auto region = stages.region();
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  at::Tensor y = run(*region, {x.exp(), w * 2});
+  const std::weak_ptr<torch::autograd::Node> first = y.grad_fn();
+  w.register_hook([&](const at::Tensor&) {
+    const auto node = std::dynamic_pointer_cast<RegionNode>(first.lock());
+    EXPECT_THAT(errorOf([&] { node->apply({at::ones({3}, at::kDouble)}); }), HasSubstr("a second time"));
+  });
+  y.sum().backward();
+  y.reset();
+  EXPECT_TRUE(first.expired());
+}
+
+TEST(RegionNodeStages, ASavedOutputOfALaterStageMakesNoCycle) {
+  RegionSignature signature = plainSignature(2, 1, 1);
+  signature.gradientStages = {1, 0};
+  signature.savedStages = {1};
+  const auto forward = [](Arguments inputs) -> StatusOr<Arguments> {
+    const at::Tensor y = at::exp(tensor(inputs[0])) + tensor(inputs[1]);
+    return Arguments{y, y};
+  };
+  at::Tensor tangent;
+  const auto first = [&](Arguments inputs) -> StatusOr<Arguments> {
+    tangent = tensor(inputs[0]);
+    return Arguments{tangent.clone()};
+  };
+  const auto second = [&](Arguments inputs) -> StatusOr<Arguments> { return Arguments{tangent * tensor(inputs[0])}; };
+  const auto region = makeStagedRegion(forward, {first, second}, signature);
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  at::Tensor y = run(*region, {x, w});
+  EXPECT_TRUE(at::allclose(grad({y.sum()}, {x}, {}, /*retain_graph=*/true)[0], at::exp(x) + w));
+  const std::weak_ptr<torch::autograd::Node> node = y.grad_fn();
+  y.reset();
+  EXPECT_TRUE(node.expired());
+}
+
+TEST(RegionNodeStages, AStageReachedWithoutTheOnesBeforeIsASentence) {
+  TwoStages stages;
+  const auto region = stages.region();
+  const at::Tensor x = leaf({3}), w = leaf({3}), y = run(*region, {x, w});
+  const auto later = y.grad_fn()->next_edge(1).function;
+  EXPECT_THAT(errorOf([&] { (*later)({at::Tensor()}); }), HasSubstr("without the stages before it"));
 }
 
 }  // namespace

@@ -196,7 +196,8 @@ TEST(Region, ContradictionsAreRefusedWithTheNameOfTheRegion) {
   RegionSignature signature = plainSignature(1, 1, 0);
   signature.tangents = {4};
   const auto region =
-      Region::create(std::make_unique<FunctionCode>(unreachable, unreachable), std::move(signature), nullptr);
+      Region::create(std::make_unique<FunctionCode>(unreachable, std::vector<FunctionCode::Direction>{unreachable}),
+                     std::move(signature), nullptr);
   EXPECT_EQ(region.status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(region.status().message(), "region test: tangents names number 4 of 1");
 }

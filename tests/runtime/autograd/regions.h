@@ -26,11 +26,12 @@ using Tensors = std::vector<at::Tensor>;
 
 inline const at::Tensor& tensor(const aten::Argument& argument) { return std::get<at::Tensor>(argument); }
 
-/// Two functions; called below autograd as Programs are.
+/// A function for the forward and one for each stage of the backward; called below autograd as Programs are.
 class FunctionCode final : public RegionCode {
  public:
   using Direction = std::function<StatusOr<Arguments>(Arguments)>;
-  FunctionCode(Direction forward, Direction backward) : forward_(std::move(forward)), backward_(std::move(backward)) {}
+  FunctionCode(Direction forward, std::vector<Direction> stages)
+      : forward_(std::move(forward)), stages_(std::move(stages)) {}
 
   Status check(const RegionSignature&) const override { return {}; }
   c10::DispatchKeySet acceptedKeys() const override {
@@ -43,14 +44,26 @@ class FunctionCode final : public RegionCode {
     return forward_(inputs);
   }
   bool isReplaceable() const override { return true; }
-  StatusOr<Arguments> backward(Arguments inputs, size_t) const override {
-    const aten::OperatorsOnly guard;
-    return backward_(std::move(inputs));
+  std::unique_ptr<BackwardRun> beginBackward(const RegionSignature&) const override {
+    return std::make_unique<Run>(stages_);
   }
 
  private:
+  class Run final : public BackwardRun {
+   public:
+    explicit Run(const std::vector<Direction>& stages) : stages_(stages) {}
+    StatusOr<Arguments> resume(Arguments inputs) override {
+      const aten::OperatorsOnly guard;
+      return stages_.at(next_++)(std::move(inputs));
+    }
+
+   private:
+    const std::vector<Direction>& stages_;
+    size_t next_ = 0;
+  };
+
   const Direction forward_;
-  const Direction backward_;
+  const std::vector<Direction> stages_;
 };
 
 /// What a FunctionReplay may stand in for.
@@ -88,13 +101,20 @@ inline RegionSignature plainSignature(size_t numInputs, size_t numOutputs, size_
   return signature;
 }
 
-inline std::shared_ptr<const Region> makeRegion(FunctionCode::Direction forward, FunctionCode::Direction backward,
-                                                RegionSignature signature, FunctionReplay::Function replay = nullptr) {
+inline std::shared_ptr<const Region> makeStagedRegion(FunctionCode::Direction forward,
+                                                      std::vector<FunctionCode::Direction> stages,
+                                                      RegionSignature signature,
+                                                      FunctionReplay::Function replay = nullptr) {
   auto eager = replay ? std::make_unique<FunctionReplay>(std::move(replay)) : nullptr;
-  auto region = Region::create(std::make_unique<FunctionCode>(std::move(forward), std::move(backward)),
+  auto region = Region::create(std::make_unique<FunctionCode>(std::move(forward), std::move(stages)),
                                std::move(signature), std::move(eager));
   EXPECT_TRUE(region.isOk()) << region.status().message();
   return region.isOk() ? *region : nullptr;
+}
+
+inline std::shared_ptr<const Region> makeRegion(FunctionCode::Direction forward, FunctionCode::Direction backward,
+                                                RegionSignature signature, FunctionReplay::Function replay = nullptr) {
+  return makeStagedRegion(std::move(forward), {std::move(backward)}, std::move(signature), std::move(replay));
 }
 
 inline at::Tensor sineProduct(const at::Tensor& x, const at::Tensor& w) { return at::sin(x) * w; }

@@ -42,6 +42,7 @@ def render(report: Mapping[str, Any]) -> str:
         headline=summary.headline(report),
         answers=summary.answers(report),
         next_steps=summary.next_steps(report),
+        group=summary.group,
         mean_ms=summary.mean_ms,
         timeline=_timeline(report),
         figures=_figures(report),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Batch:
 class CompileQueue:
     """See the module's text."""
 
-    def __init__(self, options: CompileOptions, settings: Settings) -> None:
+    def __init__(self, options: Callable[[], CompileOptions], settings: Settings) -> None:
         self._options = options
         waits = settings.mode == "max"
         self._seconds_here = (math.inf if settings.budget_s is None else settings.budget_s) if waits else 0.0
@@ -135,7 +135,7 @@ class CompileQueue:
 
     def _make_job(self, region: Any, name: str) -> Job | None:
         """None where the child has nothing to do: the region has its outcome, or is compiled here."""
-        reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options)
+        reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options())
         if reason is not None:
             region.outcomes[name] = Outcome(name, "skipped", reason)
             return None
@@ -144,7 +144,7 @@ class CompileQueue:
             folder = self._child.folder / str(region.index)
             if not folder.exists():
                 write_region(region, folder)
-            return Job(name, folder, self._options)
+            return Job(name, folder, self._options())
         except UnsupportedError as error:
             self._stay_here(region, name, f"the graph cannot be handed to a child process: {error}")
         except Exception as error:

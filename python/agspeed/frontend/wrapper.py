@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data-parallel wrapper around a target: who reduces its gradients while a backward runs.
+
+`optimize` patches the module inside a wrapper, so that either order of wrapping comes to the same: the wrapper is what
+calls the target, or what `replicate()` has left on it. Gradients then leave compiled backwards in stages, several to a
+bucket, so that a bucket is on its way soon after its last gradient was computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from agspeed.backends.base import CompileOptions
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from agspeed.frontend.target import Target
+
+_STAGES_PER_BUCKET = 4
+"""Buckets hold gradients as eager's backward makes them, stages as the compiled one does: finer stages keep a bucket
+from waiting for a whole one that it needs one gradient of."""
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A wrapper as found in the first training call."""
+
+    kind: str
+    """ "DistributedDataParallel" or "replicate"."""
+    backend: str
+    num_ranks: int
+    num_hosts: int | None
+    """None where the launcher does not tell how many ranks share a host."""
+    bucket_bytes: int
+    """Of the smallest bucket that it makes."""
+
+    def compile_options(self, options: CompileOptions) -> CompileOptions:
+        """`options` for regions whose gradients this wrapper reduces."""
+        return dataclasses.replace(options, stage_bytes=max(self.bucket_bytes // _STAGES_PER_BUCKET, 1))
+
+
+def wrapper_of(target: Target) -> Wrapper | None:
+    """The wrapper of a target that is being called, or None."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    module = getattr(target, "module", None)
+    replicated = _replicated(module) if isinstance(module, nn.Module) else None
+    kind = "replicate" if replicated is not None else "DistributedDataParallel"
+    ddp = replicated or nn.parallel.DistributedDataParallel._active_ddp_module
+    if ddp is None:
+        return None
+    group: Any = ddp.process_group
+    num_ranks = torch.distributed.get_world_size(group)
+    return Wrapper(kind, torch.distributed.get_backend(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
+
+
+def _replicated(module: nn.Module) -> DistributedDataParallel | None:
+    from torch.distributed._composable.contract import _get_registry
+    from torch.distributed._composable.replicate import replicate
+
+    if "replicate" not in (_get_registry(module) or {}):
+        return None
+    reference = getattr(replicate.state(module), "_ddp_weakref", None)
+    return reference() if reference is not None else None
+
+
+def _num_hosts(num_ranks: int) -> int | None:
+    per_host = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return -(-num_ranks // int(per_host)) if per_host.isdigit() and int(per_host) > 0 else None
+
+
+def _bucket_bytes(ddp: DistributedDataParallel) -> int:
+    if ddp.bucket_bytes_cap_default:
+        return int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]
+    return int(ddp.bucket_bytes_cap)
