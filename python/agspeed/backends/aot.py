@@ -32,7 +32,7 @@ class Aot(Candidate):
             partition_fn=default_partition,
         )
         stages = cut(joint, options.stage_bytes) if options.stage_bytes and joint.backward is not None else None
-        runs = [run_by_aten(part.graph, part.inputs) for part in stages.parts] if stages is not None else []
+        runs = [run_by_aten(part.graph, ()) for part in stages.parts] if stages is not None else []
         return make_runner(joint, gm, stages, runs)
 
 

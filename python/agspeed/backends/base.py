@@ -50,6 +50,9 @@ class Candidate(ABC):
     exact: ClassVar[bool] = False
     """True when results are expected to be bit-equal to eager (the gate still checks)."""
 
+    needs_stages: ClassVar[bool] = False
+    """True for candidates that are of use only where gradients leave in stages: `CompileOptions.stage_bytes`."""
+
     default: ClassVar[bool] = True
     """False for candidates that only run when named in ``backends=``."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +21,15 @@ from torch import fx
 from torch.nn import functional
 
 from agspeed.backends import vector_isa
+from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import Recorder, aot_settings, finish
+from agspeed.backends.joint import BoxedRunner, Joint, Recorder, aot_settings, finish
 from agspeed.backends.region import PairRunner, make_runner
+from agspeed.backends.stages import Stages, cut
+from agspeed.errors import UnsupportedError
 
+_MAX_PARTS = 8
+"""Of a staged backward: each border costs fusion."""
 _POOLS = (functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d)
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
@@ -48,22 +53,35 @@ class Inductor(Candidate):
         sources: list[str] = []
         layout: dict[str, Any] = {}
 
-        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> BoxedRunner:
             if _draws_for_feature_maps(graph):
                 layout["layout_optimization"] = False  # in the backward, too
             with config.patch(layout):
                 compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
             sources.append(getattr(compiled, "source_code", ""))
-            return recorder.record(_role(keywords), graph, inputs, compiled)
+            run: BoxedRunner = _without_wrapper(compiled)
+            return run
+
+        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+            role = _role(keywords)
+            is_compiled_later = role == "backward" and self.needs_stages
+            run = run_by_aten(graph, inputs) if is_compiled_later else compile_graph(graph, inputs, **keywords)
+            return recorder.record(role, graph, inputs, run)
 
         with aot_settings(example_inputs), config.patch(self.config(options)), vector_isa.remembering():
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
-        for half in recorder.halves.values():
-            half.run = _without_wrapper(half.run)
-        runner = make_runner(finish(recorder, from_aot, example_inputs), gm)
+            joint = finish(recorder, from_aot, example_inputs)
+            stages, runs = self._compile_stages(joint, options, compile_graph)
+        runner = make_runner(joint, gm, stages, runs)
         if not any(has_choices(half.graph) for half in recorder.halves.values()):
             runner.twins = self.same_without_choices
         return with_digest(runner, sources)
+
+    def _compile_stages(
+        self, joint: Joint, options: CompileOptions, compile_graph: Callable[..., BoxedRunner]
+    ) -> tuple[Stages | None, list[BoxedRunner]]:
+        """How the backward is cut, and the code of each part; (None, []) where it is one."""
+        return None, []
 
     def config(self, options: CompileOptions) -> dict[str, Any]:
         """Inductor's options for one compile; also what a child process must use to fill the same cache entries."""
@@ -71,6 +89,38 @@ class Inductor(Candidate):
 
     def fingerprint(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+class InductorStaged(Inductor):
+    """TorchInductor with the backward in parts, after each of which gradients leave. Operators are not fused across
+    them: whether gradients on the wire earlier are worth that is for timing to say."""
+
+    name = "inductor-staged"
+    needs_stages = True
+    same_without_choices = ()
+
+    def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
+        return None if options.stage_bytes else "nobody takes gradients before the backward has ended"
+
+    def _compile_stages(
+        self, joint: Joint, options: CompileOptions, compile_graph: Callable[..., BoxedRunner]
+    ) -> tuple[Stages | None, list[BoxedRunner]]:
+        stages = cut(joint, options.stage_bytes, _MAX_PARTS) if joint.backward is not None else None
+        if stages is None:
+            raise UnsupportedError("its backward is no more than one stage, which inductor compiles")
+        assert joint.backward is not None
+        placeholders = joint.backward.graph.graph.find_nodes(op="placeholder")
+        known = {node.name: value for node, value in zip(placeholders, joint.backward.example_inputs, strict=True)}
+        runs = []
+        for part in stages.parts:
+            output = part.graph.graph.output_node()
+            output.meta["user_visible_output_idxs"] = list(
+                range(part.num_gradients + len(part.carried))
+            )  # keep strides
+            runs.append(compile_graph(part.graph, [known[name] for name in part.inputs], is_backward=True))
+            results: Any = part.graph.graph.output_node().args[0]
+            known |= {name: results[part.num_gradients + at].meta["val"] for at, name in enumerate(part.carried)}
+        return stages, runs
 
 
 class InductorMaxAutotune(Inductor):

@@ -32,8 +32,11 @@ class Stage:
     """One part of a backward graph."""
 
     graph: fx.GraphModule
-    inputs: tuple[Any, ...]
-    """Example values, in the order of the graph's placeholders."""
+    inputs: tuple[str, ...]
+    """The values of the whole graph that are its inputs, by name."""
+    num_gradients: int
+    """The first outputs of the graph; the others are for later stages:"""
+    carried: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,15 @@ class Stages:
     saved_stages: list[int]
 
 
-def cut(joint: Joint, stage_bytes: int) -> Stages | None:
-    """The backward graph of `joint` in stages whose gradients take `stage_bytes` at least, or None where it is one."""
+def cut(joint: Joint, stage_bytes: int, most: int = MAX_STAGES) -> Stages | None:
+    """The backward graph of `joint` in stages, `most` or a few more, whose gradients take `stage_bytes` at least.
+
+    None where that is one stage.
+    """
     assert joint.backward is not None and joint.signature is not None
     graph = joint.backward.graph
     ready = _ready_positions(graph.graph, inputs_in_memory_of(joint))
-    borders = _borders(ready, stage_bytes)
+    borders = _borders(ready, stage_bytes, most)
     return _Cutter(graph, joint.signature, ready, borders).cut() if borders else None
 
 
@@ -125,12 +131,12 @@ def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.
     return ready
 
 
-def _borders(ready: dict[fx.Node, int], stage_bytes: int) -> list[int]:
+def _borders(ready: dict[fx.Node, int], stage_bytes: int, most: int) -> list[int]:
     """The positions after which gradients leave, but for the end."""
     bytes_at: dict[int, int] = {}
     for gradient, position in ready.items():
         bytes_at[position] = bytes_at.get(position, 0) + _num_bytes(gradient)
-    wanted = max(stage_bytes, sum(bytes_at.values()) // MAX_STAGES)
+    wanted = max(stage_bytes, -(-sum(bytes_at.values()) // most))
     borders, held = [], 0
     for position in sorted(bytes_at)[:-1]:
         held += bytes_at[position]
@@ -175,7 +181,7 @@ class _Cutter:
             results = [gradient for gradient, number in zip(gradients, leaving, strict=True) if number == stage]
             computed = [node for node in self._nodes if self._stage_of[node] == stage and node.op == "call_function"]
             carried = [node for node in (*inputs, *computed) if max(self._needed_in(node), default=0) > stage]
-            parts.append(self._part(inputs, computed, [*results, *carried]))
+            parts.append(self._part(inputs, computed, results, carried))
         return Stages(tuple(parts), leaving, list(taken_in.values()))
 
     def _needed_in(self, node: fx.Node) -> list[int]:
@@ -183,7 +189,9 @@ class _Cutter:
         stages = [self._stage_of[user] for user in node.users if user.op != "output"]
         return [*stages, self._leaves_in[node]] if node in self._leaves_in else stages
 
-    def _part(self, inputs: list[fx.Node], computed: list[fx.Node], results: list[Any]) -> Stage:
+    def _part(
+        self, inputs: list[fx.Node], computed: list[fx.Node], gradients: list[Any], carried: list[fx.Node]
+    ) -> Stage:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         for node in inputs:
@@ -193,5 +201,7 @@ class _Cutter:
         attributes = [node for node in self._nodes if node.op == "get_attr" and node in read]
         for node in (*attributes, *computed):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output([copies[node] if isinstance(node, fx.Node) else node for node in results])
-        return Stage(fx.GraphModule(self._graph, graph), tuple(node.meta["val"] for node in inputs))
+        results = (*gradients, *carried)
+        graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in results))
+        names = [tuple(node.name for node in nodes) for nodes in (inputs, carried)]
+        return Stage(fx.GraphModule(self._graph, graph), names[0], len(gradients), names[1])

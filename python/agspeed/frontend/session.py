@@ -245,6 +245,7 @@ class Session:
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
+        self._find_wrapper()
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self._learner = self._controller
         self.history.start_up_seconds += startup.claim()

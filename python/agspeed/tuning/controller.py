@@ -59,7 +59,7 @@ class Controller:
         self._alone = ""
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
         if self._module is not None:
-            self._tuner = self._module.Tuner(tuner_config(session.settings))
+            self._tuner = self._module.Tuner(tuner_config(session.settings, session.options))
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Controller:
         """Where the user waits, the child loads what it needs while the graphs are captured."""
         if self._session.settings.mode == "max" and any(
             not candidate(name).in_process and candidate(name).unavailable() is None
-            for name in enabled(self._session.settings)
+            for name in enabled(self._session.settings, self._session.options)
         ):
             self._compile_queue.prepare()
 
@@ -381,9 +381,10 @@ class Controller:
         self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
         self._unfinished.begin(self._tuner, store, record)
         arm = record.get("arm") if record else None
+        names = enabled(settings, self._session.options)
         if not arm:
-            self._waiting.begin(call.num_modules())
-        if not arm or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *enabled(settings)}:
+            self._waiting.begin(call.num_modules(), names)
+        if not arm or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *names}:
             return
         try:
             if len(candidates_of(arm)) > 1:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from agspeed.backends import candidates
+from agspeed.backends import CompileOptions, candidates
 from agspeed.config import Settings
 from agspeed.tuning.plan import EAGER, candidates_of
 
-_DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
+_DEFAULT_COMPILE_S = {"inductor": (15.0, 3.0), "inductor-staged": (20.0, 3.0), "inductor-max-autotune": (20.0, 3.0)}
 MEMORY_SLACK_BYTES = 16 << 20
 """What a plan may need beyond eager's peak and the share of it that ``memory_slack`` allows."""
 _OTHER_COMPILE_S = (0.0, 1.0)
@@ -21,9 +21,9 @@ _STANDS_IN = {"aot": "native", "graph-eager": "native"}
 """Candidates that run a graph's operators as another one does, with more overhead and fewer of them fused."""
 
 
-def tuner_config(settings: Settings) -> dict[str, Any]:
+def tuner_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
     """The configuration of a `_native.Tuner`."""
-    arms = [_arm(name) for name in enabled(settings)]
+    arms = [_arm(name) for name in enabled(settings, options)]
     if settings.backends is None and settings.mode != "deterministic":
         arms = [arm | {"stands_in_for": _STANDS_IN.get(arm["name"], "")} for arm in arms]
     config: dict[str, Any] = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
@@ -38,11 +38,12 @@ def tuner_config(settings: Settings) -> dict[str, Any]:
     return config
 
 
-def enabled(settings: Settings) -> list[str]:
-    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default."""
+def enabled(settings: Settings, options: CompileOptions) -> list[str]:
+    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default and of use."""
     if settings.backends is not None:
         return [name for name in settings.backends if name != EAGER]
-    return [name for name, found in candidates().items() if found.default and found.unavailable() is None]
+    of_use = [found for found in candidates().values() if options.stage_bytes or not found.needs_stages]
+    return [found.name for found in of_use if found.default and found.unavailable() is None]
 
 
 def _arm(name: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from agspeed.config import Settings
 from agspeed.reporting.progress import Progress
 from agspeed.tuning.forecast import forecast, guess
 from agspeed.tuning.plan import EAGER
-from agspeed.tuning.tuner_config import enabled
 
 _ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
 
@@ -24,13 +23,13 @@ class Waiting:
     """
 
     def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        self._subject, self._settings, self._arms = subject, settings, arms
+        self._subject, self._arms = subject, arms
         self._is_waited_for = settings.mode == "max" and settings.progress
         self._progress = Progress(enabled=self._is_waited_for)
 
-    def begin(self, num_modules: int) -> None:
-        """Nothing is known of the target yet: tuning starts from nothing."""
-        self._progress.begin(self._subject, guess(enabled(self._settings), num_modules))
+    def begin(self, num_modules: int, candidates: Sequence[str]) -> None:
+        """Nothing is known of the target yet: tuning starts from nothing, with these candidates."""
+        self._progress.begin(self._subject, guess(candidates, num_modules))
 
     def show(self, kind: str, arm: str, regions: Sequence[Any]) -> None:
         """An action of the tuner begins."""

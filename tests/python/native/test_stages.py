@@ -20,6 +20,7 @@ from agspeed.backends.joint import fake_inputs
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 CANDIDATES = ("aot", "native")
+STAGED = (*CANDIDATES, "inductor-staged")
 
 
 @pytest.fixture(autouse=True)
