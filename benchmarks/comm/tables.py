@@ -16,7 +16,7 @@ _LEGEND = (
 
 
 def render(cells: Sequence[Cell]) -> str:
-    sections = [_networks(cells), _all_reduce(cells), _steps(cells), _changes(cells), _remarks(cells)]
+    sections = [_networks(cells), _all_reduce(cells), _steps(cells), _joins(cells), _changes(cells), _remarks(cells)]
     return "\n\n".join(section for section in sections if section)
 
 
@@ -92,6 +92,27 @@ def _steps(cells: Sequence[Cell]) -> str:
     ]
     columns = ["case", "buckets", "compute", "side", "step", "step / bound of buckets as handed over"]
     return markdown.table([*columns, "of buckets", "of gradients (fluid)", "CPU of a rank"], rows)
+
+
+def _joins(cells: Sequence[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            f"{row['communication_per_backward']:g}",
+            row["side"],
+            row["way"],
+            str(row["stages"] or "-"),
+            f"{row['seconds']['value']:.3f} s",
+            markdown.interval(row["over_eager"]),
+            markdown.interval(row["overlap"]),
+            f"{row['overlap_limit']:.2f}",
+            markdown.interval(row["over_fluid"]),
+        ]
+        for cell in cells
+        for row in cell.get("joins", [])
+    ]
+    columns = ["case", "communication / backward", "side", "way", "stages", "step", "step / eager's", "overlap"]
+    return markdown.table([*columns, "its limit", "step / fluid bound"], rows)
 
 
 def _changes(cells: Sequence[Cell]) -> str:

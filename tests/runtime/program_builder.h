@@ -61,6 +61,9 @@ class ProgramBuilder {
     instruction.origin = "call" + std::to_string(program.instructions.size());
     program.instructions.push_back(std::move(instruction));
   }
+  void ready(std::vector<ValueId> values) {
+    program.instructions.emplace_back().op = GradientsReady{std::move(values)};
+  }
   void release(ValueId id) {
     Instruction instruction;
     instruction.op = Release{id};

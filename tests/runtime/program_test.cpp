@@ -52,6 +52,21 @@ TEST(ProgramVerify, RejectsAReadAfterTheRelease) {
   EXPECT_THAT(problem(b.program), HasSubstr("output: "));
 }
 
+TEST(ProgramVerify, RejectsAReadAfterAnOutputWasHandedOver) {
+  ProgramBuilder b = valid();
+  const ValueId output = b.program.outputs[0];
+  b.ready({output});
+  EXPECT_EQ(problem(b.program), "");
+  b.release(output);
+  EXPECT_THAT(problem(b.program), HasSubstr("is read after it was handed over"));
+}
+
+TEST(ProgramVerify, RejectsHandingOverWhatIsNoOutput) {
+  ProgramBuilder b = valid();
+  b.ready({b.program.inputs[0]});
+  EXPECT_THAT(problem(b.program), HasSubstr("is handed over but is no tensor output"));
+}
+
 TEST(ProgramVerify, RejectsAnOutputInsideTheArena) {
   ProgramBuilder b = valid();
   b.program.outputs = {b.arena(kVector, SymExpr(0))};

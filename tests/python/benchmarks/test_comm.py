@@ -106,7 +106,7 @@ def test_rates_become_payload_and_bursts() -> None:
 def test_every_case_is_within_the_limit_and_names_what_there_is() -> None:
     for case in cases.select([], "comm"):
         network.build(case)
-        assert case["part"] in ("all_reduce", "rail_change", "step")
+        assert case["part"] in ("all_reduce", "join", "rail_change", "step")
         assert [sides.find(name).name for name in case["sides"]] == case["sides"]
         assert all(sizes.parse(size) for size in case.get("sizes", []))
 
@@ -236,10 +236,18 @@ def test_the_tables_show_every_part() -> None:
     taken |= {"over_submitted": estimate(1.01)}
     least = {"fluid_seconds": 2.0, "bucketed_seconds": 2.1, "cpu_seconds": 0.3}
     stepped = {"bucket_mb": 0, "compute_seconds": 1.5, "side": "agspeed", **taken, **least}
+    joined = {"communication_per_backward": 0.5, "side": "gloo", "way": "agspeed-native", "stages": 4}
+    joined |= {"seconds": estimate(2.0), "over_eager": estimate(1.02), "over_fluid": estimate(1.1)}
+    joined |= {"overlap": estimate(0.8), "overlap_limit": 0.9}
     changed = {"bytes": MIB, "side": "agspeed", "from": ["2mbit"], "to": ["1mbit"], "after": [0.5, 0.9]}
     changed |= {"before": estimate(0.97), "settled": estimate(0.96)}
     voided = {"bytes": 2 * MIB, "status": "void", "reason": "agspeed against agspeed read 0.900", "sides": measured}
-    found = result_of(comm_cell(sizes=[reading, voided]), comm_cell(steps=[stepped]), comm_cell(changes=[changed]))
+    found = result_of(
+        comm_cell(sizes=[reading, voided]),
+        comm_cell(steps=[stepped]),
+        comm_cell(joins=[joined]),
+        comm_cell(changes=[changed]),
+    )
     jsonschema.validate(found, SCHEMA)
     text = table.render(found)
     assert "| comm/x | 2, 2 | 100mbit; 50mbit | 0.10 Gbit/s, 0.990 | 0.43 s |" in text
@@ -247,6 +255,9 @@ def test_the_tables_show_every_part() -> None:
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
     over = "1.010 (1.000 to 1.020) | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130)"
     assert f"| default | 1.5 s | agspeed | 2.200 s | {over} | 0.30 s |" in text
+    assert (
+        "| 0.5 | gloo | agspeed-native | 4 | 2.000 s | 1.020 (1.010 to 1.030) | 0.800 (0.790 to 0.810) | 0.90 |" in text
+    )
     assert "| 2mbit → 1mbit | agspeed | 0.970 (0.960 to 0.980) | 0.50 0.90 |" in text
     assert "- comm/x, gloo-mptcp: **failed**, OSError: no" in text
 
@@ -261,6 +272,15 @@ TINY: dict[str, dict[str, Any]] = {
         "layers": [{"count": 3, "mib": 1, "compute": 1.0}],
         "bucket_mb": [0],
         "compute_seconds": [0.1],
+        "steps": 1,
+    },
+    "join": {
+        "rates": ["200mbit"],
+        "sides": ["agspeed"],
+        "layers": [{"count": 4, "mib": 1, "compute": 1.0}],
+        "bucket_mb": 1,
+        "ways": ["eager", "agspeed-aot", "agspeed-aot-uncut"],
+        "communication_per_backward": [1.0],
         "steps": 1,
     },
     "rail_change": {

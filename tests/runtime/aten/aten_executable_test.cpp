@@ -100,9 +100,60 @@ TEST(AtenExecutable, InputsThatDoNotFitAreNamedAndNothingRuns) {
 TEST(AtenExecutable, FlexibleInputsAreCopiedIntoTheDeclaredStrides) {
   auto executable = load(linearRelu());
   const at::Tensor x = at::randn({8, 3}).t(), w = at::randn({8, 4}), bias = at::zeros({}).expand({4});
-  auto outputs = AtenExecutable::run(*executable->entry("forward"), {x, w, bias}, 0);
+  AtenRun run(*executable->entry("forward"));
+  auto outputs = run.start({x, w, bias}, 0);
   ASSERT_TRUE(outputs.isOk()) << outputs.status().message();
   EXPECT_TRUE(at::allclose(tensor((*outputs)[0]), at::relu(at::addmm(bias, x, w))));
+}
+
+TEST(AtenExecutable, OutputsOfAStageAreHandedOverBeforeTheNextOneRuns) {
+  ProgramBuilder b;
+  const TensorType four = contiguous(DType::kF32, {4});
+  const ValueId x = b.input(four), sine = b.external(four), twice = b.external(four), last = b.external(four);
+  b.call("aten.sin.default", {tensorArg(x)}, {sine});
+  b.call("aten.add.Tensor", {tensorArg(sine), tensorArg(sine)}, {twice});
+  b.ready({sine});
+  b.call("aten.cos.default", {tensorArg(twice)}, {last});
+  b.program.outputs = {last, kNoValue, sine};
+  auto executable = load(b.program);
+  const AtenEntry& entry = *executable->entry("forward");
+  EXPECT_THAT(entry.stages, ::testing::ElementsAre(1, 0, 0));
+  const at::Tensor input = at::randn({4}), expected = at::cos(at::sin(input) * 2);
+  AtenRun run(entry);
+  auto first = run.start({input});
+  ASSERT_TRUE(first.isOk()) << first.status().message();
+  ASSERT_EQ(first->size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>((*first)[0]));
+  EXPECT_TRUE(at::equal(tensor((*first)[1]), at::sin(input)));
+  tensor((*first)[1]).zero_();  // whoever gets it may change it
+  auto second = run.resume();
+  ASSERT_TRUE(second.isOk()) << second.status().message();
+  ASSERT_EQ(second->size(), 1u);
+  EXPECT_TRUE(at::equal(tensor((*second)[0]), expected));
+  auto all = AtenExecutable::run(entry, {input});
+  ASSERT_TRUE(all.isOk()) << all.status().message();
+  EXPECT_TRUE(at::equal(tensor((*all)[0]), expected));
+  EXPECT_TRUE(at::equal(tensor((*all)[2]), at::sin(input)));
+}
+
+TEST(AtenExecutable, ARunMayEndBeforeItsLastStage) {
+  ProgramBuilder b;
+  const TensorType four = contiguous(DType::kF32, {4});
+  const ValueId x = b.input(four), first = b.external(four), second = b.external(four);
+  b.call("aten.sin.default", {tensorArg(x)}, {first});
+  b.ready({first});
+  b.call("aten.cos.default", {tensorArg(x)}, {second});
+  b.program.outputs = {first, second};
+  auto executable = load(b.program);
+  const AtenEntry& entry = *executable->entry("forward");
+  const at::Tensor input = at::randn({4});
+  for (int i = 0; i < 10; ++i) {
+    AtenRun run(entry);
+    ASSERT_TRUE(run.start({input}).isOk());
+  }
+  auto all = AtenExecutable::run(entry, {input});
+  ASSERT_TRUE(all.isOk()) << all.status().message();
+  EXPECT_TRUE(at::equal(tensor((*all)[1]), at::cos(input)));
 }
 
 TEST(AtenExecutable, ResultsWithOtherStridesAreBroughtIntoTheDeclaredOnes) {

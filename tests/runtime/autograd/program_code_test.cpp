@@ -51,6 +51,22 @@ Program sineProductGradients() {
   return b.program;
 }
 
+// The gradient of w leaves before that of x is computed.
+Program stagedSineProductGradients() {
+  ProgramBuilder b;
+  const ValueId x = b.input(kFour), w = b.input(kFour), tangent = b.input(kFour);
+  const ValueId sine = b.external(kFour), cosine = b.external(kFour), scaled = b.external(kFour);
+  const ValueId ofX = b.external(kFour), ofW = b.external(kFour);
+  b.call("aten.sin.default", {tensorArg(x)}, {sine});
+  b.call("aten.mul.Tensor", {tensorArg(tangent), tensorArg(w)}, {scaled});
+  b.call("aten.mul.Tensor", {tensorArg(tangent), tensorArg(sine)}, {ofW});
+  b.ready({ofW});
+  b.call("aten.cos.default", {tensorArg(x)}, {cosine});
+  b.call("aten.mul.Tensor", {tensorArg(scaled), tensorArg(cosine)}, {ofX});
+  b.program.outputs = {ofX, ofW};
+  return b.program;
+}
+
 Entries sineProductEntries() { return {{"forward", sineProductProgram()}, {"backward", sineProductGradients()}}; }
 
 // Outputs: a view of the input, and the input again as a saved tensor's view.
@@ -64,6 +80,36 @@ Program viewProgram() {
 }
 
 at::Tensor floats() { return at::randn({4}).requires_grad_(); }
+
+TEST(ProgramCode, GradientsLeaveWhereTheProgramSaysTheyAreReady) {
+  RegionSignature signature = plainSignature(2, 1, 2);
+  signature.gradientStages = {1, 0};
+  const Entries entries = {{"forward", sineProductProgram()}, {"backward", stagedSineProductGradients()}};
+  const auto region = Region::create(load(entries), signature, nullptr);
+  ASSERT_TRUE(region.isOk()) << region.status().message();
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = floats(), w = floats(), y = run(**region, {x, w});
+    const at::Tensor expected = w.detach() * at::cos(x.detach());
+    w.register_hook([&](const at::Tensor&) {
+      EXPECT_FALSE(x.grad().defined());
+      const at::NoGradGuard noGrad;
+      w.zero_();
+    });
+    y.sum().backward();
+    EXPECT_TRUE(at::allclose(x.grad(), expected));
+    EXPECT_TRUE(at::allclose(w.grad(), at::sin(x.detach())));
+  }
+}
+
+TEST(ProgramCode, OtherStagesThanTheProgramsAreRefused) {
+  RegionSignature signature = plainSignature(2, 1, 2);
+  const Entries entries = {{"forward", sineProductProgram()}, {"backward", stagedSineProductGradients()}};
+  EXPECT_THAT(Region::create(load(entries), signature, nullptr).status().message(),
+              HasSubstr("the signature says 1 stages, the entries have 2"));
+  signature.gradientStages = {0, 1};
+  EXPECT_THAT(Region::create(load(entries), signature, nullptr).status().message(),
+              HasSubstr("gradient_stages differ"));
+}
 
 TEST(ProgramCode, ARegionOfProgramsTrainsAsTorchDoes) {
   const auto region = Region::create(load(sineProductEntries()), plainSignature(2, 1, 2), nullptr);

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks do in part "join": one replayed model, wrapped and compiled in each of the ways that are compared."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch._dynamo import config as dynamo_config
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.comm import programs, replay
+
+_WARM_UP = 8  # steps; they settle DDP's buckets, compile and load
+_ways: dict[str, tuple[nn.Module, Callable[..., Any]]] = {}
+_layers: list[tuple[int, float]] = []
+
+
+def open_way(way: str, layers: Sequence[tuple[int, float]], bucket_mb: float) -> dict[str, Any]:
+    """Gets ready to train in that way. Returns in how many stages gradients leave, where agspeed compiles."""
+    if not _ways:
+        _layers[:] = [(num_bytes, share) for num_bytes, share in layers]
+    replay.set_pace(_layers, 0.0, 0.0)
+    torch._dynamo.reset()
+    with _settings(way):
+        module = replay.Replayed(_layers)
+        target = _optimized(module, way) if way.startswith("agspeed-") else module
+        wrapped = DistributedDataParallel(target, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb)
+        call = torch.compile(wrapped) if way.startswith("compile") else wrapped
+        _ways[way] = (wrapped, call)
+        for _ in range(_WARM_UP):
+            _step(way)
+    return {"stages": _stages(module, way) if way.startswith("agspeed-") else None}
+
+
+def steps(way: str, forward_seconds: float, backward_seconds: float, count: int) -> dict[str, Any]:
+    """See `programs.timed`."""
+    replay.set_pace(_layers, forward_seconds, backward_seconds)
+    return programs.timed(count, lambda _: _step(way))
+
+
+def gradients(way: str) -> list[float]:
+    """A sum of each gradient after a step on this rank's batch: the same numbers in every way."""
+    replay.set_pace(_layers, 0.0, 0.0)
+    _step(way)
+    return [float(parameter.grad.double().sum()) for parameter in _ways[way][0].parameters()]
+
+
+def _step(way: str) -> None:
+    wrapped, call = _ways[way]
+    wrapped.zero_grad(set_to_none=True)
+    x = torch.linspace(-1, 1, replay.WIDTH).reshape(1, -1) * (1 + dist.get_rank())
+    call(x).square().sum().backward()
+
+
+@contextlib.contextmanager
+def _settings(way: str) -> Iterator[None]:
+    from agspeed.frontend import wrapper
+
+    uncut = mock.patch.object(wrapper.Wrapper, "compile_options", lambda self, options: options)
+    whole = dynamo_config.patch(optimize_ddp=False)
+    none = contextlib.nullcontext()
+    with whole if way == "compile-whole" else none, uncut if way.endswith("-uncut") else none:
+        yield
+
+
+def _optimized(module: nn.Module, way: str) -> Any:
+    import agspeed
+
+    candidate = way.removeprefix("agspeed-").removesuffix("-uncut")
+    return agspeed.optimize(module, mode="deterministic", backends=[candidate])
+
+
+def _stages(module: nn.Module, way: str) -> int:
+    """Raises RuntimeError where agspeed did not compile."""
+    import agspeed
+
+    report = agspeed.report(module).to_dict()
+    stages = list((report["group"] or {"stages": {}})["stages"].values())
+    if report["status"]["state"] != "tuned" or None in stages:
+        raise RuntimeError(f"{way}: {report['status']['reason']}; {report['plans']}")
+    return max(stages)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose compute is replayed: operators that sleep, forward and backward, around real parameters and gradients.
+
+AOTAutograd, Inductor and native keep the operators as they are and in order, so compiled and eager steps take the same
+compute, which needs no processor: several hosts fit on few cores. Runs at the ranks.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 256
+
+
+class _Pace:
+    """How long each layer sleeps; oversleeping is made up for by the next one."""
+
+    def __init__(self) -> None:
+        self.forward: list[float] = []
+        self.backward: list[float] = []
+        self._late = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds - self._late
+        if (rest := until - time.monotonic()) > 0:
+            time.sleep(rest)
+            self._late = time.monotonic() - until
+        else:
+            self._late = -rest
+
+
+PACE = _Pace()
+
+
+@torch.library.custom_op("agspeed_bench::pace", mutates_args=())
+def pace(x: Tensor, layer: int) -> Tensor:
+    """`x`, when the layer's forward would be done."""
+    PACE.sleep(PACE.forward[layer])
+    return x.clone()
+
+
+@pace.register_fake
+def _(x: Tensor, layer: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("agspeed_bench::pace_backward", mutates_args=())
+def pace_backward(gradient: Tensor, layer: int) -> Tensor:
+    """`gradient`, when the layer's backward would be done."""
+    PACE.sleep(PACE.backward[layer])
+    return gradient.clone()
+
+
+@pace_backward.register_fake
+def _(gradient: Tensor, layer: int) -> Tensor:
+    return torch.empty_like(gradient)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.layer = inputs[1]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return pace_backward(gradient, ctx.layer), None
+
+
+pace.register_autograd(_backward, setup_context=_setup)
+
+
+class Layer(nn.Module):
+    """One parameter of `num_bytes`, whose gradient is there when the layer's backward has slept."""
+
+    def __init__(self, number: int, num_bytes: int) -> None:
+        super().__init__()
+        self.number = number
+        self.weight = nn.Parameter(torch.randn(num_bytes // 4 // WIDTH, WIDTH) * 0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pace(x + nn.functional.linear(x, self.weight).mean(-1, keepdim=True), self.number)
+
+
+class Replayed(nn.Sequential):
+    """`layers`: bytes and share of the compute, in order of the forward pass. The same at every rank."""
+
+    def __init__(self, layers: Sequence[tuple[int, float]]) -> None:
+        torch.manual_seed(0)
+        super().__init__(*(Layer(number, num_bytes) for number, (num_bytes, _) in enumerate(layers)))
+
+
+def set_pace(layers: Sequence[tuple[int, float]], forward_seconds: float, backward_seconds: float) -> None:
+    """From now on the layers sleep that long in sum."""
+    PACE.forward = [share * forward_seconds for _, share in layers]
+    PACE.backward = [share * backward_seconds for _, share in layers]
