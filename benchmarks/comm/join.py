@@ -5,8 +5,8 @@ A way is how the model is compiled (`joining.py`), a side is the backend. Overla
 communication and backward that runs beside the other; its limit is what the last bucket, ready at the very end, leaves.
 """
 
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from benchmarks.comm import bounds, network
@@ -59,12 +59,13 @@ def _communication_seconds(contest: Contest, opened: Mapping[tuple[str, str], An
 def _rotated(
     contest: Contest, opened: Mapping[tuple[str, str], Any], asked: Mapping[str, Any], seconds: float
 ) -> dict[tuple[str, str], list[Block]]:
-    """Blocks of all ways of all sides in turn."""
-    actions = {
-        f"{side} {way}": partial(contest.teams[side].block, "joining.steps", way=way, **asked) for side, way in opened
-    }
-    found = contest.rotate(actions, seconds)
-    return {(side, way): found[f"{side} {way}"] for side, way in opened}
+    """Blocks of all ways of all sides in turn, there and back, until that time has passed: the same number of each."""
+    blocks: dict[tuple[str, str], list[Block]] = {key: [] for key in opened}
+    deadline = time.monotonic() + seconds
+    while not blocks[next(iter(opened))] or time.monotonic() < deadline:
+        for side, way in [*opened, *reversed(opened)]:
+            blocks[side, way].append(contest.teams[side].block("joining.steps", way=way, **asked))
+    return blocks
 
 
 def _row(

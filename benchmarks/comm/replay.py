@@ -16,14 +16,16 @@ WIDTH = 256
 
 
 class _Pace:
-    """How long each layer sleeps; oversleeping is made up for by the next one."""
+    """How long layers sleep; oversleeping is made up for by the next one."""
 
     def __init__(self) -> None:
-        self.forward: list[float] = []
-        self.backward: list[float] = []
+        self.shares: list[float] = []
+        """By layer; where none is set, as in a compile process, nothing sleeps."""
+        self.forward = self.backward = 0.0
         self._late = 0.0
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, layer: int, all_layers_s: float) -> None:
+        seconds = self.shares[layer] * all_layers_s if self.shares else 0.0
         until = time.monotonic() + seconds - self._late
         if (rest := until - time.monotonic()) > 0:
             time.sleep(rest)
@@ -38,7 +40,7 @@ PACE = _Pace()
 @torch.library.custom_op("agspeed_bench::pace", mutates_args=())
 def pace(x: Tensor, layer: int) -> Tensor:
     """`x`, when the layer's forward would be done."""
-    PACE.sleep(PACE.forward[layer])
+    PACE.sleep(layer, PACE.forward)
     return x.clone()
 
 
@@ -50,7 +52,7 @@ def _(x: Tensor, layer: int) -> Tensor:
 @torch.library.custom_op("agspeed_bench::pace_backward", mutates_args=())
 def pace_backward(gradient: Tensor, layer: int) -> Tensor:
     """`gradient`, when the layer's backward would be done."""
-    PACE.sleep(PACE.backward[layer])
+    PACE.sleep(layer, PACE.backward)
     return gradient.clone()
 
 
@@ -92,5 +94,5 @@ class Replayed(nn.Sequential):
 
 def set_pace(layers: Sequence[tuple[int, float]], forward_seconds: float, backward_seconds: float) -> None:
     """From now on the layers sleep that long in sum."""
-    PACE.forward = [share * forward_seconds for _, share in layers]
-    PACE.backward = [share * backward_seconds for _, share in layers]
+    PACE.shares = [share for _, share in layers]
+    PACE.forward, PACE.backward = forward_seconds, backward_seconds

@@ -249,9 +249,9 @@ class Session:
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self._learner = self._controller
         self.history.start_up_seconds += startup.claim()
-        self._controller.start(
-            self._earned.num_steps, self._earned.seconds, TrainingCall(self.target.eager, args, kwargs)
-        )
+        group = self.wrapper.database_key() if self.wrapper is not None else None
+        call = TrainingCall(self.target.eager, args, kwargs, group)
+        self._controller.start(self._earned.num_steps, self._earned.seconds, call)
         self.clock.restart()
 
     def _find_wrapper(self) -> None:

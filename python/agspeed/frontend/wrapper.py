@@ -41,6 +41,10 @@ class Wrapper:
     bucket_bytes: int
     """Of the smallest bucket that it makes."""
 
+    def database_key(self) -> dict[str, Any]:
+        """What decisions depend on."""
+        return dataclasses.asdict(self)
+
     def compile_options(self, options: CompileOptions) -> CompileOptions:
         """`options` for regions whose gradients this wrapper reduces."""
         return dataclasses.replace(options, stage_bytes=max(self.bucket_bytes // _STAGES_PER_BUCKET, 1))

@@ -30,6 +30,8 @@ class TrainingCall:
     target: Callable[..., Any]
     args: Any
     kwargs: Any
+    group: dict[str, Any] | None = None
+    """The ranks that train together."""
 
     def database_key(self, settings: Settings) -> dict[str, Any]:
         """See runtime/tune/store/database_format.md."""
@@ -51,6 +53,7 @@ class TrainingCall:
                 "backends": list(settings.backends) if settings.backends is not None else None,
                 "dynamic": settings.dynamic,
             },
+            **({"group": self.group} if self.group is not None else {}),
         }
 
     def num_modules(self) -> int:

@@ -144,6 +144,53 @@ def _step(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
+def test_stages_launch_the_same_kernels() -> None:
+    whole, staged = Residual(), Residual()
+    (one, of_one), (many, of_many) = compiled(whole, "native", 0), compiled(staged, "native", 1)
+    for model in (one, many):
+        total(model(batch())).backward()
+    assert of_many[0].num_stages >= 5
+    assert (of_many[0].num_kernels, of_many[0].num_operators) == (of_one[0].num_kernels, of_one[0].num_operators)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_hook_that_replaces_or_drops_a_gradient_changes_that_one_alone(name: str) -> None:
+    expected, found = Residual(), Residual()
+    run, _ = compiled(found, name, 1)
+    for model, call in ((expected, expected), (found, run)):
+        model.layers[4].weight.register_hook(torch.zeros_like)
+        model.layers[3].weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+        total(call(batch())).backward()
+    assert found.layers[3].weight.grad is None
+    for (key, one), other in zip(expected.named_parameters(), found.parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(
+                other.grad, one.grad, rtol=1e-5, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_an_exception_of_a_hook_between_stages_passes_and_the_next_backward_is_right(name: str) -> None:
+    model = Residual()
+    run, _ = compiled(model, name, 1)
+    total(run(batch())).backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    for _ in range(6):  # more than runs that may be idle at once
+        model.zero_grad()
+        handle = model.layers[2].weight.register_hook(_raise)
+        with pytest.raises(ZeroDivisionError, match="in a hook"):
+            total(run(batch())).backward()
+        assert model.layers[4].weight.grad is not None and model.layers[0].weight.grad is None
+        handle.remove()
+    model.zero_grad()
+    total(run(batch())).backward()
+    assert all(torch.equal(one, p.grad) for one, p in zip(expected, model.parameters(), strict=True))
+
+
+def _raise(gradient: torch.Tensor) -> None:
+    raise ZeroDivisionError("in a hook")
+
+
 def test_more_stages_than_are_useful_are_not_made() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(100)])
     for name in CANDIDATES:
