@@ -15,6 +15,7 @@ for loading it (`earned_start.py`).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
@@ -26,6 +27,7 @@ from torch import fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
+from agspeed.distributed.wrapper import Wrapper, wrapper_of
 from agspeed.errors import AgspeedError
 from agspeed.frontend import devices, startup
 from agspeed.frontend.earned_start import EarnedStart
@@ -34,9 +36,7 @@ from agspeed.frontend.optimizer import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, owner_of
-from agspeed.frontend.tracing import is_traced
-from agspeed.frontend.wrapper import Wrapper, wrapper_of
+from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, is_traced, owner_of
 from agspeed.log import logger, warn_once
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -256,9 +256,9 @@ class Session:
 
     def _find_wrapper(self) -> None:
         """Within a call of the target: what wraps it may be known only then."""
-        self.wrapper = wrapper_of(self.target)
+        self.wrapper = wrapper_of(getattr(self.target, "module", None))
         if self.wrapper is not None:
-            self.options = self.wrapper.compile_options(self.options)
+            self.options = dataclasses.replace(self.options, stage_bytes=self.wrapper.stage_bytes)
 
     def _leave_to_eager(self, reason: str) -> None:
         """The target cannot be tuned, which the user should know."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.frontend.devices import module_tensors
 
@@ -125,6 +126,11 @@ class CompiledFramesTarget(Target):
 
 def _not_callable(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("a torch.compile session has no callable of its own")
+
+
+def is_traced() -> bool:
+    """Somebody else is reading the target: torch.compile, torch.export, torch.fx or torch.jit.trace."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
 
 
 def owner_of(target: object) -> object:

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import agspeed
 from agspeed.frontend.session import session_of
+from agspeed.reporting import summary
 
 WIDTH = 24
 STEPS = 20
@@ -407,11 +408,19 @@ def run(case: str, candidate: str) -> dict[str, Any]:
         "found": [_state(module) for module in found.wrapped],
         "num_parameters": [len(list(module.parameters())) for module in found.wrapped],
         "num_later_stages": found.num_later_stages,
-        "status": [(str(agspeed.status(target)), _selected(target)) for target in found.targets],
+        "status": [(agspeed.status(target) == "tuned", _selected(target)) for target in found.targets],
     }
     for target in found.targets:
         agspeed.restore(target)
     return result
+
+
+def report_of_a_group() -> dict[str, Any]:
+    """The report's group section, and the sentence that shows it, after a training with "aot"."""
+    setup = Setup("aot")
+    plain(setup)
+    report = agspeed.report(setup.targets[0]).to_dict()
+    return {"group": report["group"], "sentence": summary.group(report["group"])}
 
 
 def _state(module: nn.Module) -> list[torch.Tensor]:

@@ -37,8 +37,8 @@ def _compare(ranks: Ranks, folder: Path, case: str, candidate: str, backend: str
     results = ranks.run(staged_cases.run, folder, backend, case=case, candidate=candidate)
     where = f"{case}, {candidate}, {backend}, {ranks.size} ranks"
     first = results[0]
-    for status, selected in first["status"]:
-        assert status == "tuned" and all(name.startswith(f"{candidate}:") for name in selected), (
+    for is_tuned, selected in first["status"]:
+        assert is_tuned and all(name.startswith(f"{candidate}:") for name in selected), (
             where,
             first["status"],
         )
@@ -61,6 +61,14 @@ def test_weights_of_two_ranks_equal_plain_training(
     two_ranks: Ranks, tmp_path: Path, case: str, candidate: str, backend: str
 ) -> None:
     _compare(two_ranks, tmp_path, case, candidate, backend)
+
+
+def test_the_report_names_the_group_and_the_stages(two_ranks: Ranks, tmp_path: Path) -> None:
+    for found in two_ranks.run(staged_cases.report_of_a_group, tmp_path):
+        group = found["group"]
+        assert (group["wrapper"], group["backend"], group["ranks"]) == ("DistributedDataParallel", "agspeed", 2)
+        assert group["stages"]["region 0"] > 1, group
+        assert found["sentence"].startswith("Group: 2 ranks, DistributedDataParallel over agspeed; gradients leave")
 
 
 @pytest.mark.parametrize("candidate", ["aot", "native"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data-parallel wrapper around a target: who reduces its gradients while a backward runs.
+"""The data-parallel wrapper around a module: who reduces its gradients while a backward runs.
 
 `optimize` patches the module inside a wrapper, so that either order of wrapping comes to the same: the wrapper is what
-calls the target, or what `replicate()` has left on it. Gradients then leave compiled backwards in stages, several to a
+calls the module, or what `replicate()` has left on it. Gradients then leave compiled backwards in stages, several to a
 bucket, so that a bucket is on its way soon after its last gradient was computed.
 """
 
@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from agspeed.backends.base import CompileOptions
-
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
-
-    from agspeed.frontend.target import Target
 
 _STAGES_PER_BUCKET = 4
 """Buckets hold gradients as eager's backward makes them, stages as the compiled one does: finer stages keep a bucket
@@ -45,17 +41,17 @@ class Wrapper:
         """What decisions depend on."""
         return dataclasses.asdict(self)
 
-    def compile_options(self, options: CompileOptions) -> CompileOptions:
-        """`options` for regions whose gradients this wrapper reduces."""
-        return dataclasses.replace(options, stage_bytes=max(self.bucket_bytes // _STAGES_PER_BUCKET, 1))
+    @property
+    def stage_bytes(self) -> int:
+        """What the gradients of a stage take at least."""
+        return max(self.bucket_bytes // _STAGES_PER_BUCKET, 1)
 
 
-def wrapper_of(target: Target) -> Wrapper | None:
-    """The wrapper of a target that is being called, or None."""
+def wrapper_of(module: nn.Module | None) -> Wrapper | None:
+    """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    module = getattr(target, "module", None)
-    replicated = _replicated(module) if isinstance(module, nn.Module) else None
+    replicated = _replicated(module) if module is not None else None
     kind = "replicate" if replicated is not None else "DistributedDataParallel"
     ddp = replicated or nn.parallel.DistributedDataParallel._active_ddp_module
     if ddp is None:
