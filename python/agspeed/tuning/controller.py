@@ -376,11 +376,10 @@ class Controller:
             return
         store = self._store = DecisionStore(settings, call.database_key(settings))
         record = store.find()
-        is_decided = record is not None and record.get("arm") != ""
-        rows = store.rows() if settings.mode in ("auto", "fast-start") and not is_decided else []
+        arm = record.get("arm") if record else None
+        rows = store.rows() if settings.mode in ("auto", "fast-start") and not arm else []
         self._tuner.expect_capture(expected_seconds(store.key["graph"], call.num_modules(), rows))
         self._unfinished.begin(self._tuner, store, record)
-        arm = record.get("arm") if record else None
         names = enabled(settings, self._session.options)
         if not arm:
             self._waiting.begin(call.num_modules(), names)
