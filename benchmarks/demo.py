@@ -1,78 +1,182 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration behind `make demo`: a real model trains on real data, eagerly, then optimized; then the report.
+"""The demonstration behind `make demo`, in three acts: the gain, the second start, the report.
 
-python -m benchmarks.demo [--workload NAME] [--steps N] [--html FILE]
+python -m benchmarks.demo [--workload NAME] [--folder FOLDER]
+
+Each act trains in a process of its own. What they leave behind, caches and reports, is in the folder, which the first
+act empties.
 """
 
 import argparse
 import itertools
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import agspeed
-from agspeed.reporting.model import Report
-from benchmarks import workloads
+from benchmarks import planted_fault, workloads
 from benchmarks.measure import candidates
-from benchmarks.measure.pairing import Limits, compare
-from benchmarks.workloads.base import Training
+from benchmarks.measure.candidates import Candidate
+from benchmarks.measure.pairing import Comparison, Limits, compare_all
+from benchmarks.workloads.base import Training, Workload
 
-_SETTLE_SECONDS = 900.0
+_BUDGET_SECONDS, _LONGEST_SECONDS = 80.0, 110.0
+"""For tuning: what is asked for, and after which an act goes on without a decision."""
+_INDUCTOR_SECONDS = 80.0
+_ACT_SECONDS = 240.0
+_TIMING = Limits(max_pairs=160, seconds=30)
+_BACKENDS = ["native", "inductor", planted_fault.NAME]
+
+Act = Callable[[Workload, Path, Limits], None]
+
+
+def gain(workload: Workload, folder: Path, limits: Limits) -> None:
+    """Act 1: shows the refusal of the planted fault, tunes, and times eager, Inductor and agspeed in turns."""
+    print(
+        f'optimize(model, mode="deterministic", backends=["{planted_fault.NAME}"]), which rounds a result to bfloat16:'
+    )
+    print(f"{_refusal(workload.build(), folder)}\n")
+    print(f'optimize(model, mode="max", backends={_BACKENDS}):')
+    sides = {name: workload.build() for name in ("inductor", "agspeed")}
+    print(_trained(sides["agspeed"], _agspeed(), folder))
+    _save(sides["agspeed"], folder / "report")
+    print(f"\nnow torch.compile; then eager, torch.compile and agspeed in turns, {limits.seconds:.0f} s at most\n")
+    candidates.prepare(candidates.CANDIDATES["inductor"], sides["inductor"], folder)
+    try:
+        candidates.settle(candidates.CANDIDATES["inductor"], sides["inductor"], _INDUCTOR_SECONDS)
+    except TimeoutError as error:
+        print(f"torch.compile is left out: {error}\n")
+        del sides["inductor"]
+    eager = workload.build()
+    print(_table(compare_all(eager, sides, limits)))
+
+
+def second_start(workload: Workload, folder: Path, limits: Limits) -> None:
+    """Act 2: the same loop in a new process, which finds the decision in the cache."""
+    training = workload.build()
+    print(_trained(training, _agspeed(), folder))
+    for batch in itertools.islice(itertools.cycle(training.batches), 50):
+        training.step(batch)
+    _save(training, folder / "second-report")
+
+
+def look(workload: Workload, folder: Path, limits: Limits) -> None:
+    """Act 3: where the reports are, and what to look at."""
+    print(
+        "What to look at: the answers at the top; the hatched blocks of the timeline, in which training stood still;\n"
+        f"the plans, {planted_fault.NAME} with its error beside the limit; source and graph of each region, folded.\n"
+        "The second run's page has hardly a hatched block.\n\n"
+        "In the terminal (agspeed is `PYTHONPATH=python .venv/bin/python -m agspeed` in a clone):\n"
+        f"  agspeed report show {folder}/report.json\n"
+        f"  agspeed report compare {folder}/report.json {folder}/second-report.json\n\n"
+        "In a browser:\n"
+        f"  {(folder / 'second-report.html').absolute()}\n"
+        f"  {(folder / 'report.html').absolute()}"
+    )
+
+
+_ACTS: tuple[tuple[str, str, Act], ...] = (
+    ("a model with a clear gain, and a candidate with a planted fault that is refused", "1 to 4 min", gain),
+    ("the same again in a new process: tuned from the first step", "15 s to 1 min", second_start),
+    ("the report", "at once", look),
+)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--workload", default="mlp_mixer", choices=workloads.names(), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=100, help="training steps before and after (default 100)")
-    parser.add_argument("--html", type=Path, default=Path("build/demo-report.html"))
+    parser.add_argument("--workload", default="dropout_heavy", choices=workloads.names(), metavar="NAME")
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"))
+    parser.add_argument("--act", type=int, choices=range(1, len(_ACTS) + 1), help="this one alone, in this process")
     given = parser.parse_args(argv)
-
+    if given.act is not None:
+        _ACTS[given.act - 1][2](workloads.load(given.workload), given.folder, _TIMING)
+        return 0
+    shutil.rmtree(given.folder, ignore_errors=True)
+    given.folder.mkdir(parents=True)
     workload = workloads.load(given.workload)
-    print(f"{workload.name}: {workload.stresses}\n")
-    training, eager = workload.build(), workload.build()
-    _train("eager", training, given.steps)
-
-    print('\nmodel = agspeed.optimize(model, mode="max")   # tries candidates on real steps')
-    for module in training.modules.values():
-        agspeed.optimize(module, mode="max")
-    settled = candidates.settle(candidates.CANDIDATES["agspeed"], training, _SETTLE_SECONDS)
-    print(
-        f"decided after {settled.steps} more steps and {settled.seconds:.0f} s: {', '.join(settled.chosen.values())}\n"
-    )
-    _train("optimized", training, given.steps)
-    reports = {name: agspeed.report(module) for name, module in training.modules.items()}
-
-    candidates.settle(candidates.CANDIDATES["eager"], eager, _SETTLE_SECONDS)
-    result = compare(eager, training, Limits(max_pairs=160, seconds=60)).speedup
-    print(
-        f"\nstep time, eager / optimized, {result.count} pairs: {result.value:.2f} "
-        f"({result.low:.2f} to {result.high:.2f})\n"
-    )
-    _show(reports, given.html)
+    print(f"Training {workload.name}: {workload.stresses}.")
+    for number, (title, duration, _) in enumerate(_ACTS, 1):
+        print(f"\n=== Act {number} of {len(_ACTS)}: {title} ({duration}) ===\n", flush=True)
+        if (code := _run_act(number, given.workload, given.folder)) != 0:
+            return code
     return 0
 
 
-def _train(label: str, training: Training, steps: int) -> None:
-    """Real steps with a line for every fifth of them."""
+def _run_act(number: int, workload: str, folder: Path) -> int:
+    """The act in a new process; Inductor begins with an empty cache, as on a new machine. Returns the exit code: 1 also
+    where the act has taken more time than it has, which only a busy machine needs.
+    """
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str((folder / "inductor").absolute())}
+    command = [sys.executable, "-m", "benchmarks.demo", "--act", str(number), "--workload", workload]
+    command += ["--folder", str(folder)]
+    try:
+        return subprocess.run(command, env=environment, timeout=_ACT_SECONDS, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"act {number} was ended after {_ACT_SECONDS:.0f} s: is the machine busy? For more time:")
+        print(shlex.join(command))
+        return 1
+
+
+def _agspeed(**settings: Any) -> Candidate:
+    """agspeed with the demonstration's settings, or with others."""
+    chosen = settings or {"mode": "max", "backends": _BACKENDS, "budget_s": _BUDGET_SECONDS}
+
+    def prepare(module: Any, cache_dir: Path) -> None:
+        agspeed.optimize(module, cache_dir=str(cache_dir), **chosen)
+
+    return Candidate("agspeed", prepare, tunes=True)
+
+
+def _trained(training: Training, way: Candidate, folder: Path) -> str:
+    """Runs the training that way until all is decided, in the time there is. Returns: how that went."""
+    started, steps = time.perf_counter(), 0
     batches = itertools.cycle(training.batches)
-    for part in range(5):
-        started, count = time.perf_counter(), max(1, steps // 5)
-        loss = sum(float(training.step(next(batches))) for _ in range(count)) / count
-        milliseconds = (time.perf_counter() - started) / count * 1e3
-        print(
-            f"{label:>10}  steps {part * count + 1:4}-{(part + 1) * count:<4}  "
-            f"loss {loss:7.4f}  {milliseconds:8.2f} ms/step"
+    with planted_fault.installed():
+        candidates.prepare(way, training, folder / "cache")
+        while candidates.is_tuning(way, training) and time.perf_counter() - started < _LONGEST_SECONDS:
+            training.step(next(batches))
+            steps += 1
+    state = "; ".join(str(agspeed.status(module)) for module in training.modules.values())
+    return f"after {steps} training steps, {time.perf_counter() - started:.1f} s: {state}"
+
+
+def _save(training: Training, stem: Path) -> None:
+    """The report of the training's one model, as data and as a page."""
+    (module,) = training.modules.values()
+    for suffix in (".json", ".html"):
+        agspeed.report(module).save(stem.with_suffix(suffix))
+
+
+def _refusal(training: Training, folder: Path) -> str:
+    """What the gate says of the planted fault, which nothing else competes with here."""
+    alone = _agspeed(mode="deterministic", backends=[planted_fault.NAME])
+    _trained(training, alone, folder)
+    (report,) = candidates.reports(training).values()
+    ((state, reason),) = {
+        (row["state"], row["reason"]) for region in report["regions"][:1] for row in region["candidates"]
+    }
+    candidates.restore(alone, training)
+    return f"{state}: {reason}"
+
+
+def _table(results: dict[str, Comparison]) -> str:
+    """A line for each side: the time of a step, and eager's time over it."""
+    first = next(iter(results.values())).to_dict()
+    lines = [f"{'':>15}{'step':>12}{'eager / it':>14}", f"{'eager':>15}{first['reference_ms']:>9.2f} ms"]
+    for name, result in results.items():
+        label = "torch.compile" if name == "inductor" else name
+        speed = result.speedup
+        lines.append(
+            f"{label:>15}{result.to_dict()['ms']:>9.2f} ms{speed.value:>12.2f} × "
+            f"({speed.low:.2f} to {speed.high:.2f}, {speed.count} pairs)"
         )
-
-
-def _show(reports: dict[str, Report], html: Path) -> None:
-    """The reports of the training alone: the comparison after it ran other steps in between."""
-    html.parent.mkdir(parents=True, exist_ok=True)
-    for name, report in reports.items():
-        print(report)
-        path = html if len(reports) == 1 else html.with_stem(f"{html.stem}-{name}")
-        report.save(str(path))
-        print(f"\nthe same with plots: {path}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

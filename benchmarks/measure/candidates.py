@@ -106,10 +106,11 @@ def running(candidate: Candidate, training: Training, cache_dir: Path, seconds: 
         prepare(candidate, training, cache_dir)
         yield settle(candidate, training, seconds)
     finally:
-        _restore(candidate, training)
+        restore(candidate, training)
 
 
-def _restore(candidate: Candidate, training: Training) -> None:
+def restore(candidate: Candidate, training: Training) -> None:
+    """The session is eager again."""
     for module in training.modules.values():
         if candidate.tunes:
             import agspeed
