@@ -181,9 +181,10 @@ def _pools_all(node: fx.Node) -> bool:
 
 
 def with_digest(runner: PairRunner, sources: Sequence[str]) -> PairRunner:
-    """Notes a digest of the generated code without its comments, by which equal candidates are timed once."""
+    """Notes the generated code, and its digest without comments, by which equal candidates are timed once."""
     if all(sources):
         code = [line for source in sources for line in source.splitlines() if not line.lstrip().startswith("#")]
+        runner.generated = "\n".join(sources)
         runner.code_digest = hashlib.sha256("\n".join(code).encode()).hexdigest()
     return runner
 

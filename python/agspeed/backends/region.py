@@ -58,13 +58,15 @@ def make_runner(
 
 class PairRunner:
     """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates, `twins` names
-    candidates known to generate the same code, `num_stages` counts the stages of the backward.
+    candidates known to generate the same code, `num_stages` counts the stages of the backward, `generated` is the code
+    where it is at hand.
     """
 
     def __init__(self, region: Runner, failures: BackwardFailures | None = None, num_stages: int = 1) -> None:
         self._region, self._failures, self.num_stages = region, failures, num_stages
         self.code_digest: str | None = None
         self.twins: tuple[str, ...] = ()
+        self.generated = ""
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self._region(*args)

@@ -46,7 +46,7 @@ except Exception as error:
     found["transport_error"] = str(error)
 try:
     from agspeed.config import resolve
-    from agspeed.frontend.checks import check_settings
+    from agspeed.frontend.mistakes import check_settings
     check_settings(resolve())
 except Exception as error:
     found["settings_error"] = str(error)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from agspeed.cli.console import make_console
-from agspeed.errors import UserError
 from agspeed.reporting import compare, model, terminal
 
 __all__ = ["add"]
@@ -30,10 +29,12 @@ def add(commands: Any) -> None:
     html.add_argument("report", type=Path, help="a report.json")
     html.add_argument("output", type=Path, nargs="?", help="the file to write (default: beside the report)")
     html.set_defaults(run=_html)
-    comparison = actions.add_parser("compare", help="print two reports side by side")
+    comparison = actions.add_parser("compare", help="show two reports side by side")
     comparison.add_argument("before", type=Path)
     comparison.add_argument("after", type=Path)
-    comparison.add_argument("--json", action="store_true", help="print JSON")
+    form = comparison.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write a page with both timelines instead")
     comparison.set_defaults(run=_compare)
 
 
@@ -48,15 +49,19 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _html(arguments: argparse.Namespace) -> int:
     output = arguments.output or arguments.report.with_suffix(".html")
-    if output.suffix.lower() != ".html":
-        raise UserError(f"The page is written to a file that ends in .html, and {str(output)!r} does not.")
-    print(model.load(arguments.report).save(output))
+    from agspeed.reporting.html.page import render
+
+    print(model.write_page(output, render(model.load(arguments.report).to_dict())))
     return 0
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     before, after = model.load(arguments.before).to_dict(), model.load(arguments.after).to_dict()
-    if arguments.json:
+    if arguments.html is not None:
+        from agspeed.reporting.html.compare_page import render
+
+        print(model.write_page(arguments.html, render(before, after)))
+    elif arguments.json:
         rows = {"figures": compare.compare(before, after), "conditions": compare.differing_conditions(before, after)}
         print(json.dumps({name: [row._asdict() for row in found] for name, found in rows.items()}, indent=1))
     else:

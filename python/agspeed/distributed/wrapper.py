@@ -8,7 +8,6 @@ bucket, so that a bucket is on its way soon after its last gradient was computed
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,10 +35,6 @@ class Wrapper:
     """None where the launcher does not tell how many ranks share a host."""
     bucket_bytes: int
     """Of the smallest bucket that it makes."""
-
-    def database_key(self) -> dict[str, Any]:
-        """What decisions depend on."""
-        return dataclasses.asdict(self)
 
     @property
     def stage_bytes(self) -> int:

@@ -16,7 +16,6 @@ from torch import nn
 from agspeed import config
 from agspeed.errors import UserError
 from agspeed.frontend import live_sessions, mistakes, startup
-from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.devices import module_tensors, why_eager
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
@@ -104,7 +103,7 @@ def optimize(
     settings = config.resolve(keywords)
     mistakes.check_target(model)
     mistakes.check_optimizer(optimizer, _unwrapped(model))
-    check_settings(settings)
+    mistakes.check_settings(settings)
     if settings.debug != "warn":  # the application's own level stands unless another one was asked for
         set_level(settings.debug)
     changed = _changed_keywords(model, settings, keywords)
@@ -117,7 +116,7 @@ def optimize(
         return optimized
     if session_of(_unwrapped(optimized)) is None:
         startup.load_machinery()  # else the optimizer waits until the model's session has loaded it
-    if switched_off(settings) is None and optimizer_session(optimizer) is None:
+    if mistakes.switched_off(settings) is None and optimizer_session(optimizer) is None:
         tuned = OptimizerSession(optimizer, settings)
         if (session := session_of(_unwrapped(optimized))) is not None:
             session.optimizer = tuned
@@ -208,7 +207,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
             return module
         logger.info("%s begins anew: %s changed", type(inner).__name__, ", ".join(changed))
         session.close()
-    if (reason := switched_off(settings)) is not None:
+    if (reason := mistakes.switched_off(settings)) is not None:
         _stays_eager(inner, reason)
         return module
     if _is_torch_compiled(inner):
@@ -240,7 +239,7 @@ def _optimize_function(
                 f"{' and '.join(changed)}: optimize(agspeed.restore(function), ...) makes a new one"
             )
         return function
-    if (reason := switched_off(settings)) is not None:
+    if (reason := mistakes.switched_off(settings)) is not None:
         _stays_eager(function, reason)
         return function
     if (reason := _why_unusable(settings)) is not None:

@@ -19,6 +19,8 @@ from agspeed.tuning.database_key import tensors_in
 def why_eager(tensors: Iterable[torch.Tensor]) -> str | None:
     """Why a target that works on `tensors` stays eager, naming the first device found; None: all are on the CPU."""
     for tensor in tensors:
+        if tensor.device.type == "meta":
+            return 'it works on the device meta, which holds no values: optimize it after model.to_empty(device="cpu")'
         if tensor.device.type != "cpu":
             return f"it works on the device {tensor.device}, and only what runs on the CPU can be timed and metered yet"
     return None

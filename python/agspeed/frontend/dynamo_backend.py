@@ -14,8 +14,8 @@ from typing import Any
 from torch import fx, nn
 
 from agspeed import config
-from agspeed.frontend.checks import check_settings, switched_off
 from agspeed.frontend.live_sessions import open_session
+from agspeed.frontend.mistakes import check_settings, switched_off
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import CompiledFramesTarget
 

@@ -6,10 +6,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agspeed.frontend.steps import StepTimes
 from agspeed.reporting.timeline import TimelineRecorder
+
+if TYPE_CHECKING:
+    from agspeed.tuning.outcome import Outcome
 
 _RECENT_STEPS = 128
 """Steps whose parts are averaged for "where time goes"."""
@@ -38,6 +43,17 @@ class History:
             self.recent.clear()
             self.recent_plan = plan
         self.recent.append(times)
+
+    def stood_still(self, kind: str, seconds: float, candidate: str | None = None) -> None:
+        """Training waited until now for a "start-up", a "capture" or a "compile"."""
+        self.timeline.pause(kind, seconds, candidate)
+
+    def compiled(self, outcomes: Sequence[Outcome], seconds: float) -> None:
+        """Training waited until now for compiles and checks."""
+        checking = min(sum(outcome.gate_seconds for outcome in outcomes), seconds)
+        candidate = outcomes[0].candidate if outcomes else None
+        self.timeline.pause("compile", seconds - checking, candidate, before_s=checking)
+        self.timeline.pause("gate", checking, candidate)
 
     def typical_step_seconds(self) -> float:
         """Median of the recent steps with the plan in force. Requires: there was one."""

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is handed to `optimize` by mistake, and the call that was meant."""
+"""What is handed to `optimize` by mistake, and the call that was meant: asked before anything is changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from agspeed import config
+from agspeed import config, native
+from agspeed.backends import candidate_names
 from agspeed.errors import UserError, UserTypeError
+from agspeed.frontend import startup
 from agspeed.log import warn_once
 
 _KEYWORDS_OF_TORCH_COMPILE = {
@@ -50,9 +53,15 @@ def check_optimizer(optimizer: object, model: object) -> None:
         name, trained = type(optimizer).__name__, type(model).__name__
         warn_once(
             ("foreign optimizer", id(optimizer), id(model)),
-            f"the {name} handed to optimize holds no parameter of this {trained}: it trains another model; make it "
-            "from model.parameters()",
+            trains_another(f"{name} handed to optimize", trained),
         )
+
+
+def trains_another(optimizer: str, model: str) -> str:
+    """What is said of an optimizer without any parameter of the model that it should train."""
+    return (
+        f"the {optimizer} holds no parameter of this {model}: it trains another model; make it from model.parameters()"
+    )
 
 
 def check_keywords(unknown: dict[str, Any], mode: object) -> None:
@@ -66,11 +75,53 @@ def check_keywords(unknown: dict[str, Any], mode: object) -> None:
         raise UserError(f"mode={mode!r} is torch.compile's; here mode={meant!r} comes nearest (`agspeed config`)")
 
 
+def switched_off(settings: config.Settings) -> str | None:
+    """Why nothing is to be optimized, as part of a sentence; None where something is."""
+    if not settings.disable and settings.mode != "off":
+        return None
+    return f"agspeed is switched off ({settings.origins['disable' if settings.disable else 'mode']})"
+
+
+def check_settings(settings: config.Settings) -> None:
+    """Warns of unknown variables.
+
+    Raises: UserError for unknown backends, paths that cannot be used, plans that cannot be replayed, and settings that
+    the native extension has read already and that are others now.
+    """
+    if settings.backends is not None:
+        _check_backends(settings.backends, settings.origins["backends"])
+    config.check_paths(settings)
+    if settings.plan is not None and switched_off(settings) is None:
+        _check_plan(settings.plan, settings)
+    native.check_loaded()
+    for sentence in settings.warnings:
+        warn_once(sentence, sentence)
+
+
 def describe(value: object) -> str:
     """Type and value of what was passed; the type alone where the value is long."""
     text = repr(value)
     is_short = len(text) <= 60 and "\n" not in text
     return f"{type(value).__name__} {text}" if is_short else type(value).__name__
+
+
+def _check_plan(plan: Path, settings: config.Settings) -> None:
+    from agspeed.reporting.model import load
+    from agspeed.tuning.plan import candidates_of
+
+    where = f"plan={str(plan)!r} ({settings.origins['plan']})"
+    if settings.mode != "deterministic":
+        raise UserError(f"{where} is replayed in mode='deterministic' only, and the mode is {settings.mode!r}.")
+    found = load(plan).to_dict()
+    if found["status"]["state"] == "tuning":
+        raise UserError(f"{where} holds no decision: its run was still tuning.")
+    _check_backends(candidates_of(found["decision"]["chosen"]), where)
+
+
+def _check_backends(names: Iterable[str], where: config.Origin | str) -> None:
+    """Without torch's compiler no backend can be loaded: `optimize` leaves everything eager then, and says why."""
+    if startup.why_unusable(backends=True) is None:
+        config.check_names("backend", names, candidate_names(), where)
 
 
 def _call_that_is_meant(model: object) -> str:

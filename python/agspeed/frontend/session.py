@@ -37,6 +37,7 @@ from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, is_traced, owner_of
+from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -94,6 +95,7 @@ class Session:
         self.regions = self._runner.regions
         self.clock = StepClock(target.parameters, self._step_ended)
         self._sampler = StepSampler(self.clock)
+        self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
         self._is_paused = False
         self.clock.start()
@@ -145,7 +147,10 @@ class Session:
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected; under numerics="exact" other
         bits than eager's are what most candidates are expected to give, and no fault.
         """
-        return self._runner.compile_all(self.regions if regions is None else regions, plan, self.options, self.settings)
+        begun, chosen = time.perf_counter(), self.regions if regions is None else regions
+        outcomes = self._runner.compile_all(chosen, plan, self.options, self.settings)
+        self.history.compiled(outcomes, time.perf_counter() - begun)
+        return outcomes
 
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""
@@ -249,10 +254,9 @@ class Session:
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self._learner = self._controller
         self.history.start_up_seconds += startup.claim()
-        group = self.wrapper.database_key() if self.wrapper is not None else None
-        call = TrainingCall(self.target.eager, args, kwargs, group)
+        call = TrainingCall(self.target.eager, args, kwargs, self.wrapper)
         self._controller.start(self._earned.num_steps, self._earned.seconds, call)
-        self.clock.restart()
+        self.history.stood_still("start-up", self.clock.restart())
 
     def _find_wrapper(self) -> None:
         """Within a call of the target: what wraps it may be known only then."""
@@ -295,10 +299,7 @@ class Session:
         return run_compiled
 
     def _install(self, entry: Callable[..., Any]) -> None:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return entry(*args, **kwargs)
-
-        self._entry = call if entry == self._managed_call else entry  # a bound method takes no attributes
+        self._entry = self._watch.around(entry)
         if not self._is_paused:
             self.target.install(self._entry, self)
 
@@ -372,7 +373,7 @@ class Session:
             self._deferred.advance()
         if self.state == "eager" or not self.target.has_untouched_eager:
             return
-        if num_quiet > 0 and (self._deferred is None or self._deferred.is_idle):
+        if num_quiet > 0 and self._watch.is_over and (self._deferred is None or self._deferred.is_idle):
             num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
             self._sampler.skip(num_quiet, times.forwards, self.history.typical_step_seconds())
 

@@ -15,7 +15,7 @@ import torch
 
 from agspeed import config
 from agspeed.distributed import groups, metrics
-from agspeed.reporting import environment, model, parts
+from agspeed.reporting import environment, listing, model, parts
 from agspeed.tuning import balance, plan_times
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
@@ -171,14 +171,18 @@ def _plan_state(arm: Json, tuner: Json, session: Session) -> str:
 def _region(region: Region, plan: str) -> Json:
     outcome = region.outcomes.get(region.selected)
     runner = outcome.runner if outcome is not None else None
+    place = _location(region.where)
     return parts.region(
         f"region {region.index}",
-        location=_location(region.where),
+        location=place,
         operators=int(getattr(runner, "num_operators", region.num_operators)),
         native_operators=int(getattr(runner, "native_operators", 0)),
         shapes=Counter([_signature(region)]),
         chosen=region.selected if plan != "eager" else "eager",
         candidates=[_candidate(o, region.selected) for o in region.outcomes.values()],
+        source=listing.excerpt(place["file"], place["line"]) if place is not None else None,
+        graph=listing.shortened(region.gm.print_readable(print_output=False)),
+        generated=listing.shortened(getattr(runner, "generated", "")),
     )
 
 

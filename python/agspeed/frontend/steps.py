@@ -63,6 +63,13 @@ class StepClock:
         self._forwards_since_step = 0
         self._has_optimizer = True
         self._foreign_steps, self._is_resting = 0, False
+        self.foreign_optimizer: str | None = None
+        """Class of the last optimizer that stepped after a forward of the model and holds none of its parameters."""
+
+    @property
+    def has_own_optimizer(self) -> bool:
+        """An optimizer of the model has stepped and still exists."""
+        return bool(self._ours)
 
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -91,9 +98,12 @@ class StepClock:
         if self._begin is not None and self.is_own_thread():
             self._forward += time.perf_counter() - self._forward_begin
 
-    def restart(self) -> None:
-        """The running step begins now: what was done before its first forward does not count."""
-        self._begin = self._forward_begin = time.perf_counter()
+    def restart(self) -> float:
+        """The running step begins now. Returns: the seconds before, which do not count."""
+        now = time.perf_counter()
+        before = now - self._begin if self._begin is not None else 0.0
+        self._begin = self._forward_begin = now
+        return before
 
     def function_ends(self) -> None:
         """To be called when a step function returns: its call is the step."""
@@ -130,7 +140,9 @@ class StepClock:
             ours = self._holds_ours(optimizer)
             if ours:
                 self._ours[optimizer] = True
-        if ours:
+        if not ours:
+            self.foreign_optimizer = type(optimizer).__name__
+        else:
             self._has_optimizer = True
             self._finish(time.perf_counter())
 

@@ -33,7 +33,7 @@ def compare(before: Json, after: Json) -> list[Row]:
     """The decision and its figures, then the plans of both."""
     rows = [_row(label, get(before), get(after)) for label, get in _FIGURES]
     names = dict.fromkeys(plan["name"] for report in (before, after) for plan in report["plans"])
-    return rows + [_row(f"plan {name}", _plan(before, name), _plan(after, name)) for name in names]
+    return rows + [_row(f"plan {fmt.plan(name)}", _plan(before, name), _plan(after, name)) for name in names]
 
 
 def differing_conditions(before: Json, after: Json) -> list[Row]:
@@ -99,7 +99,7 @@ def _plan(report: Json, name: str) -> str:
 _FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("subject", lambda r: str(r["header"]["subject"])),
     ("status", lambda r: str(r["status"]["state"])),
-    ("chosen", lambda r: str(r["decision"]["chosen"])),
+    ("chosen", lambda r: fmt.plan(r["decision"]["chosen"])),
     ("speed against eager", _speedup),
     ("optimizer's step", _optimizer),
     ("tuning, foreground", lambda r: fmt.seconds(r["cost"]["foreground_s"])),

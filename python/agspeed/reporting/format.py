@@ -11,9 +11,11 @@ __all__ = [
     "count",
     "error",
     "interval",
+    "is_folded",
     "location",
     "milliseconds",
     "percent",
+    "plan",
     "plural",
     "printable",
     "ratio",
@@ -113,6 +115,17 @@ def state(candidate: Mapping[str, Any]) -> str:
 def step_time(candidate: Mapping[str, Any]) -> str:
     """What a step of it takes; marked where only cold steps were timed."""
     return milliseconds(candidate["step_ms"]) + (" cold" if candidate["cold"] else "")
+
+
+def is_folded(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan stands in a fold: its regions run with different candidates, and it was not chosen."""
+    return "+r" in plan["name"] and plan["state"] != "chosen"
+
+
+def plan(name: str) -> str:
+    """A plan by what differs: "inductor+r2:native" runs region 2 with native and all others with inductor."""
+    base, *swaps = name.split("+r")
+    return ", ".join([base, *(f"region {swap.replace(':', ': ', 1)}" for swap in swaps)])
 
 
 def printable(value: Any) -> Any:

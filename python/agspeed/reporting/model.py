@@ -18,18 +18,28 @@ from typing import Any
 
 from agspeed.errors import UserError
 
-__all__ = ["KILL_SWITCH", "NOTICE", "SCHEMA_VERSION", "Report", "empty_report", "load", "schema", "validate"]
+__all__ = [
+    "KILL_SWITCH",
+    "NOTICE",
+    "SCHEMA_VERSION",
+    "Report",
+    "empty_report",
+    "load",
+    "schema",
+    "validate",
+    "write_page",
+]
 
 SCHEMA_VERSION = 1
 NOTICE = (
-    "This report contains names, source locations and shapes of your model, file paths and the command line. "
+    "This report contains source lines, names and shapes of your model, file paths and the command line. "
     "Read it before you share it."
 )
 KILL_SWITCH = (
     "AGSPEED_DISABLE=1 runs everything eagerly; `with agspeed.paused():` does so for a block; "
     "agspeed.restore(model) undoes optimize."
 )
-_COLUMNS = ("step", "ms", "max_ms", "wait_ms")
+_COLUMNS = ("step", "at_s", "ms", "max_ms", "wait_ms")
 _ADDED: dict[str, dict[str, Any]] = {
     "communication": {"shared_memory_bytes_sent": 0},
     "cost": {"saved_s": 0.0, "left_s": None, "next_run": "same"},
@@ -77,7 +87,13 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         },
         "plans": [],
         "regions": [],
-        "timeline": {"step": [], "ms": [], "max_ms": [], "wait_ms": [], "steps": 0, "steps_per_point": 1, "phases": []},
+        "timeline": {
+            **{name: [] for name in _COLUMNS},
+            "steps": 0,
+            "steps_per_point": 1,
+            "phases": [],
+            "pauses": [],
+        },
         "time_shares": [],
         "graph_breaks": [],
         "recompiles": [],
@@ -136,7 +152,37 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
     for holder, name in [(data, "plans"), *((region, "candidates") for region in regions)]:
         if isinstance(holder.get(name), list):
             holder[name] = [{"cold": False, **plan} if isinstance(plan, dict) else plan for plan in holder[name]]
-    return data
+    if isinstance(data.get("timeline"), dict) and "at_s" not in data["timeline"]:
+        data["timeline"] = {"at_s": _begins(data["timeline"]), "pauses": [], **data["timeline"]}
+    completed: dict[str, Any] = _with_defaults(data)
+    return completed
+
+
+_DEFAULTS = (
+    ({"worst", "eager_rms"}, {"allowed_max": None, "allowed_rms": None}),
+    ({"native_operators", "shapes"}, {"source": None, "graph": None, "generated": None}),
+)
+"""Keys by which an object of version 1 is known, and what it may lack."""
+
+
+def _with_defaults(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_defaults(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    lacking = {key: default for known, more in _DEFAULTS if known <= value.keys() for key, default in more.items()}
+    return {**lacking, **{key: _with_defaults(inner) for key, inner in value.items()}}
+
+
+def _begins(timeline: Mapping[str, Any]) -> list[float]:
+    """When the points began, as far as their own times say it."""
+    found, now = [], 0.0
+    for step, following, ms, wait in zip(
+        timeline["step"], [*timeline["step"][1:], timeline["steps"]], timeline["ms"], timeline["wait_ms"], strict=True
+    ):
+        found.append(now)
+        now += (following - step) * (ms + wait) / 1000
+    return found
 
 
 def load(path: str | os.PathLike[str]) -> Report:
@@ -210,6 +256,15 @@ def _validator() -> Any:
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Writes a page, whole or not at all. Returns: the absolute path. Raises: UserError where that is impossible."""
+    target = Path(path).expanduser().absolute()
+    if target.suffix.lower() != ".html":
+        raise UserError(f"The page is written to a file that ends in .html, and {os.fspath(path)!r} does not.")
+    _write(target, text)
+    return target
 
 
 def _write(target: Path, text: str) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "interval",
     "location",
     "optimizer",
+    "pause",
     "phase",
     "recompile",
     "region",
@@ -47,12 +48,23 @@ def error(value: float) -> float | str:
     return float(value) if math.isfinite(value) else "inf"
 
 
-def errors(max: float, rms: float, *, eager_max: float, eager_rms: float, worst: str | None = None) -> Json:
+def errors(
+    max: float,
+    rms: float,
+    *,
+    eager_max: float,
+    eager_rms: float,
+    allowed_max: float | None = None,
+    allowed_rms: float | None = None,
+    worst: str | None = None,
+) -> Json:
     return {
         "max": error(max),
         "rms": error(rms),
         "eager_max": error(eager_max),
         "eager_rms": error(eager_rms),
+        "allowed_max": None if allowed_max is None else error(allowed_max),
+        "allowed_rms": None if allowed_rms is None else error(allowed_rms),
         "worst": worst,
     }
 
@@ -116,8 +128,11 @@ def region(
     shapes: Mapping[str, int] | None = None,
     chosen: str | None = None,
     candidates: Sequence[Json] = (),
+    source: str | None = None,
+    graph: str | None = None,
+    generated: str | None = None,
 ) -> Json:
-    """`shapes` maps a signature such as "f32[64, 784]" to how often it was seen."""
+    """`shapes` maps a signature such as "f32[64, 784]" to how often it was seen; the last three are listings."""
     return {
         "id": id,
         "location": location,
@@ -126,12 +141,20 @@ def region(
         "shapes": [{"signature": signature, "count": count} for signature, count in (shapes or {}).items()],
         "chosen": chosen,
         "candidates": list(candidates),
+        "source": source,
+        "graph": graph,
+        "generated": generated,
     }
 
 
 def phase(kind: str, first_step: int, last_step: int, candidate: str | None = None) -> Json:
     """`kind` is eager, capture, compile, gate, trial or steady; both steps belong to the phase."""
     return {"kind": kind, "first_step": first_step, "last_step": last_step, "candidate": candidate}
+
+
+def pause(kind: str, at_s: float, seconds: float, candidate: str | None = None) -> Json:
+    """`kind` is start-up, capture, compile or gate; `at_s` counts from when optimize was called."""
+    return {"kind": kind, "candidate": candidate, "at_s": at_s, "seconds": seconds}
 
 
 def time_share(name: str, kind: str, ms: float) -> Json:

@@ -10,6 +10,8 @@ Thread-safety: none; the training thread owns it. Cost: a few additions per step
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +20,14 @@ from agspeed.reporting import parts
 __all__ = ["TimelineRecorder"]
 
 _MAX_PHASES = 256
+_MAX_PAUSES = 256
+_SHORTEST_PAUSE_S = 0.001
 
 
 @dataclass
 class _Bucket:
     first_step: int
+    at_s: float
     count: int = 0
     total_ms: float = 0.0
     max_ms: float = 0.0
@@ -44,7 +49,7 @@ class _Bucket:
 class TimelineRecorder:
     """Feed it every step; ask for `to_json()` whenever a report is wanted."""
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = 1024, clock: Callable[[], float] = time.perf_counter) -> None:
         if capacity < 2 or capacity % 2:
             raise ValueError(f"capacity must be an even number of at least 2, not {capacity}")
         self._capacity = capacity
@@ -52,6 +57,8 @@ class TimelineRecorder:
         self._steps = 0
         self._buckets: list[_Bucket] = []
         self._phases: list[dict[str, Any]] = []
+        self._pauses: list[dict[str, Any]] = []
+        self._clock, self._begun = clock, clock()
 
     @property
     def steps(self) -> int:
@@ -63,7 +70,7 @@ class TimelineRecorder:
         if not self._buckets or self._buckets[-1].count == self._width:
             if len(self._buckets) == self._capacity:
                 self._merge_neighbours()
-            self._buckets.append(_Bucket(self._steps))
+            self._buckets.append(_Bucket(self._steps, self._now(before_s=ms / 1000)))
         self._buckets[-1].add(ms, wait_ms)
         self._note_phase(phase, candidate)
         self._steps += 1
@@ -74,18 +81,41 @@ class TimelineRecorder:
             self._steps += steps
             self._phases[-1]["last_step"] = max(self._steps - 1, self._phases[-1]["last_step"])
 
+    def pause(self, kind: str, seconds: float, candidate: str | None = None, *, before_s: float = 0.0) -> None:
+        """Training stood still for `seconds`, until `before_s` ago (parts.pause). Of very many the longest are kept."""
+        if seconds < _SHORTEST_PAUSE_S:
+            return
+        at_s = self._now(before_s=before_s + seconds)
+        last = self._pauses[-1] if self._pauses else None
+        if last is not None and (last["kind"], last["candidate"]) == (kind, candidate) and self._follows(last, at_s):
+            last["seconds"] += seconds
+            return
+        self._pauses.append(parts.pause(kind, at_s, seconds, candidate))
+        if len(self._pauses) > _MAX_PAUSES:
+            self._pauses.remove(min(self._pauses, key=lambda pause: float(pause["seconds"])))
+
     def to_json(self) -> dict[str, Any]:
         """The report's `timeline` object."""
         buckets = self._buckets
         return {
             "step": [bucket.first_step for bucket in buckets],
+            "at_s": [round(bucket.at_s, 6) for bucket in buckets],
             "ms": [round(bucket.total_ms / bucket.count, 4) for bucket in buckets],
             "max_ms": [round(bucket.max_ms, 4) for bucket in buckets],
             "wait_ms": [round(bucket.total_wait_ms / bucket.count, 4) for bucket in buckets],
             "steps": self._steps,
             "steps_per_point": self._width,
             "phases": [dict(phase) for phase in self._phases],
+            "pauses": [dict(pause) for pause in self._pauses],
         }
+
+    def _now(self, before_s: float) -> float:
+        """Seconds from the recorder's beginning to `before_s` ago."""
+        return max(self._clock() - self._begun - before_s, 0.0)
+
+    def _follows(self, pause: dict[str, Any], at_s: float) -> bool:
+        """True when no step was timed between the end of `pause` and `at_s`."""
+        return bool(at_s - pause["at_s"] - pause["seconds"] < _SHORTEST_PAUSE_S)
 
     def _merge_neighbours(self) -> None:
         for left, right in zip(self._buckets[::2], self._buckets[1::2], strict=True):

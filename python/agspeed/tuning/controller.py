@@ -17,8 +17,8 @@ from typing import Any
 
 from agspeed import native
 from agspeed.backends import candidate
-from agspeed.distributed.groups import world_size
-from agspeed.log import logger, warn_once
+from agspeed.log import logger
+from agspeed.tuning.alone import alone
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.database_key import TrainingCall
@@ -56,7 +56,7 @@ class Controller:
         self._is_settled = False
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
-        self._alone = ""
+        self._alone = alone(session.settings)
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
         if self._module is not None:
             self._tuner = self._module.Tuner(tuner_config(session.settings, session.options))
@@ -71,7 +71,6 @@ class Controller:
         started = time.perf_counter()
         _searching.add(self)
         METER.acquire(self)
-        self._note_ranks()
         self._adopt_earlier_decision(call)
         history = self._session.history
         history.start_up_seconds += time.perf_counter() - started
@@ -168,6 +167,7 @@ class Controller:
             self._is_capturing = False
             session.run_plan(self._tuner.current)
             session.history.capture_seconds = seconds
+            session.history.stood_still("capture", seconds)
             if session.regions:
                 self._tuner.capture_finished(seconds)
                 self._unfinished.resume()
@@ -294,7 +294,9 @@ class Controller:
         self._unfinished.keep()
         started = time.perf_counter()
         self._compile_queue.wait(min(seconds, _LONGEST_WAIT_S), name)
-        self._tuner.arm_changed(name, "compiling", foreground_seconds=time.perf_counter() - started)
+        waited = time.perf_counter() - started
+        self._session.history.stood_still("compile", waited, name)
+        self._tuner.arm_changed(name, "compiling", foreground_seconds=waited)
         self._poll()
         if self._compile_queue.is_running(name) and seconds > _LONGEST_WAIT_S:
             self._tuner.arm_changed(name, "failed", f"it was not ready after {_LONGEST_WAIT_S:.0f} s")
@@ -355,18 +357,6 @@ class Controller:
             self._tuner.add_arm(plan)
             self._tuner.arm_changed(plan, "ready")
         return bool(plans)
-
-    def _note_ranks(self) -> None:
-        """Says so where other ranks of the job tune, too: they neither measure together nor agree on a plan."""
-        size = world_size()
-        if size == 1 or self._session.settings.mode == "deterministic":
-            return
-        self._alone = f"; each of the {size} ranks tunes on its own"
-        warn_once(
-            ("ranks",),
-            f"each of the {size} ranks tunes on its own: they may choose different plans, and each measures steps in "
-            'which it waits for the others; mode="deterministic" takes no timing',
-        )
 
     # --- database -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ and that candidate is compiled from a fresh capture and gated again.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import platform
@@ -21,6 +22,7 @@ from torch import nn
 
 from agspeed.backends import candidates
 from agspeed.config import Settings
+from agspeed.distributed.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class TrainingCall:
     target: Callable[..., Any]
     args: Any
     kwargs: Any
-    group: dict[str, Any] | None = None
-    """The ranks that train together."""
+    wrapper: Wrapper | None = None
+    """What reduces the target's gradients."""
 
     def database_key(self, settings: Settings) -> dict[str, Any]:
         """See runtime/tune/store/database_format.md."""
@@ -53,7 +55,7 @@ class TrainingCall:
                 "backends": list(settings.backends) if settings.backends is not None else None,
                 "dynamic": settings.dynamic,
             },
-            **({"group": self.group} if self.group is not None else {}),
+            **({"group": dataclasses.asdict(self.wrapper)} if self.wrapper is not None else {}),
         }
 
     def num_modules(self) -> int:

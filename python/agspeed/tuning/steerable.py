@@ -17,6 +17,7 @@ class Journal(Protocol):
     capture_seconds: float
 
     def enter_phase(self, name: str) -> None: ...
+    def stood_still(self, kind: str, seconds: float, candidate: str | None = None) -> None: ...
 
 
 class Steerable(Protocol):

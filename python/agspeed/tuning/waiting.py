@@ -23,7 +23,7 @@ class Waiting:
     """
 
     def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
-        self._subject, self._arms = subject, arms
+        self._subject, self._settings, self._arms = subject, settings, arms
         self._is_waited_for = settings.mode == "max" and settings.progress
         self._progress = Progress(enabled=self._is_waited_for)
 

@@ -95,6 +95,14 @@ def test_report_compare(agspeed, report_file):
     assert "Same machine" in agspeed("report", "compare", report_file, report_file).out
 
 
+def test_report_compare_as_a_page(agspeed, report_file, tmp_path):
+    made = agspeed("report", "compare", report_file, report_file, "--html", tmp_path / "both.html")
+    assert made.out.strip() == str(tmp_path / "both.html")
+    assert "Two runs" in (tmp_path / "both.html").read_text()
+    refused = agspeed("report", "compare", report_file, report_file, "--html", tmp_path / "both.txt")
+    assert refused.code == 2 and "ends in .html" in refused.err
+
+
 @pytest.mark.parametrize("action", ["show", "html"])
 def test_report_that_cannot_be_read(agspeed, tmp_path, action):
     result = agspeed("report", action, tmp_path / "missing.json")

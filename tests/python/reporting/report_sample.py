@@ -17,7 +17,9 @@ PHASES = (
     ("trial", 200, 18.9, "inductor"),
     ("steady", 2600, 16.0, "native"),
 )
+PAUSES = {"capture": 2.4, "gate": 3.1, "compile": 14.2}
 EAGER_PEAK = 412 << 20
+SOURCE = ">  131      def forward(self, x):\n   132          return self.head(self.blocks(x))"
 
 
 def communication() -> dict[str, Any]:
@@ -133,9 +135,11 @@ def _gate(scale: float, verdict: str = "passed", reason: str | None = None) -> d
     return parts.gate(
         verdict,
         reason=reason,
-        forward=parts.errors(3.1e-6 * scale, 4.0e-7 * scale, eager_max=2.9e-6, eager_rms=3.8e-7, worst="logits"),
-        gradients=parts.errors(8.8e-6 * scale, 9.1e-7 * scale, eager_max=8.1e-6, eager_rms=8.9e-7, worst="wte.weight"),
-    )
+        forward=parts.errors(3.1e-6 * scale, 4.0e-7 * scale, eager_max=2.9e-6, eager_rms=3.8e-7,
+                             allowed_max=1.4e-5, allowed_rms=1.3e-6, worst="logits"),
+        gradients=parts.errors(8.8e-6 * scale, 9.1e-7 * scale, eager_max=8.1e-6, eager_rms=8.9e-7,
+                               allowed_max=3.4e-5, allowed_rms=2.3e-6, worst="wte.weight"),
+    )  # fmt: skip
 
 
 def _plans() -> list[dict[str, Any]]:
@@ -161,6 +165,8 @@ def _plans() -> list[dict[str, Any]]:
         parts.candidate("native", state="chosen", reason="the fastest plan that passed the gate", step_ms=16.0,
                         peak_bytes=371 << 20, compile_s=0.38, cached=False,
                         speedup=parts.interval(1.31, 1.288, 1.334, pairs=160), gate=_gate(1.1)),
+        parts.candidate("native+r0:inductor", state="slower", step_ms=16.8, peak_bytes=372 << 20, compile_s=12.0,
+                        speedup=speed(1.25, 0.02, 80), gate=_gate(1.3)),
     ]  # fmt: skip
 
 
@@ -174,6 +180,9 @@ def _regions() -> list[dict[str, Any]]:
             native_operators=131,
             shapes={"i64[64, 128]": 3000, "i64[17, 128]": 46},
             chosen="native",
+            source=SOURCE,
+            graph="class GraphModule(torch.nn.Module):\n    def forward(self, L_x_):\n        return (L_x_ + 1,)",
+            generated="extern \"C\" void kernel(const float* in, float* out) {}",
             candidates=[
                 parts.candidate("native", state="chosen", compile_s=0.31, gate=_gate(1.1)),
                 parts.candidate("inductor", state="slower", compile_s=12.0, gate=_gate(1.3)),
@@ -187,11 +196,16 @@ def _regions() -> list[dict[str, Any]]:
 
 def _timeline() -> dict[str, Any]:
     noise = random.Random(7)
-    recorder = timeline.TimelineRecorder()
+    now = [0.0]
+    recorder = timeline.TimelineRecorder(clock=lambda: now[0])
     for kind, steps, base, candidate in PHASES:
+        if kind in PAUSES:
+            now[0] += PAUSES[kind]
+            recorder.pause(kind, PAUSES[kind], candidate)
         for _ in range(steps):
             wait = 2.0 + abs(noise.gauss(0, 0.5))
             ms = base * (1 + abs(noise.gauss(0, 0.03))) + (noise.random() < 0.004) * 14
+            now[0] += (ms + wait) / 1000
             recorder.add(ms, wait_ms=wait, phase=kind, candidate=candidate)
     return recorder.to_json()
 

@@ -12,7 +12,7 @@ from agspeed.reporting import model
 # What people really call models and files, and what an attacker would.
 NASTY = ["", "</script><script>window.hacked=1</script>", '"><img src=x onerror=alert(1)>', "{{7*7}}", "a\0b", "\ud800"]
 TEXT = st.one_of(st.sampled_from(NASTY), st.text(max_size=20))
-_COLUMNS = ("step", "ms", "max_ms", "wait_ms")
+_COLUMNS = ("step", "at_s", "ms", "max_ms", "wait_ms")
 
 
 def from_schema(part: dict[str, Any]) -> st.SearchStrategy[Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agspeed.reporting import model
+from agspeed.reporting.html import compare_page
 from tests.python.reporting import report_sample
 from tests.python.reporting.browser import Browser
 from tests.python.reporting.test_report_html import ATTACK, CHARTS, poisoned_report
@@ -82,6 +83,7 @@ def folder(tmp_path_factory) -> Path:
     model.Report(report_sample.report()).save(folder / "full.html")
     model.Report(model.empty_report("fresh")).save(folder / "empty.html")
     model.Report(poisoned_report()).save(folder / "poisoned.html")
+    model.write_page(folder / "both.html", compare_page.render(report_sample.report(), report_sample.report("Other")))
     return folder
 
 
@@ -116,6 +118,18 @@ def test_empty_page_reads_well(browser, folder, width):
     browser.open(folder / "empty.html", width)
     assert overflow(browser) <= 0
     assert browser.evaluate(f"{VISIBLE} visible.length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_comparison_reads_well(browser, folder, width, scheme):
+    browser.open(folder / "both.html", width, scheme)
+    assert overflow(browser) <= 0
+    assert browser.evaluate(f"{VISIBLE} visible.length") == 2
+    assert browser.evaluate(TEXT_FAULTS) == []
+    assert browser.evaluate(LOW_CONTRAST) == []
+    if "REPORT_SCREENSHOTS" in os.environ:
+        browser.screenshot(Path(os.environ["REPORT_SCREENSHOTS"]) / f"compare-{width}-{scheme}.png")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

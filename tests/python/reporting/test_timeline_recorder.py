@@ -68,3 +68,35 @@ def test_result_is_valid_in_a_report():
 def test_odd_capacity_is_refused():
     with pytest.raises(ValueError, match="even number"):
         TimelineRecorder(7)
+
+
+def test_pauses_lie_where_training_stood_still_and_steps_between_them():
+    now = [10.0]
+    recorder = TimelineRecorder(clock=lambda: now[0])
+    for kind, candidate, paused in (("capture", None, 2.0), ("compile", "native", 3.0), ("compile", "native", 4.0)):
+        now[0] += paused
+        recorder.pause(kind, paused, candidate)
+    now[0] += 0.5
+    recorder.add(500.0)
+    found = recorder.to_json()
+    assert [(p["kind"], p["candidate"], p["at_s"], p["seconds"]) for p in found["pauses"]] == [
+        ("capture", None, 0.0, 2.0),
+        ("compile", "native", 2.0, 7.0),
+    ]
+    assert found["at_s"] == [9.0]
+
+
+def test_pauses_are_bounded_and_the_longest_stay():
+    now = [0.0]
+    recorder = TimelineRecorder(clock=lambda: now[0])
+    for number in range(1, 1001):
+        now[0] += number + 1
+        recorder.pause("compile", float(number), str(number))
+    seconds = [pause["seconds"] for pause in recorder.to_json()["pauses"]]
+    assert len(seconds) <= 256 and max(seconds) == 1000 and min(seconds) > 700
+
+
+def test_a_pause_that_nobody_notices_is_none():
+    recorder = TimelineRecorder()
+    recorder.pause("gate", 0.0005)
+    assert recorder.to_json()["pauses"] == []

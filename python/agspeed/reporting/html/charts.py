@@ -60,28 +60,36 @@ class _Rows(NamedTuple):
 
 
 def candidates(report: Json, width: float, css: str) -> Markup | None:
-    """Speed against eager with its interval, one row per plan; plans that were never timed say why."""
-    plans = _selected(report["plans"], _MAX_ROWS)
+    """Speed against eager, which is the line at 1 ×, with its interval, one row per plan; those never timed say why."""
+    plans = _selected(
+        [plan for plan in report["plans"] if plan["name"] != "eager" and not fmt.is_folded(plan)], _MAX_ROWS
+    )
     measured = [plan["speedup"] for plan in plans if plan["speedup"]]
     if not measured:
         return None
-    rows = _Rows([plan["name"] for plan in plans], width, right=58)
+    rows = _Rows([fmt.plan(plan["name"]) for plan in plans], width, right=58)
     drawing = Drawing(width, rows.bottom + 38, "Candidates", _candidates_description(plans), css)
     low, high = min(0.95, *(s["low"] for s in measured)), max(1.05, *(s["high"] for s in measured))
     pad = (high - low) * 0.06
     scale = Linear(low - pad, high + pad, rows.left, width - rows.right)
     _bottom_axis(
-        drawing, rows, scale, [f"{tick:g}×" for tick in _axis_ticks(scale, width)], "eager's step time ÷ this plan's"
+        drawing, rows, scale, [_times(tick) for tick in _axis_ticks(scale, width)], "eager's step time ÷ this plan's"
     )
-    drawing.line(scale(1.0), 4, scale(1.0), rows.bottom, "reference")
+    drawing.line(scale(1.0), 4, scale(1.0), rows.bottom, "reference", "eager")
     for index, plan in enumerate(plans):
         rows.label(drawing, index, "strong" if plan["state"] == "chosen" else "")
         _candidate_mark(drawing, rows, scale, index, plan)
     return drawing.markup()
 
 
+def _times(ratio: float) -> str:
+    return "1× = eager" if ratio == 1 else f"{ratio:g}×"
+
+
 def _candidates_description(plans: Sequence[Json]) -> str:
-    return "; ".join(f"{p['name']} {fmt.interval(p['speedup']) if p['speedup'] else p['state']}" for p in plans)
+    return "eager is 1 ×; " + "; ".join(
+        f"{fmt.plan(p['name'])} {fmt.interval(p['speedup']) if p['speedup'] else p['state']}" for p in plans
+    )
 
 
 def _candidate_mark(drawing: Drawing, rows: _Rows, scale: Linear, index: int, plan: Json) -> None:
@@ -91,10 +99,9 @@ def _candidate_mark(drawing: Drawing, rows: _Rows, scale: Linear, index: int, pl
             rows.left, y + 4, shorten(f"{state}: {plan['reason'] or ''}".rstrip(": "), rows.width - rows.left), "dim"
         )
         return
-    css = f"state-{state}" if plan["name"] != "eager" or state == "chosen" else "state-eager"
-    title = (
-        f"{plan['name']}: {fmt.ratio(speedup['estimate'])}, {fmt.interval(speedup)}, {speedup['pairs']} pairs, {state}"
-    )
+    css = f"state-{state}"
+    measured = f"{fmt.ratio(speedup['estimate'])}, {fmt.interval(speedup)}, {speedup['pairs']} pairs"
+    title = f"{fmt.plan(plan['name'])}: {measured}, {state}"
     for end in ("low", "high"):
         drawing.line(scale(speedup[end]), y - 5, scale(speedup[end]), y + 5, f"whisker {css}")
     drawing.line(scale(speedup["low"]), y, scale(speedup["high"]), y, f"whisker {css}")
@@ -108,19 +115,18 @@ def errors(report: Json, width: float, css: str) -> Markup | None:
     if not found:
         return None
     rows = _Rows([name for name, _, _ in found], width, right=66)
-    finite = [v for _, group, _ in found for v in (group["rms"], group["eager_rms"]) if _is_positive(v)] or [1e-7]
+    shown = [value for _, group, _ in found for value in (group["rms"], group["eager_rms"], group["allowed_rms"])]
+    finite = [value for value in shown if value is not None and _is_positive(value)] or [1e-7]
     low = 10.0 ** math.floor(math.log10(max(min(finite), _LEAST_ERROR)) - 0.2)
     high = 10.0 ** math.ceil(math.log10(max(*finite, _LEAST_ERROR)) + 0.2)
     scale = Logarithmic(low, high, rows.left + 4, width - rows.right - 8)
-    description = "; ".join(f"{name} {fmt.error(g['rms'])}, eager {fmt.error(g['eager_rms'])}" for name, g, _ in found)
+    description = "; ".join(f"{name} {_error_words(group)}" for name, group, _ in found)
     drawing = Drawing(width, rows.bottom + 38, "Errors against fp64", description, css)
     decades = range(round(math.log10(low)), round(math.log10(high)) + 1)
     stride = max(1, math.ceil(len(decades) * 46 / (width - rows.left - rows.right)))
     for exponent in decades[::stride]:
         _grid_line(drawing, rows, scale(10.0**exponent), f"1e{exponent}")
-    drawing.text(
-        (rows.left + width - rows.right) / 2, rows.bottom + 34, "RMS error (bar: eager's own)", "dim", "middle"
-    )
+    drawing.text((rows.left + width - rows.right) / 2, rows.bottom + 34, "RMS error", "dim", "middle")
     for index, (_, group, verdict) in enumerate(found):
         rows.label(drawing, index)
         _error_mark(drawing, rows, scale, index, group, verdict)
@@ -129,8 +135,8 @@ def errors(report: Json, width: float, css: str) -> Markup | None:
 
 def _error_rows(report: Json) -> Iterator[tuple[str, Json, str]]:
     """(label, errors, verdict) of every gate with figures; of regions only where no plan has any."""
-    gated = [plan for plan in report["plans"] if plan["gate"]]
-    named = [(plan["name"], plan["gate"]) for plan in _selected(gated, _MAX_ERROR_ROWS // 2)]
+    gated = [plan for plan in report["plans"] if plan["gate"] and not fmt.is_folded(plan)]
+    named = [(fmt.plan(plan["name"]), plan["gate"]) for plan in _selected(gated, _MAX_ERROR_ROWS // 2)]
     if not named:
         named = [(f"{r['id']} {c['name']}", c["gate"]) for r in report["regions"] for c in r["candidates"]]
     for name, gate in named:
@@ -146,10 +152,16 @@ def _error_mark(drawing: Drawing, rows: _Rows, scale: Logarithmic, index: int, g
     if not isinstance(eager, str):
         drawing.line(scale(eager), y, x, y, f"link {css}")
         drawing.line(scale(eager), y - 7, scale(eager), y + 7, "eager-tick")
-    drawing.circle(
-        x, y, 4.5, f"mark {css}", f"{fmt.error(own)}, eager {fmt.error(eager)}, worst {group['worst'] or '?'}"
-    )
+    allowed = group["allowed_rms"]
+    if allowed is not None and not isinstance(allowed, str):
+        drawing.line(scale(allowed), y - 7, scale(allowed), y + 7, "limit-tick", f"limit {fmt.error(allowed)}")
+    drawing.circle(x, y, 4.5, f"mark {css}", _error_words(group))
     drawing.text(rows.width - 2, y + 4, fmt.error(own), "bad" if verdict == "rejected" else "", "end")
+
+
+def _error_words(group: Json) -> str:
+    limit = "" if group["allowed_rms"] is None else f", allowed {fmt.error(group['allowed_rms'])}"
+    return f"{fmt.error(group['rms'])}{limit}, eager {fmt.error(group['eager_rms'])}, worst {group['worst'] or '?'}"
 
 
 def time_shares(report: Json, width: float, css: str) -> Markup | None:
@@ -173,8 +185,8 @@ def time_shares(report: Json, width: float, css: str) -> Markup | None:
 
 def memory(report: Json, width: float, css: str) -> Markup | None:
     """Peak live bytes of every plan that ran, and of the gate, against the limit."""
-    measured = _selected([plan for plan in report["plans"] if plan["peak_bytes"]], _MAX_ROWS - 1)
-    peaks = [(plan["name"], plan["peak_bytes"], plan["state"]) for plan in measured]
+    measured = _selected([p for p in report["plans"] if p["peak_bytes"] and not fmt.is_folded(p)], _MAX_ROWS - 1)
+    peaks = [(fmt.plan(plan["name"]), plan["peak_bytes"], plan["state"]) for plan in measured]
     if report["memory"]["gate_peak_bytes"]:
         peaks.append(("numerics gate", report["memory"]["gate_peak_bytes"], "gate"))
     if not peaks:

@@ -27,13 +27,13 @@ for (const svg of document.querySelectorAll(".timeline svg")) {
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    const [at, step, ms, slowest, wait] = points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
+    const [at, step, ms, slowest, wait, seconds] = points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
     svg.classList.add("reading");
     readout.hidden = false;
     readout.textContent =
-      `step ${step.toLocaleString("en")}: ${milliseconds(ms)}, slowest ${milliseconds(slowest)}, wait ${milliseconds(wait)}`;
+      `step ${step.toLocaleString("en")} at ${seconds.toFixed(1)} s: ${milliseconds(ms)}, slowest ${milliseconds(slowest)}, wait ${milliseconds(wait)}`;
     const figure = svg.closest("figure").getBoundingClientRect();
     const left = event.clientX - figure.left + 14;
     readout.style.left = `${Math.max(4, Math.min(left, figure.width - readout.offsetWidth - 8))}px`;

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from agspeed.reporting import format as fmt
 from agspeed.reporting import summary
 from agspeed.reporting.html import charts, pages, timeline_chart
+from agspeed.reporting.html.glossary import TERMS
 
 __all__ = ["render"]
 
@@ -45,8 +47,13 @@ def render(report: Mapping[str, Any]) -> str:
         group=summary.group,
         mean_ms=summary.mean_ms,
         timeline=_timeline(report),
-        figures=_figures(report),
+        steps_timeline=[drawing for css, width in _FULL if (drawing := timeline_chart.by_steps(report, width, css))],
+        columns=_columns(report),
+        plans=[plan for plan in report["plans"] if not fmt.is_folded(plan)],
+        combined_plans=[plan for plan in report["plans"] if fmt.is_folded(plan)],
         phase_kinds=timeline_chart.phase_kinds(report),
+        pause_kinds=timeline_chart.pause_kinds(report),
+        terms=TERMS,
         share_kinds=list(dict.fromkeys(share["kind"] for share in report["time_shares"])),
         style=Markup(pages.asset("page.css")),
         script=Markup(script),
@@ -58,27 +65,29 @@ def _timeline(report: Mapping[str, Any]) -> Figure:
     return _figure(
         report,
         "Step time over the run",
-        "Line: mean without input wait. Band: up to the slowest step. Bottom: input wait.",
+        f"{timeline_chart.stood_still(report)} Line: mean of a step. Band: up to the slowest. Hatched: stood still.",
         "No step has been timed yet.",
-        timeline_chart.draw,
+        timeline_chart.by_time,
         _FULL,
     )
 
 
-def _figures(report: Mapping[str, Any]) -> list[Figure]:
+def _columns(report: Mapping[str, Any]) -> list[list[Figure]]:
+    """The charts that compare things, in two columns of about the same height."""
     figure = functools.partial(_figure, report)
-    return [
-        figure("Candidates", "Speed against eager, with confidence intervals; right of the line is faster.",
+    candidates, errors, *others = [
+        figure("Candidates", "Speed against eager, the line at 1 ×, with intervals; right of it is faster.",
                "No candidate has been timed.", charts.candidates),
-        figure("Errors against fp64", "Each candidate's error beside eager's own, from the numerics gate.",
+        figure("Errors against fp64", "Dot: each candidate's error; grey: eager's own; red: the numerics gate's limit.",
                "The numerics gate has not run.", charts.errors),
-        figure("Where time goes", "An average steady step.",
+        figure("Where time goes", "An average step of the plan that ran last, its parts in milliseconds.",
                "The step has not been broken down.", charts.time_shares),
         figure("Memory", "Peak bytes of live tensors; a candidate beyond the limit loses.",
                "Memory has not been measured.", charts.memory),
         figure("Break-even", "Seconds won minus seconds that tuning took from training.",
                "There is no saving to earn the cost back with.", charts.break_even),
     ]  # fmt: skip
+    return [[candidates, errors], others]
 
 
 def _figure(

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 __all__ = ["Drawing", "Linear", "Logarithmic", "shorten", "text_width", "ticks"]
 
 _CHARACTER_WIDTH = 6.7
+_HATCH_PITCH = 9
 
 
 class Drawing:
@@ -28,8 +29,9 @@ class Drawing:
         ).format(css, width, height, f"{title}. {description}", title, title, description)
         self._parts: list[Markup] = []
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, css: str) -> None:
-        self._add('<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>', x1, y1, x2, y2, css)
+    def line(self, x1: float, y1: float, x2: float, y2: float, css: str, title: str = "") -> None:
+        shape = '<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"><title>{}</title></line>'
+        self._add(shape, x1, y1, x2, y2, css, title)
 
     def rect(self, x: float, y: float, width: float, height: float, css: str, title: str = "") -> None:
         shape = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}" class="{}"><title>{}</title></rect>'
@@ -43,11 +45,25 @@ class Drawing:
     def text(self, x: float, y: float, words: str, css: str = "", anchor: str = "start") -> None:
         self._add('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>', x, y, css, anchor, words)
 
+    def upright(self, x: float, y: float, words: str, css: str) -> None:
+        """Text from bottom to top around (x, y)."""
+        shape = '<text transform="translate({:.1f} {:.1f}) rotate(-90)" class="{}" text-anchor="middle">{}</text>'
+        self._add(shape, x, y, css, words)
+
     def polyline(self, points: Sequence[tuple[float, float]], css: str) -> None:
         self._add('<polyline points="{}" class="{}"/>', _points(points), css)
 
     def polygon(self, points: Sequence[tuple[float, float]], css: str) -> None:
         self._add('<polygon points="{}" class="{}"/>', _points(points), css)
+
+    def hatched(self, x: float, y: float, width: float, height: float, css: str, title: str = "") -> None:
+        """A rectangle with diagonal lines every few pixels, which hides what it covers."""
+        self.rect(x, y, width, height, "blank")
+        self.rect(x, y, width, height, f"{css} hatched", title)
+        starts = range(0, math.ceil(width + height), _HATCH_PITCH)
+        lines = ((min(s, width), max(s - width, 0.0), max(s - height, 0.0), min(s, height)) for s in starts)
+        path = "".join(f"M{x + x1:.1f},{y + y1:.1f}L{x + x2:.1f},{y + y2:.1f}" for x1, y1, x2, y2 in lines)
+        self._add('<path d="{}" class="{} hatch"/>', path, css)
 
     def data(self, name: str, value: str) -> None:
         """An attribute for the page's script, on an invisible group."""

@@ -379,12 +379,15 @@ def _severity(error: TensorError) -> tuple[bool, float]:
     return not error.ok, max(error.rms / (error.allowed_rms or 1.0), error.max / (error.allowed_max or 1.0))
 
 
+_FIGURES = ("max", "rms", "eager_max", "eager_rms", "allowed_max", "allowed_rms")
+
+
 def _summary(errors: Sequence[TensorError]) -> dict[str, Any] | None:
     """The worst error of a group, in the report's form; None for an empty group."""
     if not errors:
         return None
     worst = max(errors, key=_severity)
-    plain = {key: _finite(getattr(worst, key)) for key in ("max", "rms", "eager_max", "eager_rms")}
+    plain = {key: _finite(getattr(worst, key)) for key in _FIGURES}
     return {**plain, "worst": worst.name}
 
 
