@@ -19,18 +19,19 @@ std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
 
 Status rankZeroIsMissing(const NewGroup& group) {
   return resourceExhausted(
-      "rank {} of group '{}': rank 0 of it did not make the group within {:g} s; all its ranks have to", group.rank,
-      group.name, std::chrono::duration<double>(group.timeout).count());
+      "rank {} of group '{}' timed out: rank 0 of it did not make the group within {:g} s; all its ranks have to",
+      group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
 }
 
 }  // namespace
 
 StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size) {
-  // Every rank counts its own worlds; all ranks make them in the same order.
-  AG_ASSIGN_OR_RETURN(const int64_t epoch, jobStore->add(formatText("agspeed/epoch/{}", rank), 1));
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
+  // Every world of a size has all ranks below it, which make them in the same order: they count alike, whatever worlds
+  // of other sizes each of them was in.
+  AG_ASSIGN_OR_RETURN(const int64_t epoch, jobStore->add(formatText("agspeed/epoch/{}/{}", size, rank), 1));
   options.epoch = static_cast<uint32_t>(epoch);
-  std::string prefix = formatText("agspeed/{}/", epoch);
+  std::string prefix = formatText("agspeed/{}/{}/", size, epoch);
   auto own = std::make_unique<PrefixStore>(jobStore, prefix);
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
   return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);

@@ -28,8 +28,9 @@ struct NewGroup {
 
 class World {
  public:
-  /// Makes this process known under `rank` in the job's store, in which worlds may follow each other. Whoever waits in
-  /// the store keeps it from nobody else: give a connection of its own where there can be one.
+  /// Makes this process known under `rank` in the job's store, in which worlds of any sizes may follow each other: each
+  /// rank makes every world whose size is above its number. Whoever waits in the store keeps it from nobody else: give
+  /// a connection of its own where there can be one.
   static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size);
   /// Opens what a rank of this environment would, for this process alone, and says what it is.
   static StatusOr<std::string> describeAlone();
