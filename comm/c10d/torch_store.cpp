@@ -5,7 +5,11 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
+#include <vector>
 
 namespace agspeed::comm {
 namespace {
@@ -44,11 +48,72 @@ void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values&
   }
 }
 
+using TorchStorePointer = c10::intrusive_ptr<::c10d::Store>;
+
+/// Our connections to the servers of torch's clients. Thread-safe.
+class Connections {
+ public:
+  /// Ours beside that of `client`: a new one where there is none yet, or it does not answer.
+  TorchStorePointer beside(const TorchStorePointer& client) {
+    TorchStorePointer own = take(client);
+    if (own == nullptr || !answers(*own)) own = client->clone();
+    const std::lock_guard lock(mutex_);
+    connections_.push_back({c10::weak_intrusive_ptr<::c10d::Store>(client), own});
+    return own;
+  }
+
+ private:
+  struct Connection {
+    c10::weak_intrusive_ptr<::c10d::Store> client;
+    TorchStorePointer own;
+  };
+
+  /// Removes the connection beside that of `client`, null where there is none, and those beside clients that are gone.
+  TorchStorePointer take(const TorchStorePointer& client) {
+    TorchStorePointer found;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(connections_, [&](Connection& each) {
+      const TorchStorePointer living = each.client.lock();
+      if (living == client) found = each.own;
+      return living == nullptr || living == client;
+    });
+    return found;
+  }
+
+  static bool answers(::c10d::Store& store) {
+    try {
+      store.getNumKeys();
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Connection> connections_;
+};
+
+/// Makes torch's prefix, which has no accessor, readable.
+struct OpenPrefixStore : ::c10d::PrefixStore {
+  static const std::string& prefixOf(const ::c10d::PrefixStore& store) { return store.*&OpenPrefixStore::prefix_; }
+};
+
+/// `store` over a connection of its own, with the prefixes that it has.
+TorchStorePointer connected(const TorchStorePointer& store) {
+  static Connections connections;
+  if (auto* prefixed = dynamic_cast<::c10d::PrefixStore*>(store.get())) {
+    return c10::make_intrusive<::c10d::PrefixStore>(OpenPrefixStore::prefixOf(*prefixed),
+                                                    connected(prefixed->getUnderlyingStore()));
+  }
+  const bool isConnection = dynamic_cast<::c10d::TCPStore*>(store.get()) != nullptr;
+  return isConnection ? connections.beside(store) : store->clone();
+}
+
 }  // namespace
 
-std::shared_ptr<TorchStore> TorchStore::onOwnConnection(const c10::intrusive_ptr<::c10d::Store>& store) {
+std::shared_ptr<TorchStore> TorchStore::onOwnConnection(const TorchStorePointer& store) {
   try {
-    return std::make_shared<TorchStore>(store->clone());
+    return std::make_shared<TorchStore>(connected(store));
   } catch (const std::exception&) {
     return std::make_shared<TorchStore>(store);
   }

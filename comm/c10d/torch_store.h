@@ -17,7 +17,8 @@ class TorchStore final : public Store {
  public:
   explicit TorchStore(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
   /// The same store over a connection of its own: torch's clients are locked while somebody waits in them. The store
-  /// itself where it has no other.
+  /// itself where it has no other. A TCPStore's connection is made once and kept as long as torch's: to connect, torch
+  /// looks up the server's name, which takes seconds where names do not resolve.
   static std::shared_ptr<TorchStore> onOwnConnection(const c10::intrusive_ptr<::c10d::Store>& store);
 
   Status set(const std::string& key, const std::string& value) override;

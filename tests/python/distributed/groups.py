@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import psutil
 import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
@@ -125,6 +126,27 @@ def store_used_while_a_group_is_made() -> bool:
         return True
     group.allreduce([torch.ones(1)]).wait()
     return True
+
+
+def connections_to_a_store(times: int) -> list[set[int]]:
+    """The local ports of this rank's connections to a TCPStore, under default groups made there after each other."""
+    rank, size, shared = dist.get_rank(), dist.get_world_size(), distributed_c10d._get_default_store()
+    port = 0 if rank == 0 else int(shared.get("server"))
+    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    if rank == 0:
+        shared.set("server", str(store.port))
+    found = []
+    for _ in range(times):
+        dist.destroy_process_group()
+        dist.init_process_group("agspeed", store=store, rank=rank, world_size=size)
+        dist.all_reduce(torch.ones(4))
+        dist.barrier()
+        connections = psutil.Process().net_connections("inet")
+        found.append({each.laddr.port for each in connections if each.raddr and each.raddr.port == store.port})
+    store.add("done", 1)
+    while rank == 0 and store.add("done", 0) < size:  # the others use the server until then
+        time.sleep(0.01)
+    return found
 
 
 def _pair_in(store: Any) -> Any:

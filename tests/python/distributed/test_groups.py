@@ -53,12 +53,17 @@ def test_a_store_serves_one_default_group_after_another(ranks: Ranks, tmp_path: 
 def test_a_group_whose_first_rank_does_not_come_is_named(ranks: Ranks, tmp_path: Path) -> None:
     for rank, message in enumerate(ranks.run(groups.made_by_others_only, tmp_path)):
         if rank > 0:
-            assert f"DistBackendError: rank {rank} of group '" in message
+            assert f"DistBackendError: rank {rank} of group '" in message and "timed out" in message
             assert "rank 0 of it did not make the group within 0.5 s" in message
 
 
 def test_a_store_serves_others_while_a_group_is_made(ranks: Ranks, tmp_path: Path) -> None:
     assert all(ranks.run(groups.store_used_while_a_group_is_made, tmp_path))
+
+
+def test_a_group_is_made_again_over_the_connection_that_is_there(ranks: Ranks, tmp_path: Path) -> None:
+    for first, *others in ranks.run(groups.connections_to_a_store, tmp_path, times=3):
+        assert others == [first, first]
 
 
 def test_tools_see_through_torchs_debugging_wrapper(tmp_path: Path) -> None:
