@@ -26,6 +26,16 @@ void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const c
                     ": invalid tensor type: ", tensor.scalar_type(), " beside ", expected.scalar_type());
 }
 
+uint32_t checkedTag(int tag, const char* operation) {
+  TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", operation, ": the tag must not be negative, it is ", tag);
+  return static_cast<uint32_t>(tag);
+}
+
+void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: ", operation, ": ", outputs.size(), " outputs for ",
+                    inputs.size(), " inputs");
+}
+
 void checkCount(size_t count, size_t expected, const char* operation, const char* what) {
   TORCH_CHECK_VALUE(count == expected, "agspeed: ", operation, ": ", count, " ", what, " given, ", expected,
                     " are needed, one per rank");
@@ -36,6 +46,37 @@ void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, cons
   TORCH_CHECK_VALUE(whole.numel() == part.numel() * count, "agspeed: ", operation,
                     ": invalid tensor size: ", whole.numel(), " elements are not ", count, " (ranks) times ",
                     part.numel());
+}
+
+at::TensorList firstOf(const std::vector<std::vector<at::Tensor>>& lists) {
+  return lists.empty() ? at::TensorList() : at::TensorList(lists[0]);
+}
+
+std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks) {
+  TORCH_CHECK_VALUE(!ranks.empty(), "agspeed: split: a group needs at least one rank");
+  std::vector<int> found;
+  for (const int rank : ranks) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < std::ssize(members), "agspeed: split: rank ", rank,
+                      " is not in this group of ", members.size());
+    found.push_back(members[static_cast<size_t>(rank)]);
+  }
+  return found;
+}
+
+void chooseAlgorithm(Plan& plan, const std::string& collective, const std::string& algorithm) {
+  const std::span<const Algorithm> all = algorithms();
+  std::erase_if(plan.rules, [&](const PlanRule& rule) { return toString(rule.collective) == collective; });
+  if (!algorithm.empty()) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Algorithm& each) {
+      return toString(each.collective) == collective && each.name == algorithm;
+    });
+    TORCH_CHECK_VALUE(found != all.end(), "agspeed: there is no algorithm '", algorithm, "' of ", collective);
+    plan.rules.push_back({.collective = found->collective, .algorithm = algorithm});
+  }
+  plan.isReproducible = std::all_of(plan.rules.begin(), plan.rules.end(), [](const PlanRule& rule) {
+    return findAlgorithm(rule.collective, rule.algorithm)->order == Order::kCanonical;
+  });
+  ++plan.version;
 }
 
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
@@ -29,11 +30,21 @@ T valueOrThrow(StatusOr<T> result) {
 /// The tensor of an operation that takes one tensor per rank.
 at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation);
 void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation);
+/// The tag of a message, which must not be negative.
+uint32_t checkedTag(int tag, const char* operation);
+void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation);
 /// Checks that there is one of `what` per rank.
 void checkCount(size_t count, size_t expected, const char* operation, const char* what);
 /// Checks that `whole` is as large as `count` times `part`.
 void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation);
 
+/// The tensors of an operation's root; none elsewhere.
+at::TensorList firstOf(const std::vector<std::vector<at::Tensor>>& lists);
+/// The members of a group that are its `ranks`.
+std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks);
+
+/// In `plan`, collectives of this name run by the algorithm of this name, or as planned where it is empty.
+void chooseAlgorithm(Plan& plan, const std::string& collective, const std::string& algorithm);
 /// Sets the call's operation and type for reducing elements like those of `tensor`.
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
 /// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/monitored_barrier.h"
-#include "runtime/base/format.h"
 
 #include <cstdlib>
 #include <optional>
+
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {
@@ -51,8 +52,9 @@ Status meet(Store& store, const MonitoredBarrier& barrier) {
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> decided, store.getUntil(outcomeKey, deadline));
   if (decided.has_value()) return asStatus(barrier, *decided);
   AG_ASSIGN_OR_RETURN(const std::string missing, missingRanks(store, barrier));
-  const std::string failure = formatText("{} failed to pass monitoredBarrier in {} ms (barrier {} of group '{}')",
-                                         missing, barrier.timeout.count(), barrier.number, barrier.group);
+  const std::string failure = formatText(
+      "Rank {} timed out in monitoredBarrier: {} failed to pass monitoredBarrier in {} ms (barrier {} of group '{}')",
+      barrier.rank, missing, barrier.timeout.count(), barrier.number, barrier.group);
   AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, missing.empty() ? kEverybodyCame : failure));
   return asStatus(barrier, outcome);
 }

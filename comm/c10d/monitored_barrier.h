@@ -24,8 +24,8 @@ struct MonitoredBarrier {
   bool areAllNamed = false;  ///< else the lowest rank that is missing
 };
 
-/// Blocks until all ranks of the group have called it, or fails as unavailable after the timeout. `store` is the
-/// world's.
+/// Blocks until all ranks of the group have called it, or fails as unavailable after the timeout, at once where it is
+/// zero. `store` is the world's.
 Status meet(Store& store, const MonitoredBarrier& barrier);
 
 }  // namespace agspeed::comm

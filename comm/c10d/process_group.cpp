@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/process_group.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
 #include "comm/c10d/arguments.h"
 #include "comm/c10d/monitored_barrier.h"
+#include "comm/c10d/profiling.h"
+#include "comm/c10d/sparse_sum.h"
 #include "comm/c10d/torch_store.h"
 #include "runtime/base/format.h"
 
@@ -18,28 +20,8 @@ namespace {
 
 using ::c10d::OpType;
 
-/// What this thread collects between startCoalescing() and endCoalescing(), by the group's serial number; null before
-/// the first. Other threads may use the group meanwhile.
-thread_local std::map<uint64_t, c10::intrusive_ptr<Work>> coalescing;
-
-std::atomic<uint64_t> numGroupsMade = 0;
-
-void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "agspeed: ", operation, ": ", outputs.size(), " outputs for ",
-                    inputs.size(), " inputs");
-}
-
-/// The members of a group that are its `ranks`.
-std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks) {
-  TORCH_CHECK_VALUE(!ranks.empty(), "agspeed: split: a group needs at least one rank");
-  std::vector<int> found;
-  for (const int rank : ranks) {
-    TORCH_CHECK_VALUE(rank >= 0 && rank < std::ssize(members), "agspeed: split: rank ", rank,
-                      " is not in this group of ", members.size());
-    found.push_back(members[static_cast<size_t>(rank)]);
-  }
-  return found;
-}
+/// Tags of the messages of sparse sums, beyond torch's; each sum has its own until all were used.
+constexpr uint32_t kFirstSparseTag = 1u << 31, kNumSparseTags = 1024;
 
 /// The number of a group of `world` that torch has named.
 uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
@@ -92,7 +74,6 @@ ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::uniqu
       recorder_(world->recorder()),
       ring_(recorder_->addGroup(communicator->name(), members)),
       id_(id),
-      serial_(++numGroupsMade),
       members_(std::move(members)),
       options_(std::move(options)),
       calls_(getRank(), getSize()),
@@ -103,97 +84,98 @@ ProcessGroup::~ProcessGroup() = default;
 // --- collectives
 
 ProcessGroup::TorchWork ProcessGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  return start(calls_.broadcast(tensors, options), options.timeout);
+  return start(calls_.broadcast(tensors, options), tensors, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
-  return start(calls_.allreduce(tensors, options), options.timeout);
+  if (tensors.size() == 1 && tensors[0].is_sparse()) return sumSparse(tensors[0], options);
+  return start(calls_.allreduce(tensors, options), tensors, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allreduce_coalesced(Tensors& tensors,
                                                           const ::c10d::AllreduceCoalescedOptions& options) {
-  return coalesced(tensors.size(), [&](size_t i) {
+  return coalesced("all_reduce", tensors, [&](size_t i) {
     Tensors one = {tensors[i]};
-    return allreduce(one, options);
+    start(calls_.allreduce(one, options), one, options.timeout);
   });
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  return start(calls_.reduce(tensors, options), options.timeout);
+  return start(calls_.reduce(tensors, options), tensors, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                                 const ::c10d::AllgatherOptions& options) {
-  return start(calls_.allgather(outputs, inputs), options.timeout);
+  return start(calls_.allgather(outputs, inputs), inputs, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                       const ::c10d::AllgatherOptions& options) {
-  return start(calls_.allgatherBase(output, input), options.timeout);
+  return start(calls_.allgatherBase(output, input), input, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                           const ::c10d::AllgatherOptions& options) {
   checkCount(outputs.size(), static_cast<size_t>(getSize()), "allgather_coalesced", "lists of outputs");
-  return coalesced(inputs.size(), [&](size_t i) {
+  return coalesced("all_gather", inputs, [&](size_t i) {
     Tensors input = {inputs[i]};
     std::vector<Tensors> output(1);
     for (const Tensors& ofRank : outputs) output[0].push_back(ofRank.at(i));
-    return allgather(output, input, options);
+    allgather(output, input, options);
   });
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::AllgatherOptions& options) {
   checkPaired(outputs, inputs, "allgather_into_tensor_coalesced");
-  return coalesced(inputs.size(), [&](size_t i) { return _allgather_base(outputs[i], inputs[i], options); });
+  return coalesced("all_gather", inputs, [&](size_t i) { _allgather_base(outputs[i], inputs[i], options); });
 }
 
 ProcessGroup::TorchWork ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const ::c10d::GatherOptions& options) {
-  return start(calls_.gather(outputs, inputs, options), options.timeout);
+  return start(calls_.gather(outputs, inputs, options), inputs, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                               const ::c10d::ScatterOptions& options) {
-  return start(calls_.scatter(outputs, inputs, options), options.timeout);
+  return start(calls_.scatter(outputs, inputs, options), firstOf(inputs), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                      const ::c10d::ReduceScatterOptions& options) {
-  return start(calls_.reduceScatter(outputs, inputs, options), options.timeout);
+  return start(calls_.reduceScatter(outputs, inputs, options), firstOf(inputs), options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                            const ::c10d::ReduceScatterOptions& options) {
-  return start(calls_.reduceScatterBase(output, input, options), options.timeout);
+  return start(calls_.reduceScatterBase(output, input, options), input, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::ReduceScatterOptions& options) {
   checkPaired(outputs, inputs, "reduce_scatter_tensor_coalesced");
-  return coalesced(inputs.size(), [&](size_t i) { return _reduce_scatter_base(outputs[i], inputs[i], options); });
+  return coalesced("reduce_scatter", inputs, [&](size_t i) { _reduce_scatter_base(outputs[i], inputs[i], options); });
 }
 
 ProcessGroup::TorchWork ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                     std::vector<int64_t>& outputSplits,
                                                     std::vector<int64_t>& inputSplits,
                                                     const ::c10d::AllToAllOptions& options) {
-  return start(calls_.alltoallBase(output, input, outputSplits, inputSplits), options.timeout);
+  return start(calls_.alltoallBase(output, input, outputSplits, inputSplits), input, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
                                                const ::c10d::AllToAllOptions& options) {
-  return start(calls_.alltoall(outputs, inputs), options.timeout);
+  return start(calls_.alltoall(outputs, inputs), inputs, options.timeout);
 }
 
 ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& options) {
-  return start(calls_.barrier(), options.timeout);
+  return start(calls_.barrier(), {}, options.timeout);
 }
 
 void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) {
   const std::shared_ptr<Membership> member = membership();
-  const bool isTimed = options.timeout != ::c10d::kUnsetTimeout && options.timeout > kNoTimeout;
+  const bool isTimed = options.timeout != ::c10d::kUnsetTimeout;
   const Status status = meet(member->world->store(), {.id = id_,
                                                       .number = ++numMonitoredBarriers_,
                                                       .rank = getRank(),
@@ -207,24 +189,23 @@ void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool 
 // --- messages
 
 ProcessGroup::TorchWork ProcessGroup::send(Tensors& tensors, int rank, int tag) {
-  return startMessage(/*isSend=*/true, tensors, rank, tag);
+  return startMessage(/*isSend=*/true, tensors, rank, checkedTag(tag, "send"));
 }
 
 ProcessGroup::TorchWork ProcessGroup::recv(Tensors& tensors, int rank, int tag) {
-  return startMessage(/*isSend=*/false, tensors, rank, tag);
+  return startMessage(/*isSend=*/false, tensors, rank, checkedTag(tag, "recv"));
 }
 
 ProcessGroup::TorchWork ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
-  return startMessage(/*isSend=*/false, tensors, kAnyRank, tag);
+  return startMessage(/*isSend=*/false, tensors, kAnyRank, checkedTag(tag, "recv"));
 }
 
-ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors, int rank, int tag) {
+ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag) {
   const char* name = isSend ? "send" : "recv";
   const at::Tensor& tensor = single(tensors, name);
   const bool isToAnother = rank >= 0 && rank < getSize() && rank != getRank();
   TORCH_CHECK_VALUE(isToAnother || rank == kAnyRank, "agspeed: ", name, ": invalid rank ", rank, " at rank ", getRank(),
                     " of a group of ", getSize());
-  TORCH_CHECK_VALUE(tag >= 0, "agspeed: ", name, ": the tag must not be negative, it is ", tag);
   Buffers buffers;
   const BufferList bytes = {isSend ? buffers.read(tensor) : buffers.write(tensor)};
   const OperationOptions options = optionsOf(buffers, ::c10d::kUnsetTimeout);
@@ -237,51 +218,91 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors& tensors
                            .timeout = options.timeout};
   const std::shared_ptr<Membership> member = membership();
   Communicator& communicator = *member->communicator;
-  OperationHandle operation = isSend ? communicator.send(rank, static_cast<uint32_t>(tag), bytes[0], options)
-                                     : communicator.receive(rank, static_cast<uint32_t>(tag), bytes[0], options);
+  auto endEvent = beginEvent(rank == kAnyRank ? "recvAnySource" : name, tensors);
+  OperationHandle operation =
+      isSend ? communicator.send(rank, tag, bytes[0], options) : communicator.receive(rank, tag, bytes[0], options);
   ring_->add(flight, isSend ? bytes : BufferList(), isSend ? BufferList() : bytes, operation);
   const OpType type = isSend ? OpType::SEND : rank == kAnyRank ? OpType::RECVANYSOURCE : OpType::RECV;
-  WorkFacts facts{getRank(), type, flight.sequence, name, isSend ? Tensors() : tensors, ring_, member->world};
-  return handOut(c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers)));
+  WorkFacts facts{getRank(), type,         flight.sequence, name, isSend ? Tensors() : std::move(tensors),
+                  ring_,     member->world};
+  auto work = c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers));
+  work->addEvent(std::move(endEvent));
+  return coalescing_.add(std::move(work));
 }
 
 // --- several at once
 
-void ProcessGroup::startCoalescing() { coalescing[serial_] = nullptr; }
+void ProcessGroup::startCoalescing() { coalescing_.start(); }
 
 ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
-  const auto collected = coalescing.extract(serial_);
-  if (!collected.empty() && collected.mapped() != nullptr) return collected.mapped();
+  if (const c10::intrusive_ptr<Work> work = coalescing_.end()) return work;
   return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_, {}},
                                    std::vector<OperationHandle>(), Buffers());
 }
 
-ProcessGroup::TorchWork ProcessGroup::handOut(c10::intrusive_ptr<Work> work) {
-  const auto collected = coalescing.find(serial_);
-  if (collected == coalescing.end()) return work;
-  if (collected->second == nullptr) {
-    collected->second = work;
-  } else {
-    collected->second->absorb(*work);
-  }
-  return collected->second;
+template <typename Start>
+ProcessGroup::TorchWork ProcessGroup::coalesced(const char* name, const Tensors& inputs, const Start& start) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "agspeed: a coalesced operation requires non-empty tensor list");
+  auto endEvent = beginEvent(name, inputs);
+  const at::DisableRecordFunctionGuard oneEvent;
+  return together([&] {
+    for (size_t i = 0; i < inputs.size(); ++i) start(i);
+    coalescing_.collected()->addEvent(std::move(endEvent));
+  });
 }
 
 template <typename Start>
-ProcessGroup::TorchWork ProcessGroup::coalesced(size_t count, const Start& start) {
-  TORCH_CHECK_VALUE(count > 0, "agspeed: a coalesced operation requires non-empty tensor list");
-  if (const auto collected = coalescing.find(serial_); collected != coalescing.end()) {
-    for (size_t i = 0; i < count; ++i) start(i);
-    return collected->second;
+ProcessGroup::TorchWork ProcessGroup::together(const Start& start) {
+  if (coalescing_.isActive()) {
+    start();
+    return coalescing_.collected();
   }
   startCoalescing();
   try {
-    for (size_t i = 0; i < count; ++i) start(i);
+    start();
   } catch (...) {
     endCoalescing();
     throw;
   }
   return endCoalescing();
+}
+
+// --- sparse tensors
+
+ProcessGroup::TorchWork ProcessGroup::sumSparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& options) {
+  TORCH_CHECK_VALUE(static_cast<::c10d::ReduceOp::RedOpType>(options.reduceOp) == ::c10d::ReduceOp::SUM,
+                    "agspeed: unsupported reduction operation: sparse tensors can only be summed up");
+  TORCH_CHECK_VALUE(!coalescing_.isActive(), "agspeed: sparse tensors cannot be part of a coalesced operation");
+  const uint32_t tag = kFirstSparseTag + numSparseSums_++ % kNumSparseTags;
+  const auto self = c10::intrusive_ptr<ProcessGroup>::unsafe_reclaim_from_nonowning(this);
+  SparseLinks links;
+  links.rank = getRank();
+  links.allGather = [self, timeout = options.timeout](Tensors& outputs, const at::Tensor& input) {
+    const at::DisableRecordFunctionGuard noEvent;
+    for (int rank = 0; rank < self->getSize(); ++rank) outputs.push_back(at::empty_like(input));
+    std::vector<Tensors> lists = {outputs};
+    Tensors inputs = {input};
+    return self->allgather(lists, inputs, {.timeout = timeout});
+  };
+  links.exchange = [self, tag](const Tensors& own, const std::vector<Tensors>& others) {
+    return self->exchange(own, others, tag);
+  };
+  return SparseSum::start(tensor, std::move(links));
+}
+
+ProcessGroup::TorchWork ProcessGroup::exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag) {
+  const at::DisableRecordFunctionGuard noEvents;  // they are part of another one
+  return together([&] {
+    for (int rank = 0; rank < getSize(); ++rank) {
+      if (rank == getRank()) continue;
+      for (const at::Tensor& each : own) {
+        if (each.numel() > 0) startMessage(/*isSend=*/true, {each}, rank, tag);
+      }
+      for (const at::Tensor& each : others[static_cast<size_t>(rank)]) {
+        if (each.numel() > 0) startMessage(/*isSend=*/false, {each}, rank, tag);
+      }
+    }
+  });
 }
 
 // --- the group itself
@@ -322,19 +343,7 @@ void ProcessGroup::shutdown() {
 std::string ProcessGroup::countersJson() { return membership()->world->countersJson(); }
 
 void ProcessGroup::setAlgorithm(const std::string& collective, const std::string& algorithm) {
-  const std::span<const Algorithm> all = algorithms();
-  std::erase_if(plan_.rules, [&](const PlanRule& rule) { return toString(rule.collective) == collective; });
-  if (!algorithm.empty()) {
-    const auto found = std::find_if(all.begin(), all.end(), [&](const Algorithm& each) {
-      return toString(each.collective) == collective && each.name == algorithm;
-    });
-    TORCH_CHECK_VALUE(found != all.end(), "agspeed: there is no algorithm '", algorithm, "' of ", collective);
-    plan_.rules.push_back({.collective = found->collective, .algorithm = algorithm});
-  }
-  plan_.isReproducible = std::all_of(plan_.rules.begin(), plan_.rules.end(), [](const PlanRule& rule) {
-    return findAlgorithm(rule.collective, rule.algorithm)->order == Order::kCanonical;
-  });
-  ++plan_.version;
+  chooseAlgorithm(plan_, collective, algorithm);
   membership()->communicator->setPlan(plan_);
 }
 
@@ -354,7 +363,8 @@ OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::mi
           .readiness = buffers.readiness()};
 }
 
-ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::milliseconds timeout) {
+ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, at::TensorList inputs,
+                                            std::chrono::milliseconds timeout) {
   OperationOptions own = optionsOf(prepared.buffers, timeout);
   CollectiveCall& call = prepared.call;
   const FlightFacts flight{.name = toString(call.collective),
@@ -367,6 +377,7 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::
   const std::shared_ptr<Membership> member = membership();
   WorkFacts facts{getRank(), prepared.type, flight.sequence, flight.name, std::move(prepared.results),
                   ring_,     member->world};
+  auto endEvent = beginEvent(flight.name, inputs);
   OperationHandle operation = member->communicator->start(std::move(call), std::move(own));
   ring_->add(flight, input, output, operation);
   // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
@@ -374,8 +385,10 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, std::chrono::
       member->communicator->health().isOk()) {
     raise(operation->status());
   }
-  return handOut(
-      c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(prepared.buffers)));
+  auto work =
+      c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(prepared.buffers));
+  work->addEvent(std::move(endEvent));
+  return coalescing_.add(std::move(work));
 }
 
 }  // namespace agspeed::comm

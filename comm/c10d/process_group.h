@@ -18,6 +18,7 @@
 
 #include "comm/api.h"
 #include "comm/c10d/calls.h"
+#include "comm/c10d/coalescing.h"
 #include "comm/c10d/work.h"
 
 namespace agspeed::comm {
@@ -109,24 +110,31 @@ class ProcessGroup final : public ::c10d::Backend {
   /// Throws DistBackendError after shutdown().
   std::shared_ptr<Membership> membership() const;
   OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
-  TorchWork start(PreparedCall prepared, std::chrono::milliseconds timeout);
-  TorchWork startMessage(bool isSend, Tensors& tensors, int rank, int tag);
-  TorchWork handOut(c10::intrusive_ptr<Work> work);
-  /// Starts one operation per index; together they are one work.
+  /// Profilers see `inputs`.
+  TorchWork start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout);
+  TorchWork startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag);
+  /// What `start` starts becomes one work.
   template <typename Start>
-  TorchWork coalesced(size_t count, const Start& start);
+  TorchWork together(const Start& start);
+  /// Starts one operation per input; together they are one work, and for profilers one of this name.
+  template <typename Start>
+  TorchWork coalesced(const char* name, const Tensors& inputs, const Start& start);
+  TorchWork sumSparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& options);
+  /// Sends what is not empty of `own` to every other rank, and receives others[rank] from it.
+  TorchWork exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRing> ring_;
   const uint32_t id_;               ///< of this group in its world
-  const uint64_t serial_;           ///< of this group in its process
   const std::vector<int> members_;  ///< ranks of the world
   c10::intrusive_ptr<Options> options_;
   const Calls calls_;
+  Coalescing coalescing_;
   Plan plan_;
   std::atomic<uint64_t> sequence_ = 0;
   uint64_t numSplits_ = 0;
   uint64_t numMonitoredBarriers_ = 0;
+  uint32_t numSparseSums_ = 0;
   mutable std::mutex mutex_;
   std::shared_ptr<Membership> membership_;  ///< guarded by mutex_
 };

@@ -27,11 +27,22 @@ Work::~Work() {
   }
 }
 
+void Work::addEvent(std::function<void()> end) {
+  if (end != nullptr) state_->events.push_back(std::move(end));
+}
+
+void Work::handOut() {
+  // The event ends with the operation, not when somebody looks.
+  if (!state_->events.empty()) whenDone(state_, [state = state_] { state->finish(); });
+}
+
 void Work::absorb(Work& other) {
   std::move(other.state_->operations.begin(), other.state_->operations.end(), std::back_inserter(state_->operations));
   for (Buffers& buffers : other.state_->buffers) state_->add(std::move(buffers));
+  for (auto& end : other.state_->events) addEvent(std::move(end));
   other.state_->operations.clear();
   other.state_->buffers.clear();
+  other.state_->events.clear();
   facts_.results.insert(facts_.results.end(), other.facts_.results.begin(), other.facts_.results.end());
 }
 
@@ -59,8 +70,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   for (const OperationHandle& operation : state_->operations) {
     if (operation->isDone() || operation->waitUntil(deadline)) continue;
     const std::string text =
-        c10::str("agspeed: wait() gave up on ", facts_.name, " (operation ", facts_.sequence, " of rank ", facts_.rank,
-                 ") after ", timeout.count(), " ms; the operation goes on until its own timeout");
+        c10::str("agspeed: wait() for ", facts_.name, " (operation ", facts_.sequence, " of rank ", facts_.rank,
+                 ") timed out after ", timeout.count(), " ms; the operation goes on until its own timeout");
     facts_.ring->failed(text);
     C10_THROW_ERROR(DistBackendError, text);
   }
@@ -125,6 +136,7 @@ void Work::State::join() const {
 const Status& Work::State::finish() {
   // Tensors may go with them, and that may want Python's lock, whose owner may want ours.
   std::vector<Buffers> dropped;
+  std::vector<std::function<void()>> ended;
   const std::lock_guard lock(mutex);
   if (isFinished) return status;
   isFinished = true;
@@ -140,6 +152,8 @@ const Status& Work::State::finish() {
     }
   }
   dropped.swap(buffers);
+  ended.swap(events);
+  for (const auto& end : ended) end();
   return status;
 }
 

@@ -12,6 +12,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -53,8 +54,13 @@ class Work final : public ::c10d::Work {
   uint64_t getSequencenumber() const override { return facts_.sequence; }
 
   const std::vector<OperationHandle>& operations() const { return state_->operations; }
-  /// Everything of `other` becomes part of this work, which must not have been handed out yet.
+  /// Calls `end`, unless it is null, when the work is done: before anybody sees that it is. These three require that
+  /// the work has not been handed out yet.
+  void addEvent(std::function<void()> end);
+  /// Everything of `other` becomes part of this work.
   void absorb(Work& other);
+  /// Nothing is added any more.
+  void handOut();
 
  private:
   /// Outlives the work where operations do.
@@ -64,6 +70,7 @@ class Work final : public ::c10d::Work {
     std::vector<OperationHandle> operations;
     std::vector<Buffers> buffers;
     std::vector<std::shared_ptr<Staging>> stagings;  ///< of buffers
+    std::vector<std::function<void()>> events;       ///< what ends them
     std::mutex mutex;
     bool isFinished = false;
     Status status;

@@ -290,7 +290,7 @@ Clock::time_point Group::checkDeadlines(Clock::time_point now) {
   const auto check = [&](const auto& operation) {
     next = std::min(next, operation->deadline);
     if (now < operation->deadline || !expired) return;
-    expired = resourceExhausted("{} did not end within {}{}", describe(*operation),
+    expired = resourceExhausted("{} timed out: its timeout of {} passed{}", describe(*operation),
                                 seconds(operation->deadline - operation->started), progressOf(*operation));
   };
   for (const auto& operation : queue_.running()) check(operation);

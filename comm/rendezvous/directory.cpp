@@ -85,7 +85,7 @@ Status Directory::checkStore(int rank, Entry& entry, TimePoint now) const {
       "rank {} asked the store for rank {} {} ms ago and has no answer: is the process that serves the store (torchrun "
       "or rank 0, as a rule) alive?",
       options_.rank, rank, late.count());
-  if (late > options_.storeTimeout) return unavailable(text);
+  if (late > options_.storeTimeout) return unavailable("timed out: " + text);
   if (!std::exchange(entry.isWarned, true)) AG_LOG(kWarn, text);
   return {};
 }

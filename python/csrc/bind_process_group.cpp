@@ -2,6 +2,8 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "comm/c10d/process_group.h"
 #include "python/csrc/bindings.h"
 
@@ -12,9 +14,9 @@ using comm::ProcessGroup;
 using Options = ProcessGroup::Options;
 using GroupClass = pybind11::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>;
 
-void monitoredBarrier(ProcessGroup& group, std::chrono::milliseconds timeout, bool waitAllRanks) {
+void monitoredBarrier(ProcessGroup& group, std::optional<std::chrono::milliseconds> timeout, bool waitAllRanks) {
   ::c10d::BarrierOptions options;
-  options.timeout = timeout;
+  options.timeout = timeout.value_or(::c10d::kUnsetTimeout);
   group.monitoredBarrier(options, waitAllRanks);
 }
 

@@ -68,6 +68,7 @@ def register_once_loaded() -> None:
 def _create(options: Any, backend_options: Any) -> Any:
     """What torch.distributed calls to make a group; `backend_options` are those of other backends."""
     from agspeed import config, native
+    from agspeed.distributed.ddp_logging import name_backend
     from agspeed.errors import AgspeedError
     from agspeed.log import warn_once
 
@@ -76,5 +77,6 @@ def _create(options: Any, backend_options: Any) -> Any:
     module = native.load()
     if module is None:
         raise AgspeedError(f'the torch.distributed backend "{BACKEND}" is not there: {native.why_missing()}')
+    name_backend()
     native.configure()  # once more: variables may have been set since it was loaded
     return module.create_process_group(options)

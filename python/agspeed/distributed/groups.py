@@ -70,4 +70,4 @@ def monitored_barrier(
     if found is None:
         distributed.monitored_barrier(group, timeout, wait_all_ranks)
     else:
-        found.monitored_barrier(timeout or datetime.timedelta(0), wait_all_ranks)
+        found.monitored_barrier(timeout, wait_all_ranks)

@@ -124,9 +124,9 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
   });
   expectSentence(statuses[0], StatusCode::kResourceExhausted,
                  {"rank 0 of group 'data parallel'", "all_reduce(100 x f32, sum), operation 1",
-                  "did not end within 0.40 s in segment 1 of 1, waiting for rank 2"});
+                  "timed out: its timeout of 0.40 s passed in segment 1 of 1, waiting for rank 2"});
   expectSentence(statuses[1], StatusCode::kUnavailable,
-                 {"rank 0 gave up", "did not end within 0.40 s", "waiting for rank 2"});
+                 {"rank 0 gave up", "timed out: its timeout of 0.40 s passed", "waiting for rank 2"});
 }
 
 TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostStatisticsAreExchanged) {

@@ -42,7 +42,13 @@ def test_receives_from_anybody_go_beside_others(ranks: Ranks, tmp_path: Path) ->
 
 def test_a_receive_that_nobody_answers_ends_at_its_deadline(ranks: Ranks, tmp_path: Path) -> None:
     message = ranks.run(tools.nobody_sends, tmp_path)[0]
-    assert "DistBackendError" in message and "receive from any rank (8 bytes, tag 0)" in message
+    assert "DistBackendError" in message
+    assert "receive from any rank (8 bytes, tag 0) timed out: its timeout of 0.50 s passed" in message
+
+
+def test_a_wait_that_takes_too_long_says_so(ranks: Ranks, tmp_path: Path) -> None:
+    message = ranks.run(tools.wait_for_nobody, tmp_path)[0]
+    assert "DistBackendError" in message and "timed out after 200 ms" in message
 
 
 # --- barriers that name the missing -----------------------------------------------------------------------------------
@@ -60,8 +66,14 @@ def test_a_barrier_names_who_is_missing_and_leaves_the_group_usable(
     named = "Ranks 1, 3" if wait_all_ranks and ranks.size > 2 else "Rank 1"
     found = ranks.run(tools.somebody_is_late, tmp_path, late=late, wait_all_ranks=wait_all_ranks)
     for rank, (message, total) in enumerate(found):
-        assert f"DistBackendError: [Rank {rank}]: {named} failed to pass monitoredBarrier in 1000 ms" in message
+        assert f"DistBackendError: [Rank {rank}]: Rank " in message and " timed out in monitoredBarrier: " in message
+        assert f"{named} failed to pass monitoredBarrier in 1000 ms" in message
         assert total == ranks.size
+
+
+def test_a_barrier_of_no_time_ends_at_once(ranks: Ranks, tmp_path: Path) -> None:
+    message = ranks.run(tools.barrier_without_time, tmp_path)[0]
+    assert "Rank 0 timed out in monitoredBarrier: Rank 1 failed to pass monitoredBarrier in 0 ms" in message
 
 
 def test_barriers_of_subgroups_are_apart(ranks: Ranks, tmp_path: Path) -> None:

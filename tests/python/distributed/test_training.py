@@ -48,6 +48,32 @@ def test_ddp_joins_ranks_that_have_more_batches(ranks: Ranks, tmp_path: Path, sh
     assert_as_over_gloo(ranks, tmp_path, training.ddp_with_uneven_inputs, **arguments)
 
 
+def test_ddp_with_sparse_gradients(ranks: Ranks, tmp_path: Path) -> None:
+    assert_as_over_gloo(ranks, tmp_path, training.ddp_with_sparse_embedding)
+
+
+def test_sparse_tensors_are_summed_up(ranks: Ranks, tmp_path: Path) -> None:
+    assert_as_over_gloo(ranks, tmp_path, training.sparse_sums)
+
+
+def test_sparse_sums_run_beside_other_operations(ranks: Ranks, tmp_path: Path) -> None:
+    total = ranks.size * (ranks.size + 1) / 2
+    for found in ranks.run(training.sparse_sums_beside_others, tmp_path):
+        assert found == [(total, total)] * 20
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sizes", "sparse dimensions do not match: rank"),
+        ("operation", "ValueError: agspeed: unsupported reduction operation"),
+    ],
+)
+def test_sparse_sums_that_cannot_be_say_why_at_every_rank(ranks: Ranks, tmp_path: Path, name: str, words: str) -> None:
+    for message in ranks.run(training.wrong_sparse_sum, tmp_path, name=name):
+        assert words in message
+
+
 FSDP_OPTIONS: list[dict[str, Any]] = [
     {},
     {"reshard_after_forward": False, "accumulate": True},

@@ -68,7 +68,29 @@ def nobody_sends() -> str:
     return error_of(lambda: dist.recv(torch.zeros(2), group=group)) if dist.get_rank() == 0 else ""
 
 
+def wait_for_nobody() -> str:
+    """The error of a wait for a message that comes later."""
+    if dist.get_rank() > 1:
+        return ""
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        dist.send(torch.ones(2), dst=0)
+        return ""
+    work = dist.irecv(torch.zeros(2), src=1)
+    message = error_of(lambda: work.wait(datetime.timedelta(seconds=0.2)))
+    work.wait()
+    return message
+
+
 # --- barriers that name the missing -----------------------------------------------------------------------------------
+
+
+def barrier_without_time() -> str:
+    """The error of torch's own method at rank 0, which comes alone."""
+    whole = dist.group.WORLD
+    message = error_of(lambda: whole.monitored_barrier(datetime.timedelta(0))) if dist.get_rank() == 0 else ""
+    dist.barrier()
+    return message
 
 
 def everybody_meets(times: int) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,69 @@ def ddp_with_uneven_inputs(sharded_optimizer: bool) -> list[torch.Tensor]:
     with Join([wrapped, optimizer]) if sharded_optimizer else wrapped.join():
         train(wrapped, optimizer, 2 + dist.get_rank())
     return weights(wrapped)
+
+
+# --- sparse tensors ---------------------------------------------------------------------------------------------------
+
+
+def ddp_with_sparse_embedding(steps: int = 3) -> list[torch.Tensor]:
+    """Every rank looks up words of its own, some of them several times."""
+    torch.manual_seed(0)
+    wrapped = DistributedDataParallel(nn.Sequential(nn.Embedding(20, 6, sparse=True), nn.Linear(6, 3)))
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(70 + dist.get_rank())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        words = torch.randint(0, 20, (4 + dist.get_rank(), 5), generator=generator)
+        wrapped(words).square().mean().backward()
+        optimizer.step()
+    return weights(wrapped)
+
+
+def _sparse(sizes: list[int], sparse_dims: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """`count` elements, not all different, of a tensor of this rank."""
+    generator = torch.Generator().manual_seed(90 + dist.get_rank())
+    indices = torch.stack([torch.randint(0, size, (count,), generator=generator) for size in sizes[:sparse_dims]])
+    values = torch.randint(-9, 9, (count, *sizes[sparse_dims:]), generator=generator).to(dtype)
+    return torch.sparse_coo_tensor(indices, values, sizes)
+
+
+def sparse_sums() -> list[torch.Tensor]:
+    """Of several shapes and types; ranks have different numbers of elements, some none."""
+    found = []
+    for sizes, sparse_dims in (([50], 1), ([7, 5], 2), ([40, 3, 2], 1)):
+        for dtype in (torch.float32, torch.float64, torch.int64):
+            for count in (5 + dist.get_rank(), 3 * dist.get_rank(), 0):
+                tensor = _sparse(sizes, sparse_dims, count, dtype)
+                dist.all_reduce(tensor)
+                assert tensor.is_coalesced()
+                found.append(tensor.to_dense())
+    return found
+
+
+def sparse_sums_beside_others() -> list[tuple[float, float]]:
+    """Sums of a sparse and of a dense tensor; all are under way at once, and ranks are late in turn."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sparse, dense, works = [], [], []
+    for step in range(20):
+        if step % size == rank:
+            time.sleep(0.01)
+        sparse.append(torch.full((3,), rank + 1.0).to_sparse())
+        dense.append(torch.full((3,), rank + 1.0))
+        works += [dist.all_reduce(each[-1], async_op=True) for each in (sparse, dense)]
+    for work in reversed(works):
+        work.wait()
+    return [(float(a.to_dense()[2]), float(b[2])) for a, b in zip(sparse, dense, strict=True)]
+
+
+def wrong_sparse_sum(name: str) -> str:
+    """The error of a sum that cannot be."""
+    tensor = torch.eye(3 + (dist.get_rank() if name == "sizes" else 0)).to_sparse()
+    try:
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX if name == "operation" else dist.ReduceOp.SUM)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
 
 
 # --- sharded parameters -----------------------------------------------------------------------------------------------
