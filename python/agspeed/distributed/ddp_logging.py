@@ -16,7 +16,7 @@ def name_backend() -> None:
     """From now on. Repeated calls change nothing."""
     from torch.nn.parallel import DistributedDataParallel
 
-    original = DistributedDataParallel._get_ddp_logging_data
+    original: Any = DistributedDataParallel._get_ddp_logging_data
 
     @functools.wraps(original)
     def named(self: Any) -> dict[str, Any]:

@@ -138,9 +138,10 @@ TEST(Barrier, ThatEndsAtItsDeadlineNamesWhatItWaitedFor) {
   std::vector<float> values(kElements);
   const OperationHandle sum = ranks.groups[0]->start(sumOf(values));
   const Status status = ranks.groups[0]->start({}, {.timeout = milliseconds(50)})->wait();
-  EXPECT_NE(status.message().find("barrier(), operation 2 timed out: its timeout of 0.05 s passed before it started, after "
-                                  "all_reduce(3000 x f32, sum), operation 1, in segment 1 of 1, waiting for rank 1"),
-            std::string::npos)
+  EXPECT_NE(
+      status.message().find("barrier(), operation 2 timed out: its timeout of 0.05 s passed before it started, after "
+                            "all_reduce(3000 x f32, sum), operation 1, in segment 1 of 1, waiting for rank 1"),
+      std::string::npos)
       << status.toString();
 }
 

@@ -28,7 +28,6 @@ pytestmark = [
 
 #: Test -> sizes at which it fails over ours on purpose, and why.
 DEVIATIONS: dict[str, tuple[set[int], str]] = {
-    # keep-sorted
     "test_monitored_barrier_gloo": (
         {3},
         'the ranks that came look for Gloo\'s "successfully reached monitoredBarrier, but received errors"; '
