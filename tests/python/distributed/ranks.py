@@ -23,16 +23,22 @@ _LOADED_ONCE = ["torch", "torch.distributed", "tests.python.distributed.training
 class Ranks:
     """`size` processes. Not thread-safe; close it (or leave the with block) to end them."""
 
-    def __init__(self, size: int, prepare: Callable[[], None] | None = None, **variables: str) -> None:
-        """Each rank calls `prepare` first, a function of a module; `variables` are added to its environment."""
+    def __init__(
+        self, size: int, prepare: Callable[[], None] | None = None, timeout_s: int = _TIMEOUT_S, **variables: str
+    ) -> None:
+        """Each rank calls `prepare` first, a function of a module; `variables` are added to its environment. An answer
+        is waited for for `timeout_s`, another rank in a collective half as long.
+        """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_LOADED_ONCE)
-        self.size = size
+        self.size, self._timeout_s = size, timeout_s
         self._connections: list[Connection] = []
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, theirs, prepare, variables), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, size, theirs, prepare, variables, timeout_s), daemon=True
+            )
             process.start()
             self._connections.append(ours)
             self._processes.append(process)
@@ -52,9 +58,9 @@ class Ranks:
             connection.send((function.__module__, function.__qualname__, str(store), backend, arguments))
         answers = []
         for rank, connection in enumerate(self._connections):
-            if not connection.poll(_TIMEOUT_S):
+            if not connection.poll(self._timeout_s):
                 self._kill()
-                raise AssertionError(f"rank {rank} of {self.size} did not answer within {_TIMEOUT_S} s")
+                raise AssertionError(f"rank {rank} of {self.size} did not answer within {self._timeout_s} s")
             answers.append(connection.recv())
         for rank, (is_ok, result) in enumerate(answers):
             assert is_ok, f"rank {rank} of {self.size} raised:\n{result}"
@@ -82,7 +88,12 @@ class Ranks:
 
 
 def _serve(
-    rank: int, size: int, connection: Connection, prepare: Callable[[], None] | None, variables: dict[str, str]
+    rank: int,
+    size: int,
+    connection: Connection,
+    prepare: Callable[[], None] | None,
+    variables: dict[str, str],
+    timeout_s: int,
 ) -> None:
     os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", **variables}
     import torch
@@ -105,7 +116,7 @@ def _serve(
                 init_method=f"file://{store}",
                 rank=rank,
                 world_size=size,
-                timeout=datetime.timedelta(seconds=_TIMEOUT_S / 2),
+                timeout=datetime.timedelta(seconds=timeout_s / 2),
             )
             # Kept until the next call: torch's Gloo aborts when a callback of its own drops the last reference.
             alive = distributed.group.WORLD  # noqa: F841
