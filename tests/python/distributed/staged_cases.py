@@ -8,8 +8,11 @@ at every rank, plainly and optimized, with the same weights and batches.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -161,7 +164,7 @@ def static_graph(setup: Setup) -> None:
 
 
 class _Skips(Net):
-    """Leaves a block out in every other step."""
+    """May leave a block out."""
 
     def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
         for number, block in enumerate(self.blocks):
@@ -171,11 +174,12 @@ class _Skips(Net):
 
 
 def find_unused(setup: Setup) -> None:
+    """In every other step, and not in the same ones at neighbouring ranks."""
     ddp = setup.wrap(_Skips(), find_unused_parameters=True)
     optimizer = _sgd(ddp)
     for index, batch in enumerate(batches()):
         optimizer.zero_grad()
-        setup.backward(ddp(batch, index % 2 == 1).square().mean())
+        setup.backward(ddp(batch, (index + dist.get_rank()) % 2 == 1).square().mean())
         optimizer.step()
 
 
@@ -413,6 +417,21 @@ def run(case: str, candidate: str) -> dict[str, Any]:
     for target in found.targets:
         agspeed.restore(target)
     return result
+
+
+def killed_between_stages(folder: str) -> None:
+    """Rank 1 dies in a hook in the middle of a backward; what rank 0 raises goes to a file."""
+    setup = Setup("aot")
+    module = Net()
+    ddp = setup.wrap(module)
+    _train(setup, ddp)
+    if dist.get_rank() == 1:
+        module.blocks[2].linear.weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    try:
+        _train(setup, ddp)
+    except Exception as error:
+        Path(folder, "raised").write_text(f"{type(error).__name__}: {error}")
+        raise
 
 
 def report_of_a_group() -> dict[str, Any]:

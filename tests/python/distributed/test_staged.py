@@ -74,6 +74,14 @@ def test_weights_with_inductors_backward_in_parts(two_ranks: Ranks, tmp_path: Pa
     _compare(two_ranks, tmp_path, case, "inductor-staged", "agspeed")
 
 
+def test_a_rank_killed_between_two_stages_is_an_error_of_the_others(tmp_path: Path) -> None:
+    started = Ranks(2, timeout_s=_TIMEOUT_S, AGSPEED_PEER_TIMEOUT_MS="3000")
+    with started as ranks, pytest.raises((AssertionError, EOFError, ConnectionError)):
+        ranks.run(staged_cases.killed_between_stages, tmp_path, folder=str(tmp_path))
+    raised = (tmp_path / "raised").read_text()
+    assert "rank 1" in raised, raised
+
+
 def test_the_report_names_the_group_and_the_stages(two_ranks: Ranks, tmp_path: Path) -> None:
     for found in two_ranks.run(staged_cases.report_of_a_group, tmp_path):
         group = found["group"]
