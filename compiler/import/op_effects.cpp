@@ -27,10 +27,18 @@ constexpr std::string_view kViews[] = {
     "unbind",   "unfold",    "unsqueeze",        "view",         "view_as_complex", "view_as_real"};
 
 // Operators that return either a view or a copy. keep-sorted
-constexpr std::string_view kMaybeViews[] = {"chunk", "contiguous", "conj",       "expand_as",    "flatten",
-                                            "imag",  "matrix_H",   "mT",         "numpy_T",      "ravel",
-                                            "real",  "reshape",    "reshape_as", "resolve_conj", "resolve_neg",
-                                            "to",    "type_as",    "unflatten",  "view_as"};
+constexpr std::string_view kMaybeViews[] = {"chunk",        "contiguous",
+                                            "conj",         "expand_as",
+                                            "flatten",      "imag",
+                                            "lift",         "matrix_H",
+                                            "mT",           "numpy_T",
+                                            "ravel",        "real",
+                                            "reshape",      "reshape_as",
+                                            "resolve_conj", "resolve_neg",
+                                            "to",           "type_as",
+                                            "unflatten",    "unsafe_chunk",
+                                            "unsafe_split", "unsafe_split_with_sizes",
+                                            "view_as"};
 
 // keep-sorted
 constexpr std::string_view kRandom[] = {"_fused_dropout",

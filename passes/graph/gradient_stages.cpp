@@ -59,6 +59,9 @@ StatusOr<std::map<ValueId, int32_t>> readyAfter(const Graph& graph,
     const auto [known, isNew] = ready.emplace(output, node);
     if (!isNew) known->second = std::max(known->second, node);
   }
+  std::map<int32_t, int32_t> together;  // by alias class: gradients in one memory leave at once
+  for (const auto& [output, node] : ready) together[classes[output]] = std::max(together[classes[output]], node);
+  for (auto& [output, node] : ready) node = together[classes[output]];
   return ready;
 }
 

@@ -49,6 +49,16 @@ at::Tensor layOut(const at::Tensor& gradient, const std::vector<int64_t>& dims) 
   return gradient.permute(dims).contiguous().permute(inverse);
 }
 
+bool shareMemory(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
+}
+
+bool anyShareMemory(const variable_list& some, const variable_list& others) {
+  return std::any_of(some.begin(), some.end(), [&](const at::Tensor& one) {
+    return std::any_of(others.begin(), others.end(), [&](const at::Tensor& other) { return shareMemory(one, other); });
+  });
+}
+
 }  // namespace
 
 at::Tensor snapshot(const at::Tensor& tensor) {
@@ -187,6 +197,10 @@ variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) 
     auto* gradient = std::get_if<at::Tensor>(&results[position]);
     const bool isWanted = gradient != nullptr && run.isReached[stage().gradients[position]];
     gradients.push_back(isWanted ? std::move(*gradient) : at::Tensor());
+  }
+  if (run.replay != nullptr && anyShareMemory(gradients, run.tangents)) {
+    run.replay.reset();  // whoever gets these gradients may change the tangents
+    run.tangents.clear();
   }
   return gradients;
 }

@@ -10,14 +10,16 @@ Differences from ``torch.compile``'s default, each scoped to the compile:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch._guards import TracingContext
 from torch.nn import functional
 
 from agspeed.backends import vector_isa
@@ -117,10 +119,26 @@ class InductorStaged(Inductor):
             output.meta["user_visible_output_idxs"] = list(
                 range(part.num_gradients + len(part.carried))
             )  # keep strides
-            runs.append(compile_graph(part.graph, [known[name] for name in part.inputs], is_backward=True))
+            with _without_donations():
+                runs.append(compile_graph(part.graph, [known[name] for name in part.inputs], is_backward=True))
             results: Any = part.graph.graph.output_node().args[0]
             known |= {name: results[part.num_gradients + at].meta["val"] for at, name in enumerate(part.carried)}
         return stages, runs
+
+
+@contextlib.contextmanager
+def _without_donations() -> Iterator[None]:
+    """Inside the block Inductor writes to no input: what it may overwrite is numbered for the whole backward."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None:
+        yield
+        return
+    donated, metadata.bw_donated_idxs = metadata.bw_donated_idxs, None
+    try:
+        yield
+    finally:
+        metadata.bw_donated_idxs = donated
 
 
 class InductorMaxAutotune(Inductor):

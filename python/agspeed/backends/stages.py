@@ -23,6 +23,15 @@ from torch import fx
 
 from agspeed.backends.joint import Joint, RegionSignature
 
+_aten = torch.ops.aten
+_UNDECLARED_VIEWS = (
+    _aten._unsafe_view.default,
+    _aten.lift.default,
+    _aten.unsafe_chunk.default,
+    _aten.unsafe_split.Tensor,
+    _aten.unsafe_split_with_sizes.default,
+)
+"""Operators whose results are memory of their input, though their schema does not say so."""
 MAX_STAGES = 64
 """A stage costs microseconds; more of them than this gain nothing."""
 
@@ -98,7 +107,7 @@ def _may_share(node: fx.Node) -> Sequence[fx.Node]:
     if node.target is operator.getitem:
         (source,) = node.all_input_nodes
         return _may_share(source) if isinstance(source.target, torch._ops.OpOverload) else (source,)
-    if node.target is torch.ops.aten._unsafe_view.default:
+    if node.target in _UNDECLARED_VIEWS:
         return node.all_input_nodes
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.all_input_nodes
@@ -114,7 +123,9 @@ def _may_share(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.Node, int]:
-    """By gradient: the position of the last node that touches its memory or its parameter's."""
+    """By gradient: the position of the last node that touches its memory or its parameter's. Gradients that share
+    memory leave together.
+    """
     memory = alias_classes(graph)
     last_touch: dict[fx.Node, int] = {}
     for position, node in enumerate(graph.nodes):
@@ -128,7 +139,10 @@ def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.
         if isinstance(gradient, fx.Node):
             touched = [gradient, *(placeholders[number] for number in numbers)]
             ready[gradient] = max(ready.get(gradient, 0), *(last_touch[memory[node]] for node in touched))
-    return ready
+    together: dict[fx.Node, int] = {}
+    for gradient, position in ready.items():
+        together[memory[gradient]] = max(position, together.get(memory[gradient], 0))
+    return {gradient: together[memory[gradient]] for gradient in ready}
 
 
 def _borders(ready: dict[fx.Node, int], stage_bytes: int, most: int) -> list[int]:
@@ -148,7 +162,7 @@ def _borders(ready: dict[fx.Node, int], stage_bytes: int, most: int) -> list[int
 
 def _num_bytes(gradient: fx.Node) -> int:
     value = gradient.meta["val"]
-    sizes = [int(size.node.hint) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
+    sizes = [(size.node.hint or 0) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
     return math.prod(sizes) * int(value.dtype.itemsize)
 
 
@@ -197,7 +211,7 @@ class _Cutter:
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
-        read = {source for node in computed for source in node.all_input_nodes}
+        read = {source for node in computed for source in node.all_input_nodes} | set(gradients)
         attributes = [node for node in self._nodes if node.op == "get_attr" and node in read]
         for node in (*attributes, *computed):
             copies[node] = graph.node_copy(node, copies.__getitem__)

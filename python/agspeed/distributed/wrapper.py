@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from agspeed.log import logger
+
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
@@ -46,7 +48,11 @@ def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    replicated = _replicated(module) if module is not None else None
+    try:
+        replicated = _replicated(module) if module is not None else None
+    except Exception:  # parts of torch that may change
+        logger.debug("replicate() cannot be looked for", exc_info=True)
+        replicated = None
     kind = "replicate" if replicated is not None else "DistributedDataParallel"
     ddp = replicated or nn.parallel.DistributedDataParallel._active_ddp_module
     if ddp is None:

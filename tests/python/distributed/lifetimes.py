@@ -44,6 +44,7 @@ def waiting_while_the_group_ends() -> str:
 def _end_and_start_again() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     port = _free_port()
+    dist.barrier()  # nobody leaves while another still has to begin the broadcast
     dist.destroy_process_group()
     store = _start(rank, size, port)
     dist.barrier()  # rank 0 serves the store, which the others need to start

@@ -8,6 +8,7 @@ for each a successor with the same cache, which trains some steps more and tells
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -64,8 +65,7 @@ from agspeed.tuning import controller, unfinished
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.tuner_config import tuner_config
 startup.load_machinery()
-controller.tuner_config = lambda settings: {**tuner_config(settings), "min_pairs": 190}  # tuning takes long
-torch.set_num_threads(1)
+controller.tuner_config = lambda *given: {**tuner_config(*given), "min_pairs": 190}  # tuning takes long
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # what follows finds everything imported
 str(agspeed.report(agspeed.optimize(torch.nn.Linear(1, 1), mode="off")))
 unfinished.SHARE = 1.0  # nothing here may depend on how fast the disk is
@@ -169,7 +169,10 @@ def test_a_successor_resumes_with_every_pair_on_disk_and_compiles_nothing_refuse
     plug_ins.install(tmp_path, monkeypatch, _PLUG_INS, _CLASSES)
     command = [sys.executable, "-c", _FORKER, str(NUM_SEEDS), ",".join(_CLASSES), str(tmp_path)]
     num_resumed = num_refused = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forker:
+    # torch.set_num_threads would make a pool of threads, and torch now and then aborts a fork that has one.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as forker:
         assert forker.stdin is not None and forker.stdout is not None
         for seed in range(NUM_SEEDS):
             killed = json.loads(forker.stdout.readline())

@@ -440,7 +440,7 @@ def test_python_code_gets_tangents_in_the_layout_it_was_traced_with() -> None:
         return [args[-1] * 2]
 
     region = native_region(
-        (lambda args: [args[0] * 2], backward), requires_grad=[True], tangents=[0], tangent_layouts=[[1, 0]]
+        (lambda args: [args[0] * 2], (backward,)), requires_grad=[True], tangents=[0], tangent_layouts=[[1, 0]]
     )
     x = torch.randn(3, 4, requires_grad=True)
     for gradient in (torch.ones(3, 4), torch.ones(4, 3).t(), torch.ones(()).expand(3, 4)):

@@ -26,7 +26,7 @@ def _square_region() -> Any:
         return [saved.mul_(tangent)]
 
     return native_region(
-        (forward, backward), requires_grad=[True], tangents=[0], num_saved_tensors=1, overwritten_saved=[0]
+        (forward, (backward,)), requires_grad=[True], tangents=[0], num_saved_tensors=1, overwritten_saved=[0]
     )
 
 

@@ -97,6 +97,7 @@ class Training:
             regions=[],
             history=self.history,
             optimizer=None,
+            wrapper=None,
             has_database=True,
             tuner_snapshot=lambda: {**tuner, "note": None},
             note_unseen_steps=lambda: None,

@@ -350,6 +350,21 @@ TEST(RegionNodeStages, ALaterStageThatFailsAfterItsInputsChangedPassesItsExcepti
   EXPECT_THROW(run(*region, {x, w}).sum().backward(), ReplaceableError);
 }
 
+TEST(RegionNodeStages, NothingStandsInOnceATangentHasLeftAsAGradient) {
+  RegionSignature signature = plainSignature(2, 1, 0);
+  signature.gradientStages = {1, 0};
+  const auto forward = [](Arguments inputs) -> StatusOr<Arguments> {
+    return Arguments{tensor(inputs[0]) + tensor(inputs[1])};
+  };
+  const auto first = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{tensor(inputs[0]).view({3})}; };
+  const auto second = [](Arguments) -> StatusOr<Arguments> { throw ReplaceableError("broken"); };
+  const auto region = makeStagedRegion(forward, {first, second}, signature, [](const Arguments& inputs) {
+    return Tensors{tensor(inputs[0]) + tensor(inputs[1])};
+  });
+  const at::Tensor x = leaf({3}), w = leaf({3});
+  EXPECT_THROW(run(*region, {x, w}).sum().backward(), ReplaceableError);
+}
+
 TEST(RegionNodeStages, CreateGraphIsReplayedOnceAndHandedOutByAllStages) {
   TwoStages stages;
   int numReplays = 0;
