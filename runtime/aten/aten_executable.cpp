@@ -86,7 +86,8 @@ StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared
     AG_ASSIGN_OR_RETURN(entry.backend, AtenBackend::create(program, loaded->constants_));
     AG_ASSIGN_OR_RETURN(entry.executor, Executor::create(executable, name, entry.backend, loaded->arenas_));
     entry.stages = stagesOfOutputs(program);
-    entry.numStages = numStages(program);
+    entry.outputsOfStage.resize(numStages(program));
+    for (size_t i = 0; i < entry.stages.size(); ++i) entry.outputsOfStage[entry.stages[i]].push_back(i);
     loaded->entries_.emplace(name, std::move(entry));
   }
   return std::shared_ptr<const AtenExecutable>(std::move(loaded));
@@ -100,14 +101,14 @@ const AtenEntry* AtenExecutable::entry(const std::string& name) const {
 StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, const std::vector<Argument>& inputs) {
   AtenRun run(entry);
   AG_ASSIGN_OR_RETURN(std::vector<Argument> outputs, run.start(inputs));
-  if (entry.numStages == 1) return outputs;
-  std::vector<std::vector<Argument>> byStage = {std::move(outputs)};
-  while (byStage.size() < entry.numStages) {
-    AG_ASSIGN_OR_RETURN(byStage.emplace_back(), run.resume());
+  if (entry.numStages() == 1) return outputs;
+  std::vector<Argument> all(entry.program().outputs.size());
+  for (size_t stage = 0; stage < entry.numStages(); ++stage) {
+    if (stage > 0) {
+      AG_ASSIGN_OR_RETURN(outputs, run.resume());
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) all[entry.outputsOfStage[stage][i]] = std::move(outputs[i]);
   }
-  std::vector<size_t> numTaken(entry.numStages, 0);
-  std::vector<Argument> all;
-  for (int32_t stage : entry.stages) all.push_back(std::move(byStage[stage][numTaken[stage]++]));
   return all;
 }
 
@@ -137,18 +138,16 @@ StatusOr<std::vector<Argument>> AtenRun::resume() {
 
 std::vector<Argument> AtenRun::takeOutputs() {
   const Program& program = entry_.program();
-  std::vector<Argument> outputs;
-  outputs.reserve(program.outputs.size());
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    if (entry_.stages[i] != stage_) continue;
-    Argument& output = outputs.emplace_back();
+  const std::vector<size_t>& taken = entry_.outputsOfStage[stage_++];
+  std::vector<Argument> outputs(taken.size());
+  for (size_t k = 0; k < taken.size(); ++k) {
+    const size_t i = taken[k];
     if (entry_.isScalarOutput(i)) {
-      output = Executor::resolved(lease_).scalars[program.outputs[i]];
+      outputs[k] = Executor::resolved(lease_).scalars[program.outputs[i]];
     } else if (program.outputs[i] != kNoValue) {
-      output = frame().takeOutput(i);
+      outputs[k] = frame().takeOutput(i);
     }
   }
-  ++stage_;
   return outputs;
 }
 

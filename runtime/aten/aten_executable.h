@@ -27,9 +27,10 @@ using Argument = std::variant<std::monostate, at::Tensor, int64_t>;
 struct AtenEntry {
   std::shared_ptr<AtenBackend> backend;
   std::unique_ptr<Executor> executor;
-  std::vector<int32_t> stages;  ///< by output: the stage that hands it over
-  size_t numStages = 1;
+  std::vector<int32_t> stages;                      ///< by output: the stage that hands it over
+  std::vector<std::vector<size_t>> outputsOfStage;  ///< by stage, in order; at least one
 
+  size_t numStages() const { return outputsOfStage.size(); }
   const Program& program() const { return executor->program(); }
   bool isScalarInput(size_t index) const { return program().values[program().inputs[index]].isScalar; }
   /// Output `index` is an integer, not a tensor.
@@ -65,7 +66,7 @@ class AtenRun {
 
   const AtenEntry& entry_;
   Executor::Lease lease_;
-  int32_t stage_ = 0;
+  size_t stage_ = 0;  ///< the next one
 };
 
 class AtenExecutable {

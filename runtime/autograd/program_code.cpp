@@ -76,8 +76,8 @@ Status ProgramCode::checkCounts(const RegionSignature& signature) const {
 Status ProgramCode::checkStages(const RegionSignature& signature) const {
   if (!signature.savedStages.empty()) return invalidArgument("a Program takes all saved tensors in stage 0");
   if (backward_ == nullptr || signature.tangents.empty()) return {};
-  if (signature.numStages() != backward_->numStages) {
-    return contradiction("stages", signature.numStages(), backward_->numStages);
+  if (signature.numStages() != backward_->numStages()) {
+    return contradiction("stages", signature.numStages(), backward_->numStages());
   }
   if (signature.gradientStages.empty() || signature.gradientStages == backward_->stages) return {};
   return invalidArgument("gradient_stages differ from those of the backward entry");

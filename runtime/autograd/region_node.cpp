@@ -198,7 +198,7 @@ variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) 
     const bool isWanted = gradient != nullptr && run.isReached[stage().gradients[position]];
     gradients.push_back(isWanted ? std::move(*gradient) : at::Tensor());
   }
-  if (run.replay != nullptr && anyShareMemory(gradients, run.tangents)) {
+  if (run.replay != nullptr && !isLast() && anyShareMemory(gradients, run.tangents)) {
     run.replay.reset();  // whoever gets these gradients may change the tangents
     run.tangents.clear();
   }
