@@ -164,6 +164,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         choices=("warn", "info", "trace"),
     ),
     Setting(
+        name="stands_in_for",
+        kind="choice",
+        default=None,
+        reader="python",
+        env="AGSPEED_AS",
+        doc=(
+            "a backend of torch.distributed in whose place agspeed's is used wherever a script asks for that one, "
+            "or on the CPU for none; read where torch is imported"
+        ),
+        choices=("gloo",),
+    ),
+    Setting(
         name="comm_mode",
         kind="choice",
         default=None,
@@ -277,6 +289,7 @@ class Values:
     disable: bool
     progress: bool
     debug: str
+    stands_in_for: str | None
     comm_mode: str | None
     job_key: Secret | None
     job_key_file: Path | None

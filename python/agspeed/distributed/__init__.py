@@ -8,6 +8,8 @@ TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` does it: at once where torch.d
 as it is loaded where not, so that importing agspeed stays cheap. The transport itself is C++ (``comm/``); without the
 native extension ``init_process_group`` raises one sentence that says why it is missing.
 
+Scripts that name Gloo, or no backend, get ours with AGSPEED_AS=gloo or `install_as_default` (stand_in.py).
+
 Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and
 `prometheus` (metrics.py), and `trace` (tracing.py).
 """
@@ -15,6 +17,8 @@ Beyond torch.distributed's own functions there are `monitored_barrier` (groups.p
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agspeed.when_loaded import when_loaded
@@ -22,12 +26,14 @@ from agspeed.when_loaded import when_loaded
 if TYPE_CHECKING:
     from agspeed.distributed.groups import monitored_barrier
     from agspeed.distributed.metrics import counters, flight_record, prometheus
+    from agspeed.distributed.stand_in import install_as_default
     from agspeed.distributed.tracing import trace
 
 __all__ = [
     "BACKEND",
     "counters",
     "flight_record",
+    "install_as_default",
     "monitored_barrier",
     "prometheus",
     "register",
@@ -39,6 +45,7 @@ BACKEND = "agspeed"
 _HOMES = {
     "counters": "metrics",
     "flight_record": "metrics",
+    "install_as_default": "stand_in",
     "monitored_barrier": "groups",
     "prometheus": "metrics",
     "trace": "tracing",
@@ -53,11 +60,26 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed. Repeated calls change nothing."""
+    """Makes the backend known to torch.distributed, and the one for unchanged scripts where the settings ask for that.
+    Repeated calls change nothing.
+    """
     from torch import distributed
 
     if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+        if "AGSPEED_AS" in os.environ or _may_have_settings_file():
+            from agspeed.distributed.stand_in import install_as_settings_say
+
+            install_as_settings_say()
+
+
+def _may_have_settings_file() -> bool:
+    """Whether `config.find_files` may find one, told in microseconds: nothing else is loaded while torch is."""
+    try:
+        folders = [Path.cwd(), *Path.cwd().parents, Path.home() / ".config" / BACKEND]
+        return any(os.path.exists(folder / "agspeed.toml") for folder in folders)
+    except (OSError, RuntimeError):  # the working directory is gone, or there is no home
+        return False
 
 
 def register_once_loaded() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 from agspeed import native
 from tests.python.distributed import programs
+from tests.python.distributed.installed import installed
 from tests.python.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
@@ -185,12 +185,6 @@ print(distributed.get_backend())
 
 
 def test_an_installed_package_needs_no_import(tmp_path: Path) -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    info = tmp_path / "agspeed-0.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agspeed\nVersion: 0.0\n")
-    lines = [f"{name} = {target}" for name, target in project["entry-points"]["torch.backends"].items()]
-    (info / "entry_points.txt").write_text("[torch.backends]\n" + "\n".join(lines) + "\n")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    env = {**os.environ, **installed(tmp_path)}
     run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, env=env)
     assert (run.returncode, run.stdout) == (0, "agspeed\n"), run.stderr

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our backend where scripts ask for Gloo, or for none: the scripts stay as they are.
+
+torch makes every group in one function, `_new_process_group_helper` of `torch.distributed.distributed_c10d`. With
+`install_as_default` that function gets "agspeed" for what would be Gloo on the CPU; torch's books keep the name that
+was asked for, so that `get_backend()`, `monitored_barrier()` and groups made of the default group's backend work as
+scripts expect. `groups.find` tells whose group it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import distributed
+from torch.distributed import distributed_c10d as c10d
+
+from agspeed import config, native
+from agspeed.errors import AgspeedError, UserError
+from agspeed.log import logger, warn_once
+
+__all__ = ["install_as_default", "install_as_settings_say"]
+
+_OURS = "agspeed"
+
+
+def install_as_default() -> None:
+    """From now on, groups whose part for the CPU would be Gloo's use this backend there.
+
+    That is "gloo", no backend on a machine without an accelerator, and the Gloo part of "cpu:gloo,cuda:nccl". Groups
+    that exist stay what they are. All ranks of a job have to do the same. Repeated calls change nothing; for the whole
+    process, from any thread. AGSPEED_AS=gloo does it where torch is imported (`install_as_settings_say`).
+
+    Raises: AgspeedError where the native extension is missing, or where this torch makes groups in another way.
+    """
+    if native.load() is None:
+        raise AgspeedError(f"agspeed cannot be used in Gloo's place: {native.why_missing()}")
+    _install()
+
+
+def install_as_settings_say() -> None:
+    """Does `install_as_default` where the setting `stands_in_for` (AGSPEED_AS) asks for it. Never raises: a script
+    that cannot have this backend keeps the one that it names, and is told why.
+    """
+    try:
+        if config.resolve().stands_in_for is not None:
+            _install()
+    except UserError as error:
+        warn_once(("stands_in_for",), f"{error} Groups keep the backend that they are made with.")
+    except Exception as error:
+        warn_once(("stands_in_for",), str(error))
+        logger.debug("no stand-in", exc_info=True)
+
+
+def _install() -> None:
+    make = getattr(c10d, "_new_process_group_helper", None)
+    if make is None:
+        raise AgspeedError(
+            "agspeed cannot be used in Gloo's place: this torch has no "
+            'distributed_c10d._new_process_group_helper; use init_process_group("agspeed") instead.'
+        )
+    if not hasattr(make, "makes_ours"):
+        c10d._new_process_group_helper = _making_ours(make)
+
+
+def _making_ours(make: Any) -> Any:
+    """`_new_process_group_helper`, but for the backend of CPU tensors."""
+
+    @functools.wraps(make)
+    def new_process_group(
+        group_size: int, group_rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        wanted = _with_ours(backend)
+        group, store = made = make(group_size, group_rank, ranks, wanted, *args, **kwargs)
+        if wanted != backend and isinstance(group, distributed.ProcessGroup):
+            c10d._world.pg_map[group] = (backend, store)
+            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
+        return made
+
+    new_process_group.makes_ours = True  # type: ignore[attr-defined]
+    return new_process_group
+
+
+def _with_ours(backend: Any) -> Any:
+    """The backend with Gloo's part of it replaced where it serves the CPU, and ours is there."""
+    from agspeed.distributed import register
+
+    try:
+        by_device = dict(c10d.BackendConfig(backend).get_device_backend_map())
+    except Exception:  # torch will say what is wrong with it
+        return backend
+    if by_device.get("cpu") != "gloo":
+        return backend
+    if native.load() is None:
+        warn_once(("stand-in",), f"groups are made with Gloo, not with agspeed in its place: {native.why_missing()}")
+        return backend
+    register()
+    if set(by_device.values()) == {"gloo"}:
+        return c10d.Backend(_OURS)
+    return ",".join(f"{device}:{_OURS if device == 'cpu' else name}" for device, name in by_device.items())

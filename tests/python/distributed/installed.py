@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as installed, for tests of what the wheel's entry points do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+_PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """The environment in which Python finds the package with its entry points of torch, by metadata in `folder`."""
+    entry_points = tomllib.loads(_PROJECT.read_text())["project"]["entry-points"]["torch.backends"]
+    info = folder / "agspeed-0.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agspeed\nVersion: 0.0\n")
+    lines = [f"{name} = {target}" for name, target in entry_points.items()]
+    (info / "entry_points.txt").write_text("[torch.backends]\n" + "\n".join(lines) + "\n")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
