@@ -206,20 +206,15 @@ class TunerConfig(TypedDict, total=False):
     retune_after_steps: int
 
 class TunerAction(TypedDict):
-    kind: Literal["capture", "compile", "priority", "load", "wait", "run", "decide", "rollback"]
+    kind: Literal["capture", "compile", "priority", "load", "wait", "run", "refine", "decide", "rollback"]
     arm: str
     level: Literal["suspended", "idle", "raised"]  # compile, priority
     seconds: float  # priority: for about so long; wait: so long at most; load: then the rest waits for another step
     reason: str  # decide, rollback, priority
 
-class Tuner:
-    """Chooses the arm of the next step. Not thread-safe: every call from the training thread.
+class _EitherTuner:
+    """What Tuner and GroupTuner have in common: what happens to a process, and what can be asked."""
 
-    At each step boundary: step_finished(...), then carry out advance()'s actions in order. After an action that blocked
-    (capture, load, wait) report its outcome and call advance() again before the next step. ValueError on wrong input.
-    """
-
-    def __init__(self, config: TunerConfig) -> None: ...
     # Answers to "capture".
     def capture_finished(self, foreground_seconds: float) -> None: ...
     def capture_failed(self, reason: str, foreground_seconds: float = 0.0) -> None: ...
@@ -258,7 +253,6 @@ class Tuner:
     ) -> None: ...
     def steps_skipped(self, count: int, seconds: float) -> None: ...  # within quiet_steps
     def adopt(self, arm: str) -> None: ...  # what the database says; before the first advance()
-    def advance(self) -> list[TunerAction]: ...
     @property
     def current(self) -> str: ...
     @property
@@ -267,10 +261,40 @@ class Tuner:
     def status(self) -> Literal["tuning", "tuned", "eager"]: ...
     @property
     def status_reason(self) -> str: ...
-    @property
-    def quiet_steps(self) -> int | None: ...  # steps that need no report; None = for ever
     def snapshot(self) -> dict[str, Any]: ...  # for the report; fields in runtime/tune/README.md
     def decision_record(self) -> dict[str, Any] | None: ...  # for the database
+
+class Tuner(_EitherTuner):
+    """Chooses the arm of the next step. Not thread-safe: every call from the training thread.
+
+    At each step boundary: step_finished(...), then carry out advance()'s actions in order. After an action that blocked
+    (capture, load, wait) report its outcome and call advance() again before the next step. ValueError on wrong input.
+    """
+
+    def __init__(self, config: TunerConfig) -> None: ...
+    def advance(self) -> list[TunerAction]: ...
+    @property
+    def quiet_steps(self) -> int | None: ...  # steps that need no report; None = for ever
+
+class GroupTuner(_EitherTuner):
+    """One tuner for all ranks of a group, as a copy at each; what it is told is for the next meeting. See
+    runtime/tune/group_tuner.h. Not thread-safe. ValueError on wrong input.
+    """
+
+    def __init__(self, config: TunerConfig, names: list[str]) -> None: ...  # by rank: "rank 1 on node3"
+    def advance(self) -> list[TunerAction]: ...  # what the latest meetings asked for
+    def take_record(self) -> bytes: ...  # this rank's, for the next meeting
+    def meet(self, records: list[bytes]) -> None: ...  # by rank; ValueError: the group is over
+    def leave(self, reason: str) -> None: ...  # this rank tunes no longer; the next meeting tells the others
+    def end(self, reason: str) -> None: ...  # no meeting will follow
+    @property
+    def num_quiet_meetings(self) -> int: ...  # to be left out from now on, at all ranks
+    @property
+    def is_settled(self) -> bool: ...  # no meeting will follow
+    @property
+    def is_over_because(self) -> str: ...  # "" while the group tunes and after a decision
+    @property
+    def quiet_steps(self) -> int | None: ...  # as of Tuner
 
 class TuningDatabase:
     """Decisions of earlier processes (runtime/tune/store/database_format.md). An untrusted file is ignored: `warning`.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuner and TuningDatabase. Python sees plain dicts: configuration in, actions, snapshots and records out.
+// Tuner, GroupTuner and TuningDatabase. Python sees plain dicts: configuration in, actions, snapshots and records out.
 #include <stdexcept>
 #include <string>
 
+#include <pybind11/stl.h>
+
 #include "python/csrc/bindings.h"
+#include "runtime/tune/group_tuner.h"
 #include "runtime/tune/store/database.h"
 #include "runtime/tune/tuner.h"
 
@@ -13,7 +16,7 @@ namespace {
 namespace py = pybind11;
 using namespace runtime::tune;  // a source file, and every name below comes from there
 
-/// Everything these two classes refuse is the caller's mistake.
+/// Everything these classes refuse is the caller's mistake.
 void throwIfFailed(const Status& status) {
   if (!status) throw py::value_error(status.message());
 }
@@ -103,58 +106,96 @@ py::dict toDict(const Action& action) {
 
 py::object optionalSteps(int64_t steps) { return steps == Tuner::kForever ? py::none() : py::object(py::int_(steps)); }
 
-void bindTunerClass(py::module_& module) {
-  const auto create = [](const py::dict& config) { return valueOrThrow(Tuner::create(toConfig(config))); };
-  const auto armChanged = [](Tuner& tuner, std::string arm, const std::string& state, std::string reason,
+const Tuner& queried(const Tuner& tuner) { return tuner; }
+const Tuner& queried(const GroupTuner& group) { return group.tuner(); }
+
+/// What happens to a rank, told in the same way whether it tunes alone or in a group.
+template <typename Either>
+void bindEvents(py::class_<Either>& bound) {
+  const auto armChanged = [](Either& tuner, std::string arm, const std::string& state, std::string reason,
                              double backgroundSeconds, double foregroundSeconds) {
     const ArmState parsed = valueOrThrow(parseArmState(state));
     throwIfFailed(tuner.armChanged({std::move(arm), parsed, std::move(reason), backgroundSeconds, foregroundSeconds}));
   };
-  const auto stepFinished = [](Tuner& tuner, std::string arm, double seconds, std::string shape, int64_t peakBytes,
+  const auto stepFinished = [](Either& tuner, std::string arm, double seconds, std::string shape, int64_t peakBytes,
                                bool disturbed) {
     throwIfFailed(tuner.stepFinished({std::move(arm), seconds, std::move(shape), peakBytes, disturbed}));
   };
-  const auto advance = [](Tuner& tuner) {
-    py::list actions;
-    for (const Action& action : tuner.advance()) actions.append(toDict(action));
-    return actions;
-  };
-  const auto record = [](const Tuner& tuner) -> py::object {
-    return tuner.decision() ? loadJson(tuner.decisionRecord()) : py::none();
-  };
-  py::class_<Tuner>(module, "Tuner")
-      .def(py::init(create), py::arg("config"))
-      .def("capture_finished", &Tuner::captureFinished, py::arg("foreground_seconds"))
-      .def("capture_failed", &Tuner::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
-      .def("capture_grew", &Tuner::captureGrew)
-      .def("paused", &Tuner::paused, py::arg("foreground_seconds"))
+  bound.def("capture_finished", &Either::captureFinished, py::arg("foreground_seconds"))
+      .def("capture_failed", &Either::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
+      .def("capture_grew", &Either::captureGrew)
+      .def("paused", &Either::paused, py::arg("foreground_seconds"))
       .def(
-          "resume", [](Tuner& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
+          "resume", [](Either& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
           py::arg("findings"))
-      .def("findings", [](const Tuner& tuner) { return loadJson(tuner.findings()); })
-      .def("started", &Tuner::started, py::arg("foreground_seconds"))
-      .def("share_budget", &Tuner::shareBudget, py::arg("num_searches"))
-      .def("expect_loads", &Tuner::expectLoads, py::arg("foreground_seconds"))
-      .def("expect_capture", &Tuner::expectCapture, py::arg("foreground_seconds"))
+      .def("started", &Either::started, py::arg("foreground_seconds"))
+      .def("share_budget", &Either::shareBudget, py::arg("num_searches"))
+      .def("expect_loads", &Either::expectLoads, py::arg("foreground_seconds"))
+      .def("expect_capture", &Either::expectCapture, py::arg("foreground_seconds"))
       .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
            py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)
       .def(
-          "add_arm", [](Tuner& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); },
+          "add_arm", [](Either& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); },
           py::arg("arm"))
       .def("step_finished", stepFinished, py::arg("arm"), py::arg("seconds"), py::arg("shape") = "",
            py::arg("peak_bytes") = 0, py::arg("disturbed") = false)
-      .def("steps_skipped", &Tuner::stepsSkipped, py::arg("count"), py::arg("seconds"))
-      .def(
-          "adopt", [](Tuner& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"))
-      .def("advance", advance)
-      .def_property_readonly("current", [](const Tuner& tuner) { return tuner.current(); })
-      .def_property_readonly("num_findings", &Tuner::numFindings)
-      .def_property_readonly("phase", [](const Tuner& tuner) { return toString(tuner.phase()); })
-      .def_property_readonly("status", [](const Tuner& tuner) { return tuner.status(); })
-      .def_property_readonly("status_reason", [](const Tuner& tuner) { return tuner.statusReason(); })
-      .def_property_readonly("quiet_steps", [](const Tuner& tuner) { return optionalSteps(tuner.quietSteps()); })
-      .def("snapshot", [](const Tuner& tuner) { return loadJson(tuner.snapshot()); })
+      .def("steps_skipped", &Either::stepsSkipped, py::arg("count"), py::arg("seconds"))
+      .def("adopt", [](Either& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"));
+}
+
+template <typename Either>
+void bindQueries(py::class_<Either>& bound) {
+  const auto record = [](const Either& tuner) -> py::object {
+    return queried(tuner).decision() ? loadJson(queried(tuner).decisionRecord()) : py::none();
+  };
+  bound.def_property_readonly("current", [](const Either& tuner) { return queried(tuner).current(); })
+      .def_property_readonly("num_findings", [](const Either& tuner) { return queried(tuner).numFindings(); })
+      .def_property_readonly("phase", [](const Either& tuner) { return toString(queried(tuner).phase()); })
+      .def_property_readonly("status", [](const Either& tuner) { return queried(tuner).status(); })
+      .def_property_readonly("status_reason", [](const Either& tuner) { return queried(tuner).statusReason(); })
+      .def("findings", [](const Either& tuner) { return loadJson(queried(tuner).findings()); })
+      .def("snapshot", [](const Either& tuner) { return loadJson(queried(tuner).snapshot()); })
       .def("decision_record", record);
+}
+
+py::list toList(const std::vector<Action>& actions) {
+  py::list result;
+  for (const Action& action : actions) result.append(toDict(action));
+  return result;
+}
+
+void bindTunerClass(py::module_& module) {
+  const auto create = [](const py::dict& config) { return valueOrThrow(Tuner::create(toConfig(config))); };
+  py::class_<Tuner> bound(module, "Tuner");
+  bound.def(py::init(create), py::arg("config"))
+      .def("advance", [](Tuner& tuner) { return toList(tuner.advance()); })
+      .def_property_readonly("quiet_steps", [](const Tuner& tuner) { return optionalSteps(tuner.quietSteps()); });
+  bindEvents(bound);
+  bindQueries(bound);
+}
+
+void bindGroupTunerClass(py::module_& module) {
+  const auto create = [](const py::dict& config, std::vector<std::string> names) {
+    return valueOrThrow(GroupTuner::create(toConfig(config), std::move(names)));
+  };
+  const auto meet = [](GroupTuner& group, const std::vector<std::string>& records) {
+    throwIfFailed(group.meet(records));
+  };
+  py::class_<GroupTuner> bound(module, "GroupTuner");
+  bound.def(py::init(create), py::arg("config"), py::arg("names"))
+      .def("advance", [](GroupTuner& group) { return toList(group.takeActions()); })
+      .def("take_record", [](GroupTuner& group) { return py::bytes(group.takeRecord()); })
+      .def("meet", meet, py::arg("records"))
+      .def("leave", &GroupTuner::leave, py::arg("reason"))
+      .def("end", &GroupTuner::end, py::arg("reason"))
+      .def_property_readonly("num_quiet_meetings", &GroupTuner::numQuietMeetings)
+      .def_property_readonly("is_settled", &GroupTuner::isSettled)
+      .def_property_readonly("is_over_because", [](const GroupTuner& group) { return group.isOverBecause(); })
+      .def_property_readonly("quiet_steps", [](const GroupTuner& group) {
+        return group.isSettled() ? py::object(py::none()) : py::object(py::int_(0));
+      });
+  bindEvents(bound);
+  bindQueries(bound);
 }
 
 py::dict toDict(const DatabaseRow& row) {
@@ -205,6 +246,7 @@ void bindDatabaseClass(py::module_& module) {
 
 void bindTuner(pybind11::module_& module) {
   bindTunerClass(module);
+  bindGroupTunerClass(module);
   bindDatabaseClass(module);
 }
 

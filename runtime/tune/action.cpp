@@ -11,6 +11,7 @@ std::string_view toString(ActionKind kind) {
     case ActionKind::kLoad: return "load";
     case ActionKind::kWait: return "wait";
     case ActionKind::kRun: return "run";
+    case ActionKind::kRefine: return "refine";
     case ActionKind::kDecide: return "decide";
     case ActionKind::kRollback: return "rollback";
   }

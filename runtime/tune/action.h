@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tuner asks its driver to do, and the seam through which a group of ranks agrees on it.
+// What the tuner asks its driver to do.
 #pragma once
 
 #include <string>
@@ -16,6 +16,7 @@ enum class ActionKind {
               ///< step where it has several parts and `seconds` are over after one of them
   kWait,      ///< block until `arm` changed its state or `seconds` are over (not in auto mode but for cached decisions)
   kRun,       ///< run `arm` from the next step on
+  kRefine,    ///< of a group: `arm` is about to be decided on; arms that may be better are added now, or never
   kDecide,    ///< tuning is over, `arm` stays, running compiles are given up; `reason` says why
   kRollback,  ///< the promise was broken: back to eager; `reason` says why
 };
@@ -37,19 +38,5 @@ struct Action {
 
 std::string_view toString(ActionKind kind);
 std::string_view toString(Level level);
-
-/// How several ranks come to do the same. The tuner calls agree() once per Tuner::advance(), with what it proposes
-/// (perhaps nothing), and carries out what comes back.
-class Agreement {
- public:
-  virtual ~Agreement() = default;
-  virtual std::vector<Action> agree(std::vector<Action> proposed) = 0;
-};
-
-/// One process: what is proposed is done.
-class SoleAgreement final : public Agreement {
- public:
-  std::vector<Action> agree(std::vector<Action> proposed) override { return proposed; }
-};
 
 }  // namespace agspeed::runtime::tune

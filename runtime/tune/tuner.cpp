@@ -29,14 +29,12 @@ std::string_view toString(Phase phase) {
   return "unknown";
 }
 
-StatusOr<std::unique_ptr<Tuner>> Tuner::create(TunerConfig config, std::unique_ptr<Agreement> agreement) {
+StatusOr<std::unique_ptr<Tuner>> Tuner::create(TunerConfig config) {
   AG_RETURN_IF_ERROR(validate(config));
-  if (!agreement) agreement = std::make_unique<SoleAgreement>();
-  return std::unique_ptr<Tuner>(new Tuner(std::move(config), std::move(agreement)));
+  return std::unique_ptr<Tuner>(new Tuner(std::move(config)));
 }
 
-Tuner::Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement)
-    : config_(std::move(config)), agreement_(std::move(agreement)), ledger_(config_), guard_(config_) {
+Tuner::Tuner(TunerConfig config) : config_(std::move(config)), ledger_(config_), guard_(config_) {
   arms_.emplace_back();
   arms_[kEager].spec.name = kEagerArm;
   arms_[kEager].state = ArmState::kReady;
@@ -226,9 +224,8 @@ Status Tuner::adopt(const std::string& arm) {
 std::vector<Action> Tuner::advance() {
   proposals_.clear();
   plan();
-  std::vector<Action> agreed = agreement_->agree(std::move(proposals_));
-  for (const Action& action : agreed) apply(action);
-  return agreed;
+  for (const Action& action : proposals_) apply(action);
+  return std::exchange(proposals_, {});
 }
 
 void Tuner::apply(const Action& action) {
@@ -246,6 +243,7 @@ void Tuner::apply(const Action& action) {
     case ActionKind::kLoad: arms_[arm].state = ArmState::kLoading; return log("load", action.arm);
     case ActionKind::kWait: return beginPause();
     case ActionKind::kRun: current_ = arm; return;
+    case ActionKind::kRefine: return;  // of groups
     case ActionKind::kDecide: return settle(arm, action.reason);
     case ActionKind::kRollback: return rollBack(action.reason);
   }

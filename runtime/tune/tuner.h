@@ -68,8 +68,8 @@ struct ArmEvent {
 
 class Tuner {
  public:
-  /// Returns: invalid argument when the configuration makes no sense. A null agreement means one process.
-  static StatusOr<std::unique_ptr<Tuner>> create(TunerConfig config, std::unique_ptr<Agreement> agreement = nullptr);
+  /// Returns: invalid argument when the configuration makes no sense.
+  static StatusOr<std::unique_ptr<Tuner>> create(TunerConfig config);
 
   // Events ------------------------------------------------------------------------------------------------------------
   /// What the driver took before the first step: loading itself, looking up earlier decisions.
@@ -105,7 +105,7 @@ class Tuner {
   void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
 
   // Boundary ----------------------------------------------------------------------------------------------------------
-  /// Plans, agrees, applies. Returns the actions to carry out now, in order; mostly none.
+  /// Plans. Returns the actions to carry out now, in order; mostly none.
   std::vector<Action> advance();
 
   // Queries -----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Tuner {
   };
   static constexpr size_t kEager = 0;
 
-  Tuner(TunerConfig config, std::unique_ptr<Agreement> agreement);
+  explicit Tuner(TunerConfig config);
 
   // tuner.cpp: bookkeeping of events, applying actions
   std::optional<size_t> findArm(const std::string& name) const;
@@ -241,7 +241,6 @@ class Tuner {
   std::map<int32_t, int64_t> eagerPeaks() const;
 
   TunerConfig config_;
-  std::unique_ptr<Agreement> agreement_;
   Ledger ledger_;
   DriftGuard guard_;
   std::vector<Arm> arms_;  ///< Invariant: arms_[0] is eager

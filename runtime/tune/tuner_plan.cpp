@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Tuner wants next. One call of plan() fills proposals_; nothing here changes what has been agreed on.
+// What the Tuner wants next. One call of plan() fills proposals_, and changes nothing else.
 //
 // Order of interests while tuning: what must happen in the foreground (load), then measuring what is ready, then the
 // next background compile, then the decision. Each of them waits until the ledger can pay for it. Max mode, which does

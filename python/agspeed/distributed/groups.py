@@ -11,13 +11,18 @@ from torch import distributed
 from agspeed import native
 from agspeed.errors import UserError
 
-__all__ = ["find", "monitored_barrier", "require", "world_size"]
+__all__ = ["backend_of", "find", "monitored_barrier", "require", "world_size"]
 
 
 def world_size() -> int:
     """Ranks of this job, whatever their backend; 1 where torch.distributed is not in use."""
     is_used = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if is_used else 1
+
+
+def backend_of(group: Any) -> str:
+    """The backend of one of torch's groups: "agspeed" where it is ours, whatever name it was made under."""
+    return "agspeed" if find(group) is not None else distributed.get_backend(group)
 
 
 def find(group: Any = None) -> Any | None:

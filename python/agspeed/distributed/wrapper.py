@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from agspeed.distributed.groups import backend_of
 from agspeed.log import logger
 
 if TYPE_CHECKING:
@@ -46,20 +47,31 @@ class Wrapper:
 
 def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    kind, ddp = _found(module)
+    if ddp is None:
         return None
+    group: Any = ddp.process_group
+    num_ranks = torch.distributed.get_world_size(group)
+    return Wrapper(kind, backend_of(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
+
+
+def ddp_around(module: nn.Module | None) -> DistributedDataParallel | None:
+    """The module that wraps one that is being called; None where none does, or `replicate()` left no such module."""
+    kind, ddp = _found(module)
+    return ddp if kind == "DistributedDataParallel" else None
+
+
+def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | None]:
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return "", None
     try:
         replicated = _replicated(module) if module is not None else None
     except Exception:  # parts of torch that may change
         logger.debug("replicate() cannot be looked for", exc_info=True)
         replicated = None
-    kind = "replicate" if replicated is not None else "DistributedDataParallel"
-    ddp = replicated or nn.parallel.DistributedDataParallel._active_ddp_module
-    if ddp is None:
-        return None
-    group: Any = ddp.process_group
-    num_ranks = torch.distributed.get_world_size(group)
-    return Wrapper(kind, torch.distributed.get_backend(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
+    if replicated is not None:
+        return "replicate", replicated
+    return "DistributedDataParallel", nn.parallel.DistributedDataParallel._active_ddp_module
 
 
 def _replicated(module: nn.Module) -> DistributedDataParallel | None:

@@ -15,7 +15,6 @@ for loading it (`earned_start.py`).
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
@@ -27,7 +26,6 @@ from torch import fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
-from agspeed.distributed.wrapper import Wrapper, wrapper_of
 from agspeed.errors import AgspeedError
 from agspeed.frontend import devices, startup
 from agspeed.frontend.earned_start import EarnedStart
@@ -41,25 +39,25 @@ from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
+from agspeed.tuning.together import surroundings
 
 if TYPE_CHECKING:
+    from agspeed.distributed.meetings import Meetings
+    from agspeed.distributed.wrapper import Wrapper
     from agspeed.frontend.capture import CaptureEvent
     from agspeed.frontend.region import Region
     from agspeed.tuning.controller import Controller
     from agspeed.tuning.deferred_regions import DeferredRegions
     from agspeed.tuning.outcome import Outcome
 
-_TRUSTED = 16
-"""Steps that each recent one may stand for unseen."""
+_TRUSTED = 16  # steps that each recent one may stand for unseen
 
 
 class Session:
     """See the module's text. Opened (`live_sessions.py`) on the thread that trains."""
 
     def __init__(self, target: Target, settings: Settings, write_report: Callable[[Session], None]) -> None:
-        """Arguments:
-        write_report: writes the session's report where its settings ask for one; may raise.
-        """
+        """write_report: writes the session's report where its settings ask for one; may raise."""
         if settings.mode != "auto" or not target.has_untouched_eager:
             startup.load_machinery()
         begun = time.perf_counter()
@@ -74,6 +72,7 @@ class Session:
             dynamic=settings.dynamic,
         )
         self.wrapper: Wrapper | None = None
+        self.meetings: Meetings | None = None
         self.optimizer: OptimizerSession | None = None
         self.history = History()
         self.plan = EAGER
@@ -116,9 +115,7 @@ class Session:
 
     def settle(self, plan: str, reason: str, level: int = logging.INFO) -> None:
         """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry.
-
-        Args:
-            level: of the line that is logged.
+        level: of the line that is logged.
         """
         for region in self.regions:
             region.release_sample()
@@ -131,7 +128,7 @@ class Session:
             self.clock.stop()
         if plan == EAGER:
             self._end_background_work()
-        self._install(self._eager_entry() if plan == EAGER else self._compiled_entry())
+        self._install(self.target.eager_entry() if plan == EAGER else self._compiled_entry())
         self.save_report()
 
     def save_report(self) -> None:
@@ -173,6 +170,8 @@ class Session:
 
     def close(self) -> None:
         """Undoes everything: the target is as it was before ``optimize``."""
+        if self.meetings is not None:
+            self.meetings.leave("the model was restored there")
         self._end_background_work()
         self._sampler.end()
         self.clock.stop()
@@ -185,7 +184,7 @@ class Session:
     def pause(self) -> None:
         """The target runs eagerly, whatever the plan."""
         self._is_paused = True
-        self.target.install(self._eager_entry(), self)
+        self.target.install(self.target.eager_entry(), self)
 
     def unpause(self) -> None:
         """The plan in force runs again."""
@@ -221,7 +220,7 @@ class Session:
             return self.target.eager(*args, **kwargs)
         self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
-        if self._controller is None and self._earned.is_due():
+        if self._controller is None and self._is_due():
             self._start(args, kwargs)
         return self._run_timed(args, kwargs)
 
@@ -229,8 +228,7 @@ class Session:
         """The current plan; the clock has been told that it begins."""
         if not isinstance(self.target, FunctionTarget):
             output = self._runner.current(*args, **kwargs)
-            if self.wrapper is None and self.state == "tuning":
-                self._find_wrapper()
+            self._find_wrapper()
             self.clock.forward_ends()
             return output
         try:
@@ -250,7 +248,6 @@ class Session:
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
-        self._find_wrapper()
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self._learner = self._controller
         self.history.start_up_seconds += startup.claim()
@@ -258,11 +255,20 @@ class Session:
         self._controller.start(self._earned.num_steps, self._earned.seconds, call)
         self.history.stood_still("start-up", self.clock.restart())
 
+    def _is_due(self) -> bool:
+        """Within a training call: tuning may begin, in a group of ranks at all of them at once."""
+        self._find_wrapper()
+        if self.meetings is None:
+            return self._earned.is_due()
+        if self.meetings.refused is not None:
+            self._leave_to_eager(self.meetings.refused)
+        return self.meetings.may_begin(self._earned.is_due())
+
     def _find_wrapper(self) -> None:
-        """Within a call of the target: what wraps it may be known only then."""
-        self.wrapper = wrapper_of(getattr(self.target, "module", None))
-        if self.wrapper is not None:
-            self.options = dataclasses.replace(self.options, stage_bytes=self.wrapper.stage_bytes)
+        """What wraps the target is known only while it is called, or even at the end of its first call."""
+        if self.wrapper is None and self.state == "tuning":
+            found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
+            self.wrapper, self.options, self.meetings = found
 
     def _leave_to_eager(self, reason: str) -> None:
         """The target cannot be tuned, which the user should know."""
@@ -273,14 +279,6 @@ class Session:
         if is_traced() or not self.clock.is_own_thread():
             return False
         return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
-
-    def _eager_entry(self) -> Callable[..., Any]:
-        eager = self.target.eager
-
-        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
-            return eager(*args, **kwargs)
-
-        return run_eagerly
 
     def _compiled_entry(self) -> Callable[..., Any]:
         eager, runner, clock, sampler = self.target.eager, self._runner, self.clock, self._sampler
@@ -334,6 +332,7 @@ class Session:
         self.target.remember(args)
         self.clock.forward_begins()
         if self._controller is None:
+            self._find_wrapper()
             self._start(args, {})
         self._shapes.append(shape_class(args, {}))
 

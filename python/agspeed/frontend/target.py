@@ -32,6 +32,15 @@ class Target(ABC):
     has_untouched_eager = True
     """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
 
+    def eager_entry(self) -> Callable[..., Any]:
+        """What `install` puts in the place of the user's code to run just that."""
+        eager = self.eager
+
+        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
+            return eager(*args, **kwargs)
+
+        return run_eagerly
+
     @abstractmethod
     def install(self, entry: Callable[..., Any], owner: object) -> None:
         """Makes calls of the target go to `entry`, on behalf of `owner`: the session (see `owner_of`)."""

@@ -18,9 +18,9 @@ from typing import Any
 from agspeed import native
 from agspeed.backends import candidate
 from agspeed.log import logger
-from agspeed.tuning.alone import alone
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.child.queue import CompileQueue
+from agspeed.tuning.company import company
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.interrupted import hide_own_frames
@@ -54,11 +54,15 @@ class Controller:
         self._unfinished = UnfinishedTuning(session)
         self._regions_seen = 0
         self._is_settled = False
+        self._longest_wait_s = _LONGEST_WAIT_S
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
-        self._alone = alone(session.settings)
+        self._company = company(session.settings, session.meetings)
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
-        if self._module is not None:
+        if session.meetings is not None:
+            self._tuner = session.meetings.tuner
+            self._longest_wait_s = min(_LONGEST_WAIT_S, session.meetings.longest_wait_s)
+        elif self._module is not None:
             self._tuner = self._module.Tuner(tuner_config(session.settings, session.options))
 
     # --- called by the session ----------------------------------------------------------------------------------------
@@ -95,6 +99,10 @@ class Controller:
         self._report_step(seconds, shape)
         self._tuner.share_budget(max(len(_searching), 1))
         self._advance()
+        if self._session.meetings is not None and self._tuner.is_over_because and not self._is_settled:
+            self._is_settled = True
+            self._waiting.end(EAGER, self._tuner.is_over_because)
+            self._session.settle(EAGER, self._tuner.is_over_because)
         quiet = self._tuner.quiet_steps
         self._num_quiet = 1 << 30 if quiet is None else int(quiet)
         return self._num_quiet
@@ -112,7 +120,7 @@ class Controller:
     @property
     def activity(self) -> str:
         """What the tuner is doing, as a sentence."""
-        return f"{self._tuner.status_reason}{self._alone}" if self._module is not None else native.why_missing()
+        return f"{self._tuner.status_reason}{self._company}" if self._module is not None else native.why_missing()
 
     @property
     def has_database(self) -> bool:
@@ -256,11 +264,13 @@ class Controller:
             case "run":
                 self._session.history.enter_phase("steady" if self._is_settled else "trial")
                 self._session.run_plan(arm)
+            case "refine":
+                self._refine(arm)
             case "decide":
                 return self._decide(arm, action["reason"])
             case "rollback":
                 self._is_settled = True
-                self._session.settle(EAGER, action["reason"] + self._alone)
+                self._session.settle(EAGER, action["reason"] + self._company)
                 self._store_decision()
         return False
 
@@ -293,7 +303,7 @@ class Controller:
             return False
         self._unfinished.keep()
         started = time.perf_counter()
-        self._compile_queue.wait(min(seconds, _LONGEST_WAIT_S), name)
+        self._compile_queue.wait(min(seconds, self._longest_wait_s), name)
         waited = time.perf_counter() - started
         self._session.history.stood_still("compile", waited, name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=waited)
@@ -339,7 +349,7 @@ class Controller:
         self._unfinished.end()
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
-        self._session.settle(arm, reason + self._alone)
+        self._session.settle(arm, reason + self._company)
         self._store_decision()
         METER.release(self)
         self._compile_queue.close()

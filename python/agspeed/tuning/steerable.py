@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from agspeed.backends import CompileOptions
 from agspeed.config import Settings
+from agspeed.distributed.meetings import Meetings
 from agspeed.tuning.outcome import Outcome
 
 
@@ -32,6 +33,8 @@ class Steerable(Protocol):
     """Has the `name` of what is tuned."""
     options: CompileOptions
     plan: str
+    meetings: Meetings | None
+    """Of ranks that tune together, with this rank's copy of their tuner; None where this process tunes alone."""
 
     def run_plan(self, plan: str) -> None: ...
     def settle(self, plan: str, reason: str) -> None: ...

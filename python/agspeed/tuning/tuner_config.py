@@ -21,9 +21,9 @@ _STANDS_IN = {"aot": "native", "graph-eager": "native"}
 """Candidates that run a graph's operators as another one does, with more overhead and fewer of them fused."""
 
 
-def tuner_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
-    """The configuration of a `_native.Tuner`."""
-    arms = [_arm(name) for name in enabled(settings, options)]
+def tuner_config(settings: Settings, options: CompileOptions, *, is_shared: bool = False) -> dict[str, Any]:
+    """The configuration of a `_native.Tuner`. is_shared: with others, that may have what this process lacks."""
+    arms = [_arm(name) for name in enabled(settings, options, is_shared=is_shared)]
     if settings.backends is None and settings.mode != "deterministic":
         arms = [arm | {"stands_in_for": _STANDS_IN.get(arm["name"], "")} for arm in arms]
     config: dict[str, Any] = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
@@ -38,12 +38,20 @@ def tuner_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
     return config
 
 
-def enabled(settings: Settings, options: CompileOptions) -> list[str]:
-    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default and of use."""
+def group_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
+    """The configuration of a `_native.GroupTuner`: the same at all ranks, whatever one of them lacks."""
+    return tuner_config(settings, options, is_shared=True) | {"has_spare_cores": False}
+
+
+def enabled(settings: Settings, options: CompileOptions, *, is_shared: bool = False) -> list[str]:
+    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default and of use.
+
+    is_shared: also those that cannot be used in this process.
+    """
     if settings.backends is not None:
         return [name for name in settings.backends if name != EAGER]
     of_use = [found for found in candidates().values() if options.stage_bytes or not found.needs_stages]
-    return [found.name for found in of_use if found.default and found.unavailable() is None]
+    return [found.name for found in of_use if found.default and (is_shared or found.unavailable() is None)]
 
 
 def _arm(name: str) -> dict[str, Any]:

@@ -167,32 +167,5 @@ TEST(Tuner, ManyShapesStayCheapAndBounded) {
   EXPECT_LE(simulator.outcome().maxBudgetShare, 0.101);
 }
 
-/// Rank 1 of a group: does what rank 0 decided, whatever it proposes itself.
-class Follower final : public Agreement {
- public:
-  explicit Follower(std::vector<std::vector<Action>> script) : script_(std::move(script)) {}
-  std::vector<Action> agree(std::vector<Action>) override {
-    return next_ < script_.size() ? script_[next_++] : std::vector<Action>();
-  }
-
- private:
-  std::vector<std::vector<Action>> script_;
-  size_t next_ = 0;
-};
-
-TEST(Tuner, CarriesOutWhatTheGroupAgreedOn) {
-  const Action run{ActionKind::kRun, "native", Level::kIdle, 0, ""};
-  const Action decide{ActionKind::kDecide, "native", Level::kIdle, 0, "rank 0 said so"};
-  TunerConfig config;
-  config.mode = Mode::kAuto;
-  config.arms = {{"native"}};
-  auto follower = std::make_unique<Follower>(std::vector<std::vector<Action>>{{}, {run, decide}});
-  std::unique_ptr<Tuner> tuner = Tuner::create(config, std::move(follower)).value();
-  EXPECT_TRUE(tuner->advance().empty());
-  EXPECT_EQ(tuner->advance().size(), 2u);
-  EXPECT_EQ(tuner->current(), "native");
-  EXPECT_EQ(tuner->statusReason(), "rank 0 said so");
-}
-
 }  // namespace
 }  // namespace agspeed::runtime::tune

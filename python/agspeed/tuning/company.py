@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that tune alone: they neither measure together nor agree on a plan, which users should know."""
+"""Who takes part in a decision: this process, all ranks of a group together, or each rank of a job on its own."""
 
 from __future__ import annotations
 
 from agspeed.config import Settings
 from agspeed.distributed.groups import world_size
+from agspeed.distributed.meetings import Meetings
 from agspeed.log import warn_once
 
 
-def alone(settings: Settings) -> str:
-    """What to add to a decision's reason, "" where no other rank tunes. Warns once."""
+def company(settings: Settings, meetings: Meetings | None) -> str:
+    """What to add to a decision's reason, "" where no other rank tunes. Warns once where ranks tune on their own."""
+    if meetings is not None:
+        return f"; {meetings.num_ranks} ranks tune together"
     size = world_size()
     if size == 1 or settings.mode == "deterministic":
         return ""

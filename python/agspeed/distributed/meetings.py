@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meetings: when and how the ranks around one DistributedDataParallel tell each other what happened to their tuners.
+
+Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
+same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a backward
+that reduces gradients: whoever comes there waits for the others in that backward anyway. A forward without a backward, an
+evaluation or a sample that one rank draws alone does not count. There the ranks exchange their records, over a process
+group of their own, so that no collective of the user's is ever paired with one of ours.
+
+Before that they *greet*: each says in the job's store, at its first training forward, what it is. At its second
+backward rank 0 has all greetings, for the first one could not end without every rank's forward. It writes there whether
+the ranks fit together, and once tuning is due, that it begins with the next backward: written before its gradients
+leave, and so to be found by everybody whose reductions have come to their end. Both are looked for at few backwards
+(2, 3, 4, 6, 8, 12 ...): a job in which tuning never pays asks the store a dozen times, all in all.
+
+Training never waits for a greeting. Once the tuners have decided nothing of this is left. Training thread only, but for
+the hooks, which run where the backward does, while that thread waits for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils.hooks import RemovableHandle
+
+from agspeed.distributed import groups
+from agspeed.log import logger, warn_once
+
+_PACKET_BYTES = 2048
+"""Of a record in the first exchange; longer ones take a second."""
+_LENGTH_BYTES = 8
+_TIMEOUT = datetime.timedelta(minutes=10)
+"""Of an exchange. Ranks come to it within what one of them does alone between two steps: a compile of one region."""
+
+_numbers: Counter[str] = Counter()
+"""By the name of a group: the meetings that were made there."""
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a rank says of itself. Those that tune together have to agree in `must_agree`, name by name."""
+
+    who: str
+    """E.g. "rank 1 on node3"."""
+    must_agree: Mapping[str, str]
+    may_differ: Mapping[str, str]
+
+
+class Meetings:
+    """See the module's text. One for each session under a wrapper; it lives in hooks of the wrapper."""
+
+    def __init__(
+        self,
+        wrapper: nn.parallel.DistributedDataParallel,
+        greeting: Greeting,
+        make_tuner: Callable[[list[str]], Any],
+        on_news: Callable[[], None],
+    ) -> None:
+        """Says the greeting. All ranks have to come here in their first training forward within the wrapper.
+
+        Args:
+            make_tuner: makes this rank's copy of the tuner, a `_native.GroupTuner`, from the names of all ranks.
+            on_news: called within a backward once tuning begins, or is refused.
+        """
+        self.tuner: Any = None
+        """This rank's copy; None until tuning begins."""
+        self.refused: str | None = None
+        """Why the ranks do not tune, as a sentence."""
+        self._ddp = weakref.ref(wrapper)
+        self._user_group = wrapper.process_group
+        self._rank = distributed.get_rank(self._user_group)
+        self._size = distributed.get_world_size(self._user_group)
+        self._make_tuner, self._on_news = make_tuner, on_news
+        self._names: list[str] = []
+        self._store = _store_of(self._user_group)
+        self._group: Any = None
+        self._thread = threading.get_ident()
+        self._is_due = False
+        self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
+        self._num_backwards = self._num_quiet = 0
+        self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
+        self._store.set(f"greeting/{self._rank}", json.dumps(asdict(greeting)))
+        self._store.check([f"greeting/{self._rank}"])  # answered once the greeting is there
+        self._hook: RemovableHandle | None = wrapper.register_forward_hook(_ForwardHook(self))
+
+    @property
+    def num_ranks(self) -> int:
+        return self._size
+
+    @property
+    def longest_wait_s(self) -> float:
+        """For how long a rank may stand still without the others' collectives running out of time."""
+        return 0.4 * _timeout_of(self._user_group).total_seconds()
+
+    def may_begin(self, is_due: bool) -> bool:
+        """Whether tuning has begun at all ranks, which it does once it is due at rank 0. is_due: at this one."""
+        self._is_due = is_due
+        return self.tuner is not None and self.refused is None
+
+    def leave(self, reason: str) -> None:
+        """This rank tunes no longer; the others are told in the next meeting."""
+        if self.tuner is not None:
+            self.tuner.leave(reason)
+        elif self.refused is None:
+            self._make_tuner, self._on_news = _leaving(self._make_tuner, reason), _nothing
+
+    # --- backwards ----------------------------------------------------------------------------------------------------
+
+    def after_forward(self, output: Any) -> None:
+        """The wrapper's forward is over; whatever its backward begins with tells of it."""
+        ddp = self._ddp()
+        is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
+        if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
+            return
+        tensors = [leaf for leaf in _tensors_of(output) if leaf.requires_grad]
+        if tensors:
+            self._num_forwards += 1
+            number = self._num_forwards
+            register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
+
+    def _backward_begins(self, forward: int) -> None:
+        if forward <= self._latest or self._hook is None:
+            return
+        self._latest = forward
+        self._num_backwards += 1
+        try:
+            if self._is_over():
+                self._close()
+            elif self.tuner is not None:
+                self._meet_when_asked()
+            else:
+                self._greet()
+        except Exception as error:  # a peer is gone, or the store: the user's own collectives will say so
+            self._give_up(f"the ranks cannot exchange what they measure: {type(error).__name__}: {error}")
+
+    def _is_over(self) -> bool:
+        return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
+
+    def _give_up(self, reason: str) -> None:
+        logger.debug("no meetings", exc_info=True)
+        warn_once(("meetings", reason), f"{reason}; the ranks train on with what they run")
+        if self.tuner is not None:
+            self.tuner.end(reason)
+        self.refused = self.refused or reason
+        self._close()  # peers that wait here for this rank learn that it does not come
+        self._on_news()
+
+    def _close(self) -> None:
+        """All ranks have had the last meeting, as they have ended the backward that it was in."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if self._group is not None:
+            group, self._group = self._group, None
+            distributed.destroy_process_group(group)
+
+    # --- greeting -----------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        if self._uses_device and _is_looked_at(self._num_backwards):
+            torch.accelerator.synchronize()  # the host may be ahead of the reductions that order all this
+        if _is_looked_at(self._num_backwards - 1) and self._store.check(["news"]):
+            news = json.loads(self._store.get("news"))
+            self._names, self.refused = news["names"], news["refused"]
+            if self.refused is None:
+                self._begin()
+            self._on_news()
+        elif self._rank == 0 and _is_looked_at(self._num_backwards):
+            self._lead()
+
+    def _lead(self) -> None:
+        if not self._names:
+            self._names, refused = _judged([self._greeting_of(rank) for rank in range(self._size)])
+            if refused is not None:
+                self._announce(refused)
+                return
+        if self._is_due:
+            self._announce(None)
+
+    def _greeting_of(self, rank: int) -> Greeting | None:
+        key = f"greeting/{rank}"
+        return Greeting(**json.loads(self._store.get(key))) if self._store.check([key]) else None
+
+    def _announce(self, refused: str | None) -> None:
+        self._store.set("news", json.dumps({"names": self._names, "refused": refused}))
+        self._store.check(["news"])  # answered once the news is there
+
+    def _begin(self) -> None:
+        ranks = distributed.get_process_group_ranks(self._user_group)
+        backend = "agspeed" if groups.backend_of(self._user_group) == "agspeed" else "gloo"
+        self._group = distributed.new_group(ranks, _TIMEOUT, backend, use_local_synchronization=True)
+        self.tuner = self._make_tuner(self._names)
+
+    # --- meetings -----------------------------------------------------------------------------------------------------
+
+    def _meet_when_asked(self) -> None:
+        if self._num_quiet > 0:
+            self._num_quiet -= 1
+            return
+        self.tuner.meet(self._exchange(self.tuner.take_record()))
+        self._num_quiet = self.tuner.num_quiet_meetings
+
+    def _exchange(self, record: bytes) -> list[bytes]:
+        """The records of all ranks, by rank."""
+        packets = self._gather(len(record).to_bytes(_LENGTH_BYTES, "little") + record, _PACKET_BYTES)
+        lengths = [_LENGTH_BYTES + int.from_bytes(packet[:_LENGTH_BYTES], "little") for packet in packets]
+        if max(lengths) > _PACKET_BYTES:
+            packets = self._gather(bytes(_LENGTH_BYTES) + record, max(lengths))
+        return [packet[_LENGTH_BYTES:length] for packet, length in zip(packets, lengths, strict=True)]
+
+    def _gather(self, data: bytes, size: int) -> list[bytes]:
+        mine = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
+        all_of_them = torch.empty(self._size * size, dtype=torch.uint8)
+        distributed.all_gather_into_tensor(all_of_them, mine, group=self._group)
+        found = all_of_them.numpy().tobytes()
+        return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
+
+
+def _tensors_of(output: Any) -> list[torch.Tensor]:
+    """Those that a wrapper finds in what its module returns."""
+    return list(nn.parallel.distributed._find_tensors(output))  # type: ignore[no-untyped-call]
+
+
+class _ForwardHook:
+    """Calls `after_forward`. A copy of the wrapper, in memory or in a file, has none."""
+
+    def __init__(self, meetings: Meetings) -> None:
+        self._meetings = meetings
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._meetings.after_forward(output)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _leaving(make_tuner: Callable[[list[str]], Any], reason: str) -> Callable[[list[str]], Any]:
+    """A tuner that only tells, in the first meeting, that its rank left before."""
+
+    def make(names: list[str]) -> Any:
+        tuner = make_tuner(names)
+        tuner.leave(reason)
+        return tuner
+
+    return make
+
+
+def _is_looked_at(number: int) -> bool:
+    """Whether `number` is 2, 3, 4, 6, 8, 12, 16 ..."""
+    power = 1 << (number.bit_length() - 1) if number >= 2 else 0
+    return number >= 2 and number in (power, power + power // 2)
+
+
+def _judged(greetings: list[Greeting | None]) -> tuple[list[str], str | None]:
+    """The ranks' names, and why they cannot tune together, if so."""
+    silent = [rank for rank, greeting in enumerate(greetings) if greeting is None]
+    names = [greeting.who if greeting else f"rank {rank}" for rank, greeting in enumerate(greetings)]
+    first = greetings[0]
+    if silent or first is None:
+        who = ", ".join(names[rank] for rank in silent)
+        return names, f"{who}: no agspeed.optimize there, or AGSPEED_DISABLE is set"
+    for greeting in greetings:
+        assert greeting is not None
+        for field, value in first.must_agree.items():
+            if greeting.must_agree.get(field) != value:
+                there = greeting.must_agree.get(field)
+                return names, f"{greeting.who} has another {field} than {first.who}: {there} and {value}"
+    differing = sorted({field for other in greetings for field in _differing(first, other)})
+    if differing:
+        logger.info("ranks tune together though they differ in %s", ", ".join(differing))
+    return names, None
+
+
+def _differing(first: Greeting, other: Greeting | None) -> list[str]:
+    return [field for field, value in first.may_differ.items() if other and other.may_differ.get(field) != value]
+
+
+def _store_of(group: Any) -> Any:
+    """The group's store, with a room of its own for each model that meets there. Ranks make models in the same order."""
+    from torch.distributed import distributed_c10d as c10d
+
+    _, store = c10d._world.pg_map[group]
+    _numbers[group.group_name] += 1
+    return c10d.PrefixStore(f"agspeed/meetings/{_numbers[group.group_name]}", store)
+
+
+def _timeout_of(group: Any) -> datetime.timedelta:
+    for device in ("cpu", "cuda"):
+        try:
+            return group._get_backend(torch.device(device)).options._timeout  # type: ignore[no-any-return]
+        except Exception:  # no such device, or a backend that keeps its time to itself
+            continue
+    return distributed.constants.default_pg_timeout

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that tune together: what a session says of itself to the others, and its copy of the group's tuner."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from agspeed import native, version
+from agspeed.backends import CompileOptions
+from agspeed.config import Settings
+from agspeed.distributed.meetings import Greeting, Meetings
+from agspeed.distributed.wrapper import Wrapper, ddp_around, wrapper_of
+from agspeed.log import logger
+
+_SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
+_OPTIONS = (
+    "find_unused_parameters",
+    "static_graph",
+    "gradient_as_bucket_view",
+    "bucket_bytes_cap",
+    "broadcast_buffers",
+)
+
+
+def surroundings(
+    target: object, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
+) -> tuple[Wrapper | None, CompileOptions, Meetings | None]:
+    """What is around a target that is being called: its wrapper, the options to compile for that, and the meetings with
+    the wrapper's other ranks, who are greeted. None each where there is none. on_news: see `Meetings`.
+    """
+    module: nn.Module | None = getattr(target, "module", None)
+    wrapper = wrapper_of(module)
+    if wrapper is None:
+        return None, options, None
+    options = dataclasses.replace(options, stage_bytes=wrapper.stage_bytes)
+    return wrapper, options, _meetings(module, settings, options, on_news)
+
+
+def _meetings(
+    module: nn.Module | None, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
+) -> Meetings | None:
+    ddp = ddp_around(module)
+    if module is None or ddp is None or torch.distributed.get_world_size(ddp.process_group) == 1:
+        return None
+    if settings.mode == "deterministic" or ddp._join_config.enable:
+        return None  # nothing is measured, and ranks choose alike; or ranks run out of batches one by one
+
+    def make_tuner(names: list[str]) -> Any:
+        from agspeed.tuning.tuner_config import group_config
+
+        extension: Any = native.load()
+        return extension.GroupTuner(group_config(settings, options), names)
+
+    try:
+        return Meetings(ddp, _greeting(module, ddp, settings), make_tuner, on_news)
+    except Exception:  # parts of torch that may change
+        logger.warning("the ranks tune alone: they cannot greet each other", exc_info=True)
+        return None
+
+
+def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, settings: Settings) -> Greeting:
+    rank = torch.distributed.get_rank(ddp.process_group)
+    must_agree = {
+        "agspeed": version.__version__,
+        "native extension": "present" if importlib.util.find_spec("agspeed._native") else "missing",
+        "torch": torch.__version__,
+        "model": _structure(module),
+        **{f"setting {name}": repr(getattr(settings, name)) for name in _SETTINGS},
+        **{f"wrapper option {name}": repr(getattr(ddp, name, None)) for name in _OPTIONS},
+    }
+    may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
+    return Greeting(f"rank {rank} on {socket.gethostname()}", must_agree, may_differ)
+
+
+def _structure(module: nn.Module) -> str:
+    """A model's class, and a digest of the names, shapes and types of its parameters and buffers."""
+    rows = [f"{name} {list(value.shape)} {value.dtype}" for name, value in module.state_dict().items()]
+    digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
+    return f"{type(module).__name__} of {len(rows)} tensors, digest {digest}"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return os.uname().machine

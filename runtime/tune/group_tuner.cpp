@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tune/group_tuner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;
+constexpr uint64_t kFnvPrime = 0x100000001b3;
+constexpr int64_t kMaxQuietMeetings = 240;  ///< a rank that leaves, or whose candidate failed, is heard that soon
+
+uint64_t mix(uint64_t digest, std::string_view text) {
+  for (const char byte : text) digest = (digest ^ static_cast<uint8_t>(byte)) * kFnvPrime;
+  return digest * kFnvPrime;
+}
+
+bool isDead(ArmState state) {
+  return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
+}
+
+template <typename Member>
+auto highest(const std::vector<RankRecord>& records, Member RankRecord::* member) {
+  auto found = records.front().*member;
+  for (const RankRecord& record : records) found = std::max(found, record.*member);
+  return found;
+}
+
+/// The first that is not empty, by rank; an empty one where there is none.
+template <typename Member>
+const Member& firstSaid(const std::vector<RankRecord>& records, Member RankRecord::* member) {
+  for (const RankRecord& record : records) {
+    if (!(record.*member).empty()) return record.*member;
+  }
+  return records.front().*member;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<GroupTuner>> GroupTuner::create(TunerConfig config, std::vector<std::string> names) {
+  if (names.size() < 2) return invalidArgument("tuner: a group of {} ranks needs none", names.size());
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::create(std::move(config)));
+  return std::unique_ptr<GroupTuner>(new GroupTuner(std::move(tuner), std::move(names)));
+}
+
+GroupTuner::GroupTuner(std::unique_ptr<Tuner> tuner, std::vector<std::string> names)
+    : tuner_(std::move(tuner)), names_(std::move(names)), captures_(names_.size()), digest_(kFnvBasis) {}
+
+// --- events of this rank --------------------------------------------------------------------------------------------
+
+void GroupTuner::expectLoads(double foregroundSeconds) {
+  record_.loadEstimate = std::max(record_.loadEstimate, foregroundSeconds);
+}
+
+Status GroupTuner::armChanged(const ArmEvent& event) {
+  if (isSettled()) {
+    if (!isDead(event.state) || event.arm != tuner_->current()) return {};
+    AG_RETURN_IF_ERROR(tuner_->armChanged(event));
+    for (Action& action : tuner_->advance()) actions_.push_back(std::move(action));
+    return {};
+  }
+  const auto [entry, isNew] = record_.arms.try_emplace(event.arm, event);
+  if (isNew) return {};
+  ArmEvent& sum = entry->second;
+  sum.foregroundSeconds += event.foregroundSeconds;
+  sum.backgroundSeconds += event.backgroundSeconds;
+  if (isDead(sum.state)) return {};
+  sum.state = event.state;
+  sum.reason = event.reason;
+  return {};
+}
+
+Status GroupTuner::addArm(ArmSpec spec) {
+  record_.newArms.push_back(std::move(spec));
+  return {};
+}
+
+Status GroupTuner::stepFinished(const StepReport& step) {
+  if (!record_.step) {
+    record_.step = step;
+    return {};
+  }
+  StepReport& sum = *record_.step;
+  sum.disturbed = sum.disturbed || step.disturbed || sum.arm != step.arm;
+  sum.arm = step.arm;
+  sum.seconds += step.seconds;
+  sum.shape += "+" + step.shape;
+  sum.peakBytes = std::max(sum.peakBytes, step.peakBytes);
+  return {};
+}
+
+void GroupTuner::stepsSkipped(int64_t count, double seconds) {
+  record_.numSkipped += count;
+  record_.skippedSeconds += seconds;
+}
+
+Status GroupTuner::resume(std::string_view findings) {
+  record_.findings = findings;
+  return {};
+}
+
+Status GroupTuner::adopt(const std::string& arm) {
+  record_.adopted = arm;
+  return {};
+}
+
+// --- meetings -------------------------------------------------------------------------------------------------------
+
+std::string GroupTuner::takeRecord() {
+  record_.digest = digest_;
+  record_.hasCarriedOut = actions_.empty();
+  std::string text = record_.toText();
+  const int64_t numSearches = record_.numSearches;
+  record_ = {};
+  record_.numSearches = numSearches;
+  return text;
+}
+
+std::vector<Action> GroupTuner::takeActions() { return std::exchange(actions_, {}); }
+
+void GroupTuner::end(std::string reason) {
+  if (!isSettled()) over_ = std::move(reason);
+}
+
+Status GroupTuner::meet(const std::vector<std::string>& texts) {
+  std::vector<RankRecord> records;
+  Status status;
+  for (const std::string& text : texts) {
+    StatusOr<RankRecord> record = RankRecord::parse(text);
+    if (record) {
+      records.push_back(std::move(record).value());
+    } else if (status) {
+      status = record.status();
+    }
+  }
+  if (status) status = checkMeeting(records);
+  if (!status) {
+    end(status.message());
+    return status;
+  }
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    if (records[rank].leaving.empty()) continue;
+    end(names_[rank] + " tunes no longer: " + records[rank].leaving);
+    return {};
+  }
+  for (const std::string& text : texts) digest_ = mix(digest_, text);
+  feed(records);
+  const bool haveAllCarriedOut =
+      std::all_of(records.begin(), records.end(), [](const RankRecord& record) { return record.hasCarriedOut; });
+  if (haveAllCarriedOut) plan();
+  return {};
+}
+
+Status GroupTuner::checkMeeting(const std::vector<RankRecord>& records) const {
+  if (records.size() != names_.size()) {
+    return invalidArgument("a meeting of {} ranks has the records of {}", names_.size(), records.size());
+  }
+  for (size_t rank = 1; rank < records.size(); ++rank) {
+    if (records[rank].digest == records.front().digest) continue;
+    return invalidArgument("the tuner of {} is in another state than that of {}", names_[rank], names_.front());
+  }
+  return {};
+}
+
+void GroupTuner::feed(const std::vector<RankRecord>& records) {
+  feedStart(records);
+  tuner_->stepsSkipped(highest(records, &RankRecord::numSkipped), highest(records, &RankRecord::skippedSeconds));
+  feedCapture(records);
+  for (const ArmSpec& arm : firstSaid(records, &RankRecord::newArms)) (void)tuner_->addArm(arm);  // known: no matter
+  if (const std::string& adopted = firstSaid(records, &RankRecord::adopted); !adopted.empty()) {
+    (void)tuner_->adopt(adopted);  // of another version's arms: no matter
+  }
+  feedArms(records);
+  feedStep(records);
+}
+
+void GroupTuner::feedStart(const std::vector<RankRecord>& records) {
+  tuner_->started(highest(records, &RankRecord::startUpSeconds));
+  tuner_->paused(highest(records, &RankRecord::pausedSeconds));
+  tuner_->shareBudget(highest(records, &RankRecord::numSearches));
+  const double capture = highest(records, &RankRecord::captureEstimate);
+  if (capture >= 0) tuner_->expectCapture(capture);
+  const double loads = highest(records, &RankRecord::loadEstimate);
+  if (loads > 0) tuner_->expectLoads(loads);
+}
+
+/// A capture is over when it is at all ranks.
+void GroupTuner::feedCapture(const std::vector<RankRecord>& records) {
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    if (records[rank].capture) captures_[rank] = records[rank].capture;
+  }
+  if (const std::string& said = firstSaid(records, &RankRecord::findings); !said.empty()) findings_ = said;
+  const bool isOver = std::all_of(captures_.begin(), captures_.end(), [](const auto& one) { return one.has_value(); });
+  const bool hasGrown =
+      std::any_of(records.begin(), records.end(), [](const RankRecord& record) { return record.hasGrown; });
+  if (isOver) {
+    double seconds = 0;
+    std::string failure;
+    for (size_t rank = 0; rank < captures_.size(); ++rank) {
+      seconds = std::max(seconds, captures_[rank]->seconds);
+      if (failure.empty() && !captures_[rank]->failure.empty()) failure = captures_[rank]->failure + " at " + names_[rank];
+      captures_[rank].reset();
+    }
+    failure.empty() ? tuner_->captureFinished(seconds) : tuner_->captureFailed(failure, seconds);
+  }
+  if (hasGrown) {
+    tuner_->captureGrew();
+    armsOfRanks_.clear();
+  }
+  if ((isOver || hasGrown) && !findings_.empty()) (void)tuner_->resume(std::exchange(findings_, {}));
+}
+
+void GroupTuner::feedArms(const std::vector<RankRecord>& records) {
+  std::map<std::string, ArmEvent> costs;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    for (const auto& [name, event] : records[rank].arms) {
+      ArmEvent& latest = ofRanks(name)[rank];
+      if (!isDead(latest.state)) latest = event;
+      ArmEvent& cost = costs[name];
+      cost.backgroundSeconds = std::max(cost.backgroundSeconds, event.backgroundSeconds);
+      cost.foregroundSeconds = std::max(cost.foregroundSeconds, event.foregroundSeconds);
+    }
+  }
+  for (const auto& [name, cost] : costs) {
+    ArmEvent event = combined(name);
+    event.backgroundSeconds = cost.backgroundSeconds;
+    event.foregroundSeconds = cost.foregroundSeconds;
+    (void)tuner_->armChanged(event);  // an arm that only one rank knows: no matter
+  }
+}
+
+/// Out where it is out at one rank, else as far as it has come everywhere.
+ArmEvent GroupTuner::combined(const std::string& arm) const {
+  const std::vector<ArmEvent>& ranks = armsOfRanks_.at(arm);
+  ArmEvent least = ranks.front();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (isDead(ranks[rank].state)) {
+      ArmEvent out = ranks[rank];
+      out.reason += " (" + names_[rank] + ")";
+      return out;
+    }
+    if (ranks[rank].state < least.state) least = ranks[rank];
+  }
+  return least;
+}
+
+void GroupTuner::feedStep(const std::vector<RankRecord>& records) {
+  StepReport slowest;
+  bool isOneStep = !hasSwitched_;
+  for (const RankRecord& record : records) {
+    isOneStep = isOneStep && record.step && record.step->arm == records.front().step->arm;
+    if (!record.step) continue;
+    slowest.seconds = std::max(slowest.seconds, record.step->seconds);
+    slowest.peakBytes = std::max(slowest.peakBytes, record.step->peakBytes);
+    slowest.disturbed = slowest.disturbed || record.step->disturbed;
+  }
+  if (slowest.seconds <= 0) return;
+  if (!isOneStep) return tuner_->stepsSkipped(1, slowest.seconds);
+  slowest.arm = records.front().step->arm;
+  slowest.shape = records.front().step->shape;
+  (void)tuner_->stepFinished(slowest);  // of an arm that a rank made up: no matter
+}
+
+void GroupTuner::plan() {
+  hasSwitched_ = false;
+  std::vector<Action> asked;
+  if (isRefining_ && tuner_->phase() == Phase::kSettled) {
+    const Decision& decision = *tuner_->decision();
+    asked.push_back({.kind = ActionKind::kDecide, .arm = decision.arm, .reason = decision.reason});
+    isDecided_ = true;
+  } else {
+    asked = tuner_->advance();
+  }
+  isRefining_ = false;
+  for (Action& action : asked) {
+    if (action.kind == ActionKind::kDecide && !isDecided_) {
+      action.kind = ActionKind::kRefine;
+      isRefining_ = true;
+    }
+    note(action);
+    actions_.push_back(std::move(action));
+  }
+  const int64_t quiet = asked.empty() ? tuner_->quietSteps() : 0;
+  numQuiet_ = quiet == Tuner::kForever ? kMaxQuietMeetings : std::min(quiet, kMaxQuietMeetings);
+}
+
+/// Ranks begin anew with what the tuner asks for.
+void GroupTuner::note(const Action& action) {
+  digest_ = mix(mix(digest_, toString(action.kind)), action.arm);
+  if (action.kind == ActionKind::kRun) hasSwitched_ = true;
+  if (action.kind != ActionKind::kCompile && action.kind != ActionKind::kLoad) return;
+  const ArmState begun = action.kind == ActionKind::kCompile ? ArmState::kCompiling : ArmState::kLoading;
+  for (ArmEvent& event : ofRanks(action.arm)) event.state = begun;
+}
+
+std::vector<ArmEvent>& GroupTuner::ofRanks(const std::string& arm) {
+  const auto [entry, isNew] = armsOfRanks_.try_emplace(arm, names_.size(), ArmEvent{arm, ArmState::kWaiting, "", 0, 0});
+  return entry->second;
+}
+
+}  // namespace agspeed::runtime::tune

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks under DistributedDataParallel tune as one: one decision, whatever happens to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agspeed import native
+from agspeed.distributed.meetings import Greeting, _is_looked_at, _judged
+from tests.python.distributed import together_cases
+from tests.python.distributed.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+
+_TIMEOUT_S = 240
+"""Compiling on a busy machine is no hang."""
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with Ranks(request.param, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with Ranks(2, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+def assert_one_decision(results: list[dict[str, Any]]) -> None:
+    first = results[0]
+    for result in results:
+        told = {key: result[key] for key in ("status", "plan", "steps", "reason")}
+        assert told == {key: first[key] for key in told}
+        assert result["status"] != "tuning", f"undecided after {result['steps']} steps: {result['reason']}"
+        assert torch.equal(result["weights"], first["weights"])
+        assert result["hooks"] == 0, "a settled model pays for no hook"
+
+
+@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    caches = [str(tmp_path / f"cache-{rank}") for rank in range(ranks.size)]
+    results = ranks.run(together_cases.decided_with_caches, tmp_path, backend, caches=caches)
+    assert_one_decision(results)
+    assert f"{ranks.size} ranks tune together" in results[0]["reason"]
+    again = [caches[0], *(str(tmp_path / f"empty-{rank}") for rank in range(1, ranks.size))]
+    for known in (again, again[1:] + again[:1]):  # the decision is in the cache of the first rank, then of the last
+        second = ranks.run(together_cases.decided_with_caches, tmp_path, backend, caches=known)
+        assert_one_decision(second)
+        assert second[0]["plan"] == results[0]["plan"]
+        assert second[0]["steps"] < 40, second[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        together_cases.accumulating,
+        together_cases.one_rank_does_more,
+        together_cases.paused_at_one_rank,
+        together_cases.copied_while_tuning,
+    ],
+    ids=lambda case: case.__name__,
+)
+def test_one_decision_whatever_ranks_do_between_steps(two_ranks: Ranks, tmp_path: Path, case: Any) -> None:
+    results = two_ranks.run(case, tmp_path, cache=str(tmp_path / "cache"))
+    assert_one_decision(results)
+    assert all(result.get("same", True) for result in results)
+
+
+def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(together_cases.two_models, tmp_path, cache=str(tmp_path / "cache"))
+    for index in range(2):
+        assert_one_decision([result[index] for result in results])
+
+
+def test_a_candidate_refused_at_one_rank_is_out_for_all(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(together_cases.refused_at_one_rank, tmp_path, cache=str(tmp_path / "cache"))
+    assert_one_decision(results)
+    for result in results:
+        assert result["arms"]["native"]["state"] == "rejected"
+        assert "wrong here (rank 1 on " in result["arms"]["native"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (together_cases.restored_at_one_rank, ["rank 1 on ", "tunes no longer: the model was restored there"]),
+        (together_cases.settings_differ, ["rank 1 on ", "another setting numerics than rank 0", "'exact'"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_ranks_that_do_not_fit_train_on_eagerly(two_ranks: Ranks, tmp_path: Path, case: Any, words: list[str]) -> None:
+    results = two_ranks.run(case, tmp_path, cache=str(tmp_path / "cache"))
+    assert torch.equal(results[0]["weights"], results[1]["weights"])
+    assert [result["plan"] for result in results] == ["eager", "eager"]
+    for word in words:
+        assert word in results[0]["reason"]
+
+
+def test_a_rank_without_agspeed_is_named(two_ranks: Ranks, tmp_path: Path) -> None:
+    (state, reason), _ = two_ranks.run(together_cases.one_rank_is_plain, tmp_path, cache=str(tmp_path / "cache"))
+    assert state == "eager"
+    assert reason.startswith("rank 1: no agspeed.optimize there")
+
+
+def test_a_killed_rank_is_an_error_of_the_others_within_the_peer_timeout(tmp_path: Path) -> None:
+    started = Ranks(2, timeout_s=_TIMEOUT_S, AGSPEED_PEER_TIMEOUT_MS="3000")
+    with started as ranks, pytest.raises((AssertionError, EOFError, ConnectionError)):
+        ranks.run(together_cases.killed_while_tuning, tmp_path, folder=str(tmp_path))
+    seconds, _, error = (tmp_path / "raised").read_text().partition(" ")
+    assert "rank 1" in error
+    assert float(seconds) < 60
+
+
+def greeting(rank: int, **fields: str) -> Greeting:
+    return Greeting(f"rank {rank} on node{rank}", {"torch": "2.11", "model": "Net", **fields}, {"threads": "1"})
+
+
+def test_the_first_difference_is_named_with_both_values() -> None:
+    names, refused = _judged([greeting(0), greeting(1), greeting(2, torch="2.12")])
+    assert names == ["rank 0 on node0", "rank 1 on node1", "rank 2 on node2"]
+    assert refused == "rank 2 on node2 has another torch than rank 0 on node0: 2.12 and 2.11"
+    assert _judged([greeting(0), greeting(1)]) == (names[:2], None)
+    assert _judged([greeting(0), None, None])[1] == (
+        "rank 1, rank 2: no agspeed.optimize there, or AGSPEED_DISABLE is set"
+    )
+
+
+def test_few_backwards_look_for_news() -> None:
+    assert [number for number in range(100) if _is_looked_at(number)] == [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests of tuning together: train a wrapped model until it is decided, with things going wrong."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import agspeed
+from agspeed.errors import AgspeedError
+from agspeed.frontend.session import session_of
+from agspeed.tuning import controller
+
+_MOST_STEPS = 6000
+
+
+class Net(nn.Module):
+    """Steps of about two milliseconds, of which element-wise operators take a part."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(width, width), nn.Linear(width, 4)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.first(batch))
+        for _ in range(4):
+            hidden = torch.tanh(hidden) * 0.9 + torch.sigmoid(hidden) * 0.1
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+def wrapped(cache: Path, width: int = 64, **settings: Any) -> DistributedDataParallel:
+    torch.manual_seed(3)
+    settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": cache, **settings}
+    return DistributedDataParallel(agspeed.optimize(Net(width), **settings))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+
+
+def train(model: DistributedDataParallel, *, at: int = -1, do: Callable[[], None] | None = None) -> dict[str, Any]:
+    """Trains until it is decided; what this rank came to. do: called before step `at`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    count = 0
+    while agspeed.status(model) == "tuning" and count < _MOST_STEPS:
+        if count == at and do is not None:
+            do()
+        step(model, optimizer)
+        count += 1
+    for _ in range(3):  # what is left of the meetings goes
+        step(model, optimizer)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    session = session_of(model.module)
+    return {
+        "status": str(agspeed.status(model)).partition(":")[0],
+        "plan": session.plan if session is not None else "eager",
+        "reason": agspeed.status(model).reason,
+        "steps": count,
+        "weights": weights,
+        "hooks": len(model._forward_hooks),
+        "arms": {arm["name"]: arm for arm in session.tuner_snapshot().get("arms", [])} if session is not None else {},
+    }
+
+
+def decided(cache: str) -> dict[str, Any]:
+    return train(wrapped(Path(cache)))
+
+
+def decided_with_caches(caches: list[str]) -> dict[str, Any]:
+    return train(wrapped(Path(caches[dist.get_rank()])))
+
+
+def accumulating(cache: str) -> dict[str, Any]:
+    """Every other backward reduces."""
+    model = wrapped(Path(cache))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(60):
+        with model.no_sync():
+            model(torch.randn(16, 64)).square().mean().backward()
+        step(model, optimizer)
+    return train(model)
+
+
+def one_rank_does_more(cache: str) -> dict[str, Any]:
+    """Rank 0 alone runs forwards, with and without gradients, while the others wait for it in a barrier."""
+    model = wrapped(Path(cache))
+
+    def alone() -> None:
+        if dist.get_rank() == 0:
+            model.module(torch.randn(16, 64)).sum()
+            model.module(torch.randn(16, 64)).sum().backward()
+            with torch.no_grad():
+                model.module(torch.randn(16, 64))
+            model.zero_grad()
+        dist.barrier()
+
+    return train(model, at=20, do=alone)
+
+
+def paused_at_one_rank(cache: str) -> dict[str, Any]:
+    model = wrapped(Path(cache))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(60):
+        if dist.get_rank() == 1 and 10 <= number < 40:
+            with agspeed.paused():
+                step(model, optimizer)
+        else:
+            step(model, optimizer)
+    return train(model)
+
+
+def restored_at_one_rank(cache: str) -> dict[str, Any]:
+    model = wrapped(Path(cache))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(40):
+        if number == 12 and dist.get_rank() == 1:
+            agspeed.restore(model.module)
+        step(model, optimizer)
+    return train(model)
+
+
+def settings_differ(cache: str) -> dict[str, Any]:
+    return train(wrapped(Path(cache), numerics="standard" if dist.get_rank() == 0 else "exact"))
+
+
+def one_rank_is_plain(cache: str) -> tuple[str, str]:
+    """State and reason of rank 0's model; the other rank does not optimize its own."""
+    torch.manual_seed(3)
+    model = wrapped(Path(cache)) if dist.get_rank() == 0 else DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(20):
+        step(model, optimizer)
+    status = agspeed.status(model)
+    return str(status).partition(":")[0], status.reason
+
+
+def refused_at_one_rank(cache: str) -> dict[str, Any]:
+    """Rank 1's loads of one candidate are refused."""
+    load = controller.Controller._load
+    if dist.get_rank() == 1:
+
+        def refusing(self: Any, name: str, limit_s: float) -> bool:
+            if name != "native":
+                return load(self, name, limit_s)
+            self._tuner.arm_changed(name, "rejected", "wrong here")
+            return True
+
+        controller.Controller._load = refusing  # type: ignore[method-assign]
+    try:
+        return train(wrapped(Path(cache)))
+    finally:
+        controller.Controller._load = load  # type: ignore[method-assign]
+
+
+def two_models(cache: str) -> list[dict[str, Any]]:
+    """As in a GAN: two wrappers of one group, trained in turns."""
+    models = [wrapped(Path(cache), width) for width in (64, 64)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
+    for _ in range(30):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            step(model, optimizer)
+    return [train(model) for model in models]
+
+
+def copied_while_tuning(cache: str) -> dict[str, Any]:
+    model = wrapped(Path(cache))
+    found: dict[str, Any] = {}
+
+    def make_copy() -> None:
+        found["same"] = all(
+            torch.equal(ours, theirs)
+            for ours, theirs in zip(copy.deepcopy(model.module).parameters(), model.module.parameters(), strict=True)
+        )
+
+    return train(model, at=20, do=make_copy) | found
+
+
+def killed_while_tuning(folder: str) -> None:
+    """Rank 1 dies; what the others raise, and after how long, goes into a file."""
+    model = wrapped(Path(folder) / "cache")
+    begun = [0.0]
+
+    def die() -> None:
+        begun[0] = time.monotonic()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        train(model, at=15, do=die)
+    except (RuntimeError, AgspeedError) as error:
+        (Path(folder) / "raised").write_text(f"{time.monotonic() - begun[0]:.1f} {error}")
+        raise
