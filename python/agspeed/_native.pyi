@@ -290,6 +290,8 @@ class GroupTuner(_EitherTuner):
     @property
     def num_quiet_meetings(self) -> int: ...  # to be left out from now on, at all ranks
     @property
+    def is_refining(self) -> bool: ...  # the latest meeting asked for "refine"
+    @property
     def is_settled(self) -> bool: ...  # no meeting will follow
     @property
     def is_over_because(self) -> str: ...  # "" while the group tunes and after a decision

@@ -189,6 +189,7 @@ void bindGroupTunerClass(py::module_& module) {
       .def("leave", &GroupTuner::leave, py::arg("reason"))
       .def("end", &GroupTuner::end, py::arg("reason"))
       .def_property_readonly("num_quiet_meetings", &GroupTuner::numQuietMeetings)
+      .def_property_readonly("is_refining", &GroupTuner::isRefining)
       .def_property_readonly("is_settled", &GroupTuner::isSettled)
       .def_property_readonly("is_over_because", [](const GroupTuner& group) { return group.isOverBecause(); })
       .def_property_readonly("quiet_steps", [](const GroupTuner& group) {

@@ -199,7 +199,8 @@ void GroupTuner::feedCapture(const std::vector<RankRecord>& records) {
     std::string failure;
     for (size_t rank = 0; rank < captures_.size(); ++rank) {
       seconds = std::max(seconds, captures_[rank]->seconds);
-      if (failure.empty() && !captures_[rank]->failure.empty()) failure = captures_[rank]->failure + " at " + names_[rank];
+      if (failure.empty() && !captures_[rank]->failure.empty())
+        failure = captures_[rank]->failure + " at " + names_[rank];
       captures_[rank].reset();
     }
     failure.empty() ? tuner_->captureFinished(seconds) : tuner_->captureFailed(failure, seconds);

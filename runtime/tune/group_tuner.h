@@ -12,13 +12,13 @@
 //   AG_RETURN_IF_ERROR(group.meet(records));
 //   for (const Action& action : group.takeActions()) carryOut(action);               // at the next border
 //
-// How records combine: times and memory are the highest of any rank, as all wait for the slowest; an arm is as far as it
-// has come at the rank where it is least far, and out where it is out at one; what only one rank may say (new arms, an
-// earlier run's findings, a stored decision) comes from the lowest rank that says it.
+// How records combine: times and memory are the highest of any rank, as all wait for the slowest; an arm is as far as
+// it has come at the rank where it is least far, and out where it is out at one; what only one rank may say (new arms,
+// an earlier run's findings, a stored decision) comes from the lowest rank that says it.
 //
-// A decision is asked for twice: first kRefine, to which ranks may answer with new arms, then kDecide. After that there are
-// no meetings; a candidate that fails at one rank later rolls back that rank alone. A rank that leaves, copies that differ
-// (by their digests) or a failed exchange end the group: see isOverBecause(). Thread-safety: none.
+// A decision is asked for twice: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
+// are no meetings; a candidate that fails at one rank later rolls back that rank alone. A rank that leaves, copies that
+// differ (by their digests) or a failed exchange end the group: see isOverBecause(). Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -79,6 +79,8 @@ class GroupTuner {
   /// Empty while the group tunes, else why it does not any longer. After a decision: empty.
   const std::string& isOverBecause() const { return over_; }
   bool isOver() const { return !over_.empty(); }
+  /// The latest meeting asked for kRefine.
+  bool isRefining() const { return isRefining_; }
   /// No meeting will follow: decided, or over.
   bool isSettled() const { return isDecided_ || isOver(); }
   const Tuner& tuner() const { return *tuner_; }
@@ -100,8 +102,8 @@ class GroupTuner {
 
   std::unique_ptr<Tuner> tuner_;
   std::vector<std::string> names_;
-  RankRecord record_;            ///< for the next meeting
-  std::vector<Action> actions_;  ///< not taken yet
+  RankRecord record_;                                         ///< for the next meeting
+  std::vector<Action> actions_;                               ///< not taken yet
   std::map<std::string, std::vector<ArmEvent>> armsOfRanks_;  ///< by arm, then rank: how far it has come there
   std::vector<std::optional<RankRecord::Capture>> captures_;  ///< by rank, of the capture under way
   std::string findings_;                                      ///< to resume from once there are graphs

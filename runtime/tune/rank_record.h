@@ -34,9 +34,9 @@ struct RankRecord {
   int64_t numSkipped = 0;       ///< steps without a report, and their seconds
   double skippedSeconds = 0;
   std::optional<Capture> capture;
-  bool hasGrown = false;             ///< see Tuner::captureGrew
-  std::string findings;              ///< see Tuner::resume; empty: none
-  std::vector<ArmSpec> newArms;      ///< see Tuner::addArm
+  bool hasGrown = false;                 ///< see Tuner::captureGrew
+  std::string findings;                  ///< see Tuner::resume; empty: none
+  std::vector<ArmSpec> newArms;          ///< see Tuner::addArm
   std::map<std::string, ArmEvent> arms;  ///< by name: the latest state, seconds of all events
   std::optional<StepReport> step;
 

@@ -48,6 +48,7 @@ void Tuner::planObserving() {
     return propose(ActionKind::kDecide, kEager, "the tuning database says eager is the best choice");
   const bool hasWork = std::any_of(arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return !arm.isDead(); });
   if (!hasWork) return propose(ActionKind::kDecide, kEager, describeEager());
+  if (cached_ && arms_[*cached_].isUsable()) return planCached();  // it needs no graph
   if (cached_) return propose(ActionKind::kCapture, kEager, "for the decision in the tuning database");
   if (isIncomparable()) return planDecision();
   if (ledger_.isUnlimited()) return propose(ActionKind::kCapture, kEager);

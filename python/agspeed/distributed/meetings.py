@@ -2,10 +2,10 @@
 """Meetings: when and how the ranks around one DistributedDataParallel tell each other what happened to their tuners.
 
 Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
-same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a backward
-that reduces gradients: whoever comes there waits for the others in that backward anyway. A forward without a backward, an
-evaluation or a sample that one rank draws alone does not count. There the ranks exchange their records, over a process
-group of their own, so that no collective of the user's is ever paired with one of ours.
+same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
+backward that reduces gradients: whoever comes there waits for the others in that backward anyway. A forward without a
+backward, an evaluation or a sample that one rank draws alone does not count. There the ranks exchange their records,
+over a process group of their own, so that no collective of the user's is ever paired with one of ours.
 
 Before that they *greet*: each says in the job's store, at its first training forward, what it is. At its second
 backward rank 0 has all greetings, for the first one could not end without every rank's forward. It writes there whether
@@ -22,6 +22,7 @@ from __future__ import annotations
 import datetime
 import json
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -31,9 +32,10 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.utils.hooks import RemovableHandle
 
 from agspeed.distributed import groups
+from agspeed.distributed.layouts import BucketCost, Layout, layout_of
+from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.log import logger, warn_once
 
 _PACKET_BYTES = 2048
@@ -42,6 +44,8 @@ _LENGTH_BYTES = 8
 _TIMEOUT = datetime.timedelta(minutes=10)
 """Of an exchange. Ranks come to it within what one of them does alone between two steps: a compile of one region."""
 
+_PROBED_BYTES = (64 << 10, 1 << 20, 4 << 20)
+_PROBES = 3
 _numbers: Counter[str] = Counter()
 """By the name of a group: the meetings that were made there."""
 
@@ -76,11 +80,17 @@ class Meetings:
         """This rank's copy; None until tuning begins."""
         self.refused: str | None = None
         """Why the ranks do not tune, as a sentence."""
+        self.cost: BucketCost | None = None
+        """Of a reduction among these ranks; known once the tuners are about to decide."""
         self._ddp = weakref.ref(wrapper)
         self._user_group = wrapper.process_group
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
         self._make_tuner, self._on_news = make_tuner, on_news
+        self.layouts = WrapperLayouts(wrapper) if why_left_alone(wrapper) is None else None
+        """The wrapper's; None where they are to be left alone."""
+        self.layout = ""
+        """The name of the one that the latest reducing backward had; "" for the user's own."""
         self._names: list[str] = []
         self._store = _store_of(self._user_group)
         self._group: Any = None
@@ -91,11 +101,19 @@ class Meetings:
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
         self._store.set(f"greeting/{self._rank}", json.dumps(asdict(greeting)))
         self._store.check([f"greeting/{self._rank}"])  # answered once the greeting is there
-        self._hook: RemovableHandle | None = wrapper.register_forward_hook(_ForwardHook(self))
+        self._hooks = [
+            wrapper.register_forward_pre_hook(_Hook(self, "before_forward")),
+            wrapper.register_forward_hook(_Hook(self, "after_forward")),
+        ]
 
     @property
     def num_ranks(self) -> int:
         return self._size
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a gradient's sum has the same bits in whatever bucket it is reduced."""
+        return self._size == 2 or groups.backend_of(self._user_group) == "agspeed"
 
     @property
     def longest_wait_s(self) -> float:
@@ -116,7 +134,13 @@ class Meetings:
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def after_forward(self, output: Any) -> None:
+    def before_forward(self, *_: Any) -> None:
+        """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
+        if self.tuner is not None and self.layouts is not None and torch.is_grad_enabled():
+            name = layout_of(self.tuner.current)
+            self.layouts.change(Layout.parse(name) if name else None)
+
+    def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
         ddp = self._ddp()
         is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
@@ -129,9 +153,13 @@ class Meetings:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
 
     def _backward_begins(self, forward: int) -> None:
-        if forward <= self._latest or self._hook is None:
+        if forward <= self._latest or not self._hooks:
             return
         self._latest = forward
+        if self.layouts is not None and self.layouts.current is not None:
+            self.layout = self.layouts.current.name
+        else:
+            self.layout = ""
         self._num_backwards += 1
         try:
             if self._is_over():
@@ -157,9 +185,9 @@ class Meetings:
 
     def _close(self) -> None:
         """All ranks have had the last meeting, as they have ended the backward that it was in."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         if self._group is not None:
             group, self._group = self._group, None
             distributed.destroy_process_group(group)
@@ -209,6 +237,8 @@ class Meetings:
             return
         self.tuner.meet(self._exchange(self.tuner.take_record()))
         self._num_quiet = self.tuner.num_quiet_meetings
+        if self.tuner.is_refining and self.cost is None:
+            self.cost = self._measured_cost()
 
     def _exchange(self, record: bytes) -> list[bytes]:
         """The records of all ranks, by rank."""
@@ -225,20 +255,32 @@ class Meetings:
         found = all_of_them.numpy().tobytes()
         return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
 
+    def _measured_cost(self) -> BucketCost:
+        """Of the first reductions in this step, with all ranks at it."""
+        times = []
+        for num_bytes in _PROBED_BYTES:
+            tensor, seconds = torch.zeros(num_bytes // 4), []
+            for _ in range(_PROBES):
+                begun = time.perf_counter()
+                distributed.all_reduce(tensor, group=self._group)
+                seconds.append(time.perf_counter() - begun)
+            times.append((num_bytes, min(seconds)))
+        return BucketCost.fitted(times)
+
 
 def _tensors_of(output: Any) -> list[torch.Tensor]:
     """Those that a wrapper finds in what its module returns."""
     return list(nn.parallel.distributed._find_tensors(output))  # type: ignore[no-untyped-call]
 
 
-class _ForwardHook:
-    """Calls `after_forward`. A copy of the wrapper, in memory or in a file, has none."""
+class _Hook:
+    """Calls a method of the meetings. A copy of the wrapper, in memory or in a file, has none."""
 
-    def __init__(self, meetings: Meetings) -> None:
-        self._meetings = meetings
+    def __init__(self, meetings: Meetings, method: str) -> None:
+        self._call = getattr(meetings, method)
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._meetings.after_forward(output)
+    def __call__(self, *args: Any) -> None:
+        self._call(*args)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         return _no_hook, ()
@@ -294,7 +336,7 @@ def _differing(first: Greeting, other: Greeting | None) -> list[str]:
 
 
 def _store_of(group: Any) -> Any:
-    """The group's store, with a room of its own for each model that meets there. Ranks make models in the same order."""
+    """The group's store, with a room for each model that meets there. Ranks make their models in the same order."""
     from torch.distributed import distributed_c10d as c10d
 
     _, store = c10d._world.pg_map[group]

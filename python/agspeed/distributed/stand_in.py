@@ -83,8 +83,6 @@ def _making_ours(make: Any) -> Any:
 
 def _with_ours(backend: Any) -> Any:
     """The backend with Gloo's part of it replaced where it serves the CPU, and ours is there."""
-    from agspeed.distributed import register
-
     try:
         by_device = dict(c10d.BackendConfig(backend).get_device_backend_map())
     except Exception:  # torch will say what is wrong with it
@@ -94,7 +92,6 @@ def _with_ours(backend: Any) -> Any:
     if native.load() is None:
         warn_once(("stand-in",), f"groups are made with Gloo, not with agspeed in its place: {native.why_missing()}")
         return backend
-    register()
     if set(by_device.values()) == {"gloo"}:
         return c10d.Backend(_OURS)
     return ",".join(f"{device}:{_OURS if device == 'cpu' else name}" for device, name in by_device.items())

@@ -16,18 +16,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from agspeed import native
-from agspeed.backends import candidate
+from agspeed.distributed.layouts import layout_of, plan_of
 from agspeed.log import logger
 from agspeed.tuning.capture_cost import expected_seconds
-from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.company import company
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.interrupted import hide_own_frames
+from agspeed.tuning.layout_arms import LayoutArms
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
+from agspeed.tuning.plan_compiles import PlanCompiles
 from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled, tuner_config
 from agspeed.tuning.unfinished import UnfinishedTuning
@@ -46,12 +47,13 @@ class Controller:
     def __init__(self, session: Steerable) -> None:
         self._session = session
         self._module = native.load()
-        self._compile_queue = CompileQueue(lambda: session.options, session.settings)
         self._is_capturing = False
         self._num_quiet = 0
         self._skipped = (0, 0.0)
         self._store: DecisionStore | None = None
         self._unfinished = UnfinishedTuning(session)
+        self._compiles = PlanCompiles(session, self._unfinished.touch)
+        self._layouts = LayoutArms(session.meetings, is_exact=session.settings.numerics == "exact")
         self._regions_seen = 0
         self._is_settled = False
         self._longest_wait_s = _LONGEST_WAIT_S
@@ -115,7 +117,7 @@ class Controller:
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
         with self._interruptible():
-            self._compile_queue.wait(timeout_s)
+            self._compiles.queue.wait(timeout_s)
 
     @property
     def activity(self) -> str:
@@ -150,7 +152,7 @@ class Controller:
         _searching.discard(self)
         self._unfinished.keep(at_once=True)
         self._unfinished.end()
-        self._compile_queue.close()
+        self._compiles.queue.close()
         METER.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ class Controller:
         peak = METER.take_peak(self)
         if self._is_capturing:
             self._is_capturing = False
-            session.run_plan(self._tuner.current)
+            session.run_plan(plan_of(self._tuner.current))
             session.history.capture_seconds = seconds
             session.history.stood_still("capture", seconds)
             if session.regions:
@@ -184,7 +186,7 @@ class Controller:
                 self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
         else:
             disturbed = len(session.regions) != self._regions_seen
-            self._tuner.step_finished(session.plan, max(seconds, 1e-9), shape, peak, disturbed)
+            self._tuner.step_finished(self._layouts.named(session.plan), max(seconds, 1e-9), shape, peak, disturbed)
             if disturbed:
                 self._tuner.capture_grew()
                 self._unfinished.resume()
@@ -192,7 +194,7 @@ class Controller:
 
     def _advance(self) -> None:
         with self._interruptible():
-            self._poll()
+            self._compiles.poll(self._tuner)
             answered = True
             while answered:
                 answered = False
@@ -212,33 +214,6 @@ class Controller:
                 self._waiting.interrupt(self._unfinished.describe())
             raise error.with_traceback(None) from None
 
-    def _poll(self) -> None:
-        """Reports compiles that the child has finished."""
-        for batch in self._compile_queue.poll():
-            self._unfinished.touch()
-            failed = self._first_failure(batch.name)
-            if failed is not None:
-                self._tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
-            else:
-                state = "waiting" if self._lacking(batch.name) else "compiled"
-                self._tuner.arm_changed(batch.name, state, background_seconds=batch.seconds)
-
-    def _lacking(self, name: str) -> bool:
-        """True when graphs were captured while plan `name` was being compiled."""
-        return any(self._compile_queue.lacks(region, wish) for region, wish in self._foreign(name))
-
-    def _foreign(self, name: str) -> list[tuple[Any, str]]:
-        """What plan `name` needs of the child: regions with their candidates."""
-        wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
-        return [(region, wish) for region, wish in wanted if not candidate(wish).in_process]
-
-    def _first_failure(self, name: str) -> Outcome | None:
-        """An outcome to blame when plan `name` is out for every region, else None."""
-        outcomes = [region.outcomes.get(candidate_of(name, region.index)) for region in self._session.regions]
-        if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
-            return None
-        return next((outcome for outcome in outcomes if outcome is not None), None)
-
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, action: dict[str, Any]) -> bool:
@@ -252,18 +227,18 @@ class Controller:
                 self._session.history.enter_phase("capture")
                 self._is_capturing = True
                 self._session.run_plan(CAPTURE_PLAN)
-                self._prepare_child()
+                self._compiles.prepare_child()
             case "compile":
                 return self._start_compile(arm, action["level"])
             case "priority":
-                self._compile_queue.set_level(action["level"])
+                self._compiles.queue.set_level(action["level"])
             case "wait":
                 return self._wait_for(arm, action["seconds"])
             case "load":
                 return self._load(arm, action["seconds"])
             case "run":
                 self._session.history.enter_phase("steady" if self._is_settled else "trial")
-                self._session.run_plan(arm)
+                self._session.run_plan(plan_of(arm))
             case "refine":
                 self._refine(arm)
             case "decide":
@@ -274,41 +249,22 @@ class Controller:
                 self._store_decision()
         return False
 
-    def _prepare_child(self) -> None:
-        """Where the user waits, the child loads what it needs while the graphs are captured."""
-        if self._session.settings.mode == "max" and any(
-            not candidate(name).in_process and candidate(name).unavailable() is None
-            for name in enabled(self._session.settings, self._session.options)
-        ):
-            self._compile_queue.prepare()
-
     def _start_compile(self, name: str, level: str) -> bool:
         self._session.history.enter_phase("compile")
         self._unfinished.recall()
-        self._tuner.arm_changed(name, "compiling")
-        foreign = self._foreign(name)
-        is_started = foreign and self._compile_queue.start(name, foreign, level) is not None
-        self._unfinished.touch()
-        if is_started:
-            return False
-        failed = self._first_failure(name)
-        if failed is not None:
-            self._tuner.arm_changed(name, failed.state, failed.reason)
-        else:
-            self._tuner.arm_changed(name, "compiled")
-        return True
+        return self._compiles.start(self._tuner, name, level)
 
     def _wait_for(self, name: str, seconds: float) -> bool:
-        if not self._compile_queue.is_running(name):
+        if not self._compiles.queue.is_running(name):
             return False
         self._unfinished.keep()
         started = time.perf_counter()
-        self._compile_queue.wait(min(seconds, self._longest_wait_s), name)
+        self._compiles.queue.wait(min(seconds, self._longest_wait_s), name)
         waited = time.perf_counter() - started
         self._session.history.stood_still("compile", waited, name)
         self._tuner.arm_changed(name, "compiling", foreground_seconds=waited)
-        self._poll()
-        if self._compile_queue.is_running(name) and seconds > _LONGEST_WAIT_S:
+        self._compiles.poll(self._tuner)
+        if self._compiles.queue.is_running(name) and seconds > _LONGEST_WAIT_S:
             self._tuner.arm_changed(name, "failed", f"it was not ready after {_LONGEST_WAIT_S:.0f} s")
         return True
 
@@ -335,34 +291,36 @@ class Controller:
         if any(outcome.usable for outcome in outcomes):
             self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
         else:
-            bad = self._first_failure(name) or Outcome(name, "skipped", "no region to compile")
+            bad = self._compiles.first_failure(name) or Outcome(name, "skipped", "no region to compile")
             self._tuner.arm_changed(name, bad.state, bad.reason, foreground_seconds=seconds)
         METER.take_peak(self)  # loading is not part of a step
         return True
 
     def _decide(self, arm: str, reason: str) -> bool:
-        """Settles on `arm`, unless plans that differ in one region are worth a look first."""
-        if self._refine(arm):
+        """Settles on `arm`, unless others are worth a look first. A group's tuner asks for that look by itself."""
+        if self._session.meetings is None and self._refine(arm):
             return True
         self._is_settled = True
         _searching.discard(self)
         self._unfinished.end()
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
-        self._session.settle(arm, reason + self._company)
+        self._session.settle(plan_of(arm), reason + self._company)
         self._store_decision()
         METER.release(self)
-        self._compile_queue.close()
+        self._compiles.queue.close()
         return False
 
     def _refine(self, decided: str) -> bool:
         """Adds plans that may be better than `decided` to the tuner. Returns False when there is none."""
         tuner = self._tuner.snapshot()
-        is_measured = self._session.settings.mode != "deterministic" and not tuner["decision"]["from_database"]
-        if not is_measured or decided == self._refined:
+        if self._session.settings.mode == "deterministic" or tuner["decision"]["from_database"]:
             return False
-        self._refined = decided
-        plans = refinements(decided, tuner["arms"], self._session.regions)
+        arms, plans = tuner["arms"], []
+        if decided != self._refined and not layout_of(decided):
+            self._refined = decided
+            plans = refinements(decided, arms, self._session.regions)
+        plans = plans or self._layouts.beside(decided, [arm["name"] for arm in arms])
         for plan in plans:
             self._tuner.add_arm(plan)
             self._tuner.arm_changed(plan, "ready")
@@ -386,8 +344,10 @@ class Controller:
         if not arm or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *names}:
             return
         try:
-            if len(candidates_of(arm)) > 1:
+            if arm not in (EAGER, *names):
                 self._tuner.add_arm(arm)
+            if layout_of(arm) and plan_of(arm) == EAGER:
+                self._tuner.arm_changed(arm, "ready")  # nothing has to be compiled
             self._tuner.adopt(arm)
         except ValueError as error:
             logger.debug("the stored decision is not used: %s", error)

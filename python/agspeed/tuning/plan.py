@@ -2,7 +2,8 @@
 """Plans by name, and which plans are worth trying after the first decision.
 
 A plan's name says all of it: "inductor" runs every region with inductor, "inductor+r2:native" does so but for region 2.
-Regions are numbered in the order of capture, which is the same in every process that trains the same model.
+Regions are numbered in the order of capture, which is the same in every process that trains the same model. What
+follows a slash is the bucket layout that the plan runs with: "native/b1-4" (`layout_arms.py`).
 
 The first decision is between plans of one candidate each. Where a model has several regions, `refinements` then swaps
 the candidate of one region at a time; the tuner measures these plans by the whole step, as all others, and the next
@@ -15,6 +16,8 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from agspeed.distributed.layouts import layout_of, plan_of
+
 EAGER = "eager"
 GRAPH_EAGER = "graph-eager"
 _MAX_PER_ROUND = 4
@@ -26,7 +29,7 @@ _MAX_RATIO = 1.1
 
 @functools.cache
 def _parsed(plan: str) -> tuple[str, Mapping[int, str]]:
-    base, *swaps = plan.split("+r")
+    base, *swaps = plan_of(plan).split("+r")
     pairs = (swap.partition(":") for swap in swaps)
     return base, {int(index): name for index, _, name in pairs}
 
@@ -57,7 +60,11 @@ def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[A
         arms: the tuner's arms, as in its snapshot.
         regions: with `index`, `num_operators` and the `outcomes` of candidates.
     """
-    measured = {arm["name"]: arm["ratio"]["estimate"] for arm in arms if arm["state"] == "ready" and arm["ratio"]}
+    measured = {
+        arm["name"]: arm["ratio"]["estimate"]
+        for arm in arms
+        if arm["state"] == "ready" and arm["ratio"] and not layout_of(arm["name"])
+    }
     start = decided if decided in measured else min(measured, key=lambda name: measured[name], default=None)
     if len(regions) < 2 or start is None or measured[start] > _MAX_RATIO:
         return []

@@ -18,6 +18,7 @@ from agspeed import native, version
 from agspeed.backends import CompileOptions
 from agspeed.config import Settings
 from agspeed.distributed.meetings import Greeting, Meetings
+from agspeed.distributed.reducers import why_left_alone
 from agspeed.distributed.wrapper import Wrapper, ddp_around, wrapper_of
 from agspeed.log import logger
 
@@ -76,6 +77,7 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, setti
         "model": _structure(module),
         **{f"setting {name}": repr(getattr(settings, name)) for name in _SETTINGS},
         **{f"wrapper option {name}": repr(getattr(ddp, name, None)) for name in _OPTIONS},
+        "reason to leave its buckets alone": str(why_left_alone(ddp)),
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
     return Greeting(f"rank {rank} on {socket.gethostname()}", must_agree, may_differ)

@@ -21,11 +21,11 @@ struct Job {
   uint64_t seed = 1;
   int32_t numRanks = 2;
   Mode mode = Mode::kMax;
-  double failure = 0;     ///< probability that an arm fails at a rank
-  double death = 0;       ///< that the exchange of a meeting fails
-  double leaving = 0;     ///< that a rank leaves before a meeting
-  double growth = 0;      ///< that a step captures another graph at a rank
-  double missedStep = 0;  ///< that a rank has no step to tell of
+  double failure = 0;          ///< probability that an arm fails at a rank
+  double death = 0;            ///< that the exchange of a meeting fails
+  double leaving = 0;          ///< that a rank leaves before a meeting
+  double growth = 0;           ///< that a step captures another graph at a rank
+  double missedStep = 0;       ///< that a rank has no step to tell of
   std::string storedAt0 = {};  ///< what the databases say
   std::string storedAt1 = {};
 };

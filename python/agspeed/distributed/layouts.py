@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bucket layouts of DistributedDataParallel, and what a step takes with one, predicted from when gradients are ready.
+
+A *layout* is the cap of the first bucket and that of all others, over the order in which gradients become ready. An arm
+that runs with one names it after a slash: "native/b1-4". Pure functions; how a wrapper gets a layout: reducers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MIB = 1 << 20
+_NAME = re.compile(r"b(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
+_FIRST_MIB = (0.25, 1, 4)
+_REST_MIB = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Layout:
+    first_bytes: int
+    rest_bytes: int
+
+    @property
+    def name(self) -> str:
+        """In MiB: "b0.25-8"."""
+        return f"b{self.first_bytes / MIB:g}-{self.rest_bytes / MIB:g}"
+
+    @staticmethod
+    def parse(name: str) -> Layout:
+        """Raises: ValueError for what is not a layout's name."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name!r} names no bucket layout")
+        return Layout(int(float(found[1]) * MIB), int(float(found[2]) * MIB))
+
+
+@dataclass(frozen=True)
+class BucketCost:
+    """Seconds of one reduction: `seconds` + bytes * `seconds_per_byte`."""
+
+    seconds: float
+    seconds_per_byte: float
+
+    @staticmethod
+    def fitted(times: Sequence[tuple[int, float]]) -> BucketCost:
+        """times: (bytes, seconds) of at least two sizes, growing."""
+        slopes = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in pairwise(times)]
+        slope = max(slopes[-1], 1e-15)
+        return BucketCost(max(times[0][1] - slope * times[0][0], 0.0), slope)
+
+    def of(self, num_bytes: int) -> float:
+        return self.seconds + self.seconds_per_byte * num_bytes
+
+
+def plan_of(arm: str) -> str:
+    """What computes in an arm: "native" of "native/b1-4"."""
+    return arm.partition("/")[0]
+
+
+def layout_of(arm: str) -> str:
+    """The name of an arm's layout, "" for the user's own."""
+    return arm.partition("/")[2]
+
+
+# --- prediction -------------------------------------------------------------------------------------------------------
+
+
+def buckets_of(ready: Iterable[tuple[float, int]], layout: Layout) -> list[tuple[float, int]]:
+    """(ready, bytes) of each bucket: it is closed by the gradient that brings it to its cap."""
+    buckets: list[tuple[float, int]] = []
+    size, cap, seconds = 0, layout.first_bytes, 0.0
+    for seconds, num_bytes in ready:
+        size += num_bytes
+        if size >= cap:
+            buckets.append((seconds, size))
+            size, cap = 0, layout.rest_bytes
+    return [*buckets, (seconds, size)] if size else buckets
+
+
+def predicted_seconds(buckets: Iterable[tuple[float, int]], cost: BucketCost) -> float:
+    """From the beginning of the backward to the end of the last reduction; reductions go one after another."""
+    end = 0.0
+    for ready, num_bytes in buckets:
+        end = max(end, ready) + cost.of(num_bytes)
+    return end
+
+
+def best_layouts(ready: Sequence[tuple[float, int]], cost: BucketCost, own: Layout, count: int = 2) -> list[Layout]:
+    """Those with the least prediction, each with buckets of its own, none of which are those of `own`."""
+    found = {tuple(buckets_of(ready, own))}
+    chosen = []
+    grid = [Layout(int(first * MIB), rest * MIB) for first in _FIRST_MIB for rest in _REST_MIB if rest >= first]
+    for layout in sorted(grid, key=lambda layout: predicted_seconds(buckets_of(ready, layout), cost)):
+        buckets = tuple(buckets_of(ready, layout))
+        if buckets not in found:
+            found.add(buckets)
+            chosen.append(layout)
+    return chosen[:count]
+
+
+def neighbours(layout: Layout) -> list[Layout]:
+    """The same with smaller and with larger buckets."""
+    return [
+        Layout(min(layout.first_bytes, layout.rest_bytes // 2), layout.rest_bytes // 2),
+        Layout(layout.first_bytes, layout.rest_bytes * 2),
+    ]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arms that differ in the wrapper's bucket layout: "native/b1-4" is the plan "native" with the layout "b1-4" (MiB).
+
+A plan without a layout runs with the user's own. Layouts come last: once a plan is about to be decided on, with it the
+two that are predicted best, from when that plan's gradients are ready and what a reduction costs, and then their
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agspeed.distributed.layouts import Layout, best_layouts, layout_of, neighbours, plan_of
+from agspeed.distributed.meetings import Meetings
+from agspeed.log import logger
+
+
+class LayoutArms:
+    """Of one session whose ranks tune together; there are none without. The meetings put layouts in place."""
+
+    def __init__(self, meetings: Meetings | None, *, is_exact: bool) -> None:
+        """is_exact: sums have to keep their order."""
+        self._meetings = meetings
+        self._is_allowed = meetings is not None and (meetings.keeps_order or not is_exact)
+
+    def named(self, plan: str) -> str:
+        """The arm that ran when `plan` did, with the layout that the latest backward had."""
+        layout = self._meetings.layout if self._meetings is not None else ""
+        return f"{plan}/{layout}" if layout else plan
+
+    def beside(self, decided: str, known: Iterable[str]) -> list[str]:
+        """Arms that may be better than `decided`, for it with other layouts; [] where there is nothing left to try."""
+        meetings = self._meetings
+        if meetings is None or meetings.layouts is None or meetings.cost is None or not self._is_allowed:
+            return []
+        known, name = set(known), layout_of(decided)
+        if name:
+            layouts = neighbours(Layout.parse(name))
+        elif any(plan_of(arm) == decided and layout_of(arm) for arm in known):
+            return []  # they were measured, and lost
+        else:
+            ready = meetings.layouts.ready_times()
+            layouts = best_layouts(ready, meetings.cost, meetings.layouts.own)
+            logger.debug("gradients ready at %s, a reduction costs %s: layouts %s", ready, meetings.cost, layouts)
+        return [arm for layout in layouts if (arm := f"{plan_of(decided)}/{layout.name}") not in known]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PlanCompiles: compiles of whole plans in the child process, told to the tuner as states of arms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agspeed.backends import candidate
+from agspeed.tuning.child.queue import CompileQueue
+from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.plan import candidate_of
+from agspeed.tuning.steerable import Steerable
+from agspeed.tuning.tuner_config import enabled
+
+
+class PlanCompiles:
+    """One per controller, on its thread."""
+
+    def __init__(self, session: Steerable, on_outcome: Callable[[], None]) -> None:
+        """on_outcome: called when a candidate may have been refused."""
+        self.queue = CompileQueue(lambda: session.options, session.settings)
+        self._session, self._on_outcome = session, on_outcome
+
+    def prepare_child(self) -> None:
+        """Where the user waits, the child loads what it needs while the graphs are captured."""
+        if self._session.settings.mode == "max" and any(
+            not candidate(name).in_process and candidate(name).unavailable() is None
+            for name in enabled(self._session.settings, self._session.options)
+        ):
+            self.queue.prepare()
+
+    def start(self, tuner: Any, name: str, level: str) -> bool:
+        """Starts compiling plan `name`. Returns True when there was nothing to start: the tuner knows the outcome."""
+        tuner.arm_changed(name, "compiling")
+        foreign = self._foreign(name)
+        is_started = foreign and self.queue.start(name, foreign, level) is not None
+        self._on_outcome()
+        if is_started:
+            return False
+        failed = self.first_failure(name)
+        if failed is not None:
+            tuner.arm_changed(name, failed.state, failed.reason)
+        else:
+            tuner.arm_changed(name, "compiled")
+        return True
+
+    def poll(self, tuner: Any) -> None:
+        """Tells of compiles that the child has finished."""
+        for batch in self.queue.poll():
+            self._on_outcome()
+            failed = self.first_failure(batch.name)
+            if failed is not None:
+                tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
+            else:
+                state = "waiting" if self._is_lacking(batch.name) else "compiled"
+                tuner.arm_changed(batch.name, state, background_seconds=batch.seconds)
+
+    def first_failure(self, name: str) -> Outcome | None:
+        """An outcome to blame when plan `name` is out for every region, else None."""
+        outcomes = [region.outcomes.get(candidate_of(name, region.index)) for region in self._session.regions]
+        if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
+            return None
+        return next((outcome for outcome in outcomes if outcome is not None), None)
+
+    def _is_lacking(self, name: str) -> bool:
+        """True when graphs were captured while plan `name` was being compiled."""
+        return any(self.queue.lacks(region, wish) for region, wish in self._foreign(name))
+
+    def _foreign(self, name: str) -> list[tuple[Any, str]]:
+        """What plan `name` needs of the child: regions with their candidates."""
+        wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
+        return [(region, wish) for region, wish in wanted if not candidate(wish).in_process]
