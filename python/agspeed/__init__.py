@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from agspeed.distributed import register_once_loaded
+from agspeed.autoload import register_once_loaded
 from agspeed.version import __version__ as __version__
 from agspeed.when_loaded import when_loaded
 

@@ -176,6 +176,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         choices=("gloo",),
     ),
     Setting(
+        name="ddp",
+        kind="choice",
+        default=None,
+        reader="python",
+        env="AGSPEED_DDP",
+        doc=(
+            "tune: every DistributedDataParallel that a script makes has its bucket layout tuned, without a line "
+            "of code; read where torch is imported"
+        ),
+        choices=("tune",),
+    ),
+    Setting(
         name="comm_mode",
         kind="choice",
         default=None,
@@ -290,6 +302,7 @@ class Values:
     progress: bool
     debug: str
     stands_in_for: str | None
+    ddp: str | None
     comm_mode: str | None
     job_key: Secret | None
     job_key_file: Path | None

@@ -15,11 +15,11 @@ from typing import Any
 from torch import distributed
 from torch.distributed import distributed_c10d as c10d
 
-from agspeed import config, native
-from agspeed.errors import AgspeedError, UserError
-from agspeed.log import logger, warn_once
+from agspeed import native
+from agspeed.errors import AgspeedError
+from agspeed.log import warn_once
 
-__all__ = ["install_as_default", "install_as_settings_say"]
+__all__ = ["install", "install_as_default"]
 
 _OURS = "agspeed"
 
@@ -29,30 +29,17 @@ def install_as_default() -> None:
 
     That is "gloo", no backend on a machine without an accelerator, and the Gloo part of "cpu:gloo,cuda:nccl". Groups
     that exist stay what they are. All ranks of a job have to do the same. Repeated calls change nothing; for the whole
-    process, from any thread. AGSPEED_AS=gloo does it where torch is imported (`install_as_settings_say`).
+    process, from any thread. AGSPEED_AS=gloo does it where torch is imported.
 
     Raises: AgspeedError where the native extension is missing, or where this torch makes groups in another way.
     """
     if native.load() is None:
         raise AgspeedError(f"agspeed cannot be used in Gloo's place: {native.why_missing()}")
-    _install()
+    install()
 
 
-def install_as_settings_say() -> None:
-    """Does `install_as_default` where the setting `stands_in_for` (AGSPEED_AS) asks for it. Never raises: a script
-    that cannot have this backend keeps the one that it names, and is told why.
-    """
-    try:
-        if config.resolve().stands_in_for is not None:
-            _install()
-    except UserError as error:
-        warn_once(("stands_in_for",), f"{error} Groups keep the backend that they are made with.")
-    except Exception as error:
-        warn_once(("stands_in_for",), str(error))
-        logger.debug("no stand-in", exc_info=True)
-
-
-def _install() -> None:
+def install() -> None:
+    """`install_as_default` without loading the extension: where that is missing, groups stay Gloo's, with a warning."""
     make = getattr(c10d, "_new_process_group_helper", None)
     if make is None:
         raise AgspeedError(

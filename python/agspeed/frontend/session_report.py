@@ -15,6 +15,7 @@ import torch
 
 from agspeed import config
 from agspeed.distributed import groups, metrics
+from agspeed.distributed.layouts import plan_of
 from agspeed.reporting import environment, listing, model, parts
 from agspeed.tuning import balance, plan_times
 from agspeed.tuning.outcome import Outcome
@@ -22,6 +23,7 @@ from agspeed.tuning.plan import candidate_of
 from agspeed.tuning.tuner_config import MEMORY_SLACK_BYTES
 
 if TYPE_CHECKING:
+    from agspeed.distributed.meetings import Meetings
     from agspeed.frontend.history import History
     from agspeed.frontend.optimizer import OptimizerSession
     from agspeed.frontend.region import Region
@@ -76,7 +78,20 @@ def _group(session: Session) -> Json:
         stages[f"region {region.index}"] = getattr(runner, "num_stages", None)
     wrapper = session.wrapper
     described = {"wrapper": wrapper.kind, "backend": wrapper.backend, "ranks": wrapper.num_ranks}
-    return {**described, "hosts": wrapper.num_hosts, "stages": stages}
+    return {**described, "hosts": wrapper.num_hosts, "stages": stages, "together": _together(session.meetings)}
+
+
+def _together(meetings: Meetings | None) -> Json | None:
+    if meetings is None or meetings.tuner is None:
+        return None
+    layouts, cost = meetings.layouts, meetings.cost
+    current = layouts.current if layouts is not None else None
+    return {
+        "buckets_bytes": [current.first_bytes, current.rest_bytes] if current is not None else None,
+        "own_buckets_bytes": [layouts.own.first_bytes, layouts.own.rest_bytes] if layouts is not None else None,
+        "reduction_s": cost.seconds if cost is not None else None,
+        "reduction_s_per_byte": cost.seconds_per_byte if cost is not None else None,
+    }
 
 
 def make_idle_report(name: str, reason: str) -> model.Report:
@@ -107,7 +122,7 @@ def _fill_header(header: Json, session: Session) -> None:
 
 def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
     decision = tuner.get("decision")
-    data["decision"]["chosen"] = session.plan if session.state != "tuning" else tuner.get("incumbent", "eager")
+    data["decision"]["chosen"] = _arm(session, tuner)
     data["decision"]["why"] = session.current_reason
     data["decision"]["resumed_pairs"] = tuner.get("resumed_pairs", 0)
     if not decision:
@@ -118,6 +133,14 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
         f"checked {guard['blocks']} times since, rolled back {guard['rollbacks']} times" if guard["blocks"] else None
     )
     data["decision"].update(source=source, speedup=_speedup(decision["ratio"] or guard["ratio"]), drift=drift)
+
+
+def _arm(session: Session, tuner: Json) -> str:
+    """What runs, or while tuning is best so far: the session's plan, with its bucket layout where it has one."""
+    if session.state == "tuning":
+        return str(tuner.get("incumbent", "eager"))
+    decided = str((tuner.get("decision") or {}).get("arm", ""))
+    return decided if plan_of(decided) == session.plan else session.plan
 
 
 def _taken(session: Session) -> str:
@@ -263,7 +286,7 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
             cost["entries"].append(entry)
     cost["entries"].append(parts.cost_entry("trial", foreground_s=max(0.0, ledger["trial_seconds"])))
     num_operators = sum(region.num_operators for region in session.regions)
-    cost.update(balance.of(tuner, session.plan, session.settings.mode, num_operators))
+    cost.update(balance.of(tuner, _arm(session, tuner), session.settings.mode, num_operators))
     cost["next_run"] = _next_run(tuner, session)
 
 
@@ -289,7 +312,7 @@ def _cache_stores(tuner: Json, session: Session) -> list[Json]:
 
 def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
     peaks = {arm["name"]: arm["peak_bytes"] or None for arm in tuner.get("arms", [])}
-    memory.update(eager_peak_bytes=peaks.get("eager"), chosen_peak_bytes=peaks.get(session.plan))
+    memory.update(eager_peak_bytes=peaks.get("eager"), chosen_peak_bytes=peaks.get(_arm(session, tuner)))
     eager_peak: int = peaks.get("eager") or 0
     if eager_peak:
         memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack)) + MEMORY_SLACK_BYTES

@@ -52,7 +52,25 @@ def group(group: Json) -> str:
     hosts = f" on {fmt.plural(group['hosts'], 'host')}" if group["hosts"] else ""
     staged = [f"{region} in {fmt.plural(count, 'stage')}" for region, count in group["stages"].items() if count]
     leave = f"; gradients leave {', '.join(staged)}" if staged else ""
-    return f"Group: {fmt.plural(group['ranks'], 'rank')}{hosts}, {group['wrapper']} over {group['backend']}{leave}."
+    members = f"{fmt.plural(group['ranks'], 'rank')}{hosts}, {group['wrapper']} over {group['backend']}"
+    return f"Group: {members}{leave}{_buckets(group['together'])}."
+
+
+def _buckets(together: Json | None) -> str:
+    if together is None:
+        return ""
+    if together["own_buckets_bytes"] is None:
+        return "; all tune as one, buckets are left alone"
+    own, chosen = together["own_buckets_bytes"], together["buckets_bytes"]
+    if chosen is None:
+        return f"; all tune as one, in the wrapper's own buckets of {_caps(own)}"
+    return f"; all tune as one, in buckets of {_caps(chosen)} instead of {_caps(own)}"
+
+
+def _caps(caps: list[int]) -> str:
+    """The caps of the first bucket and of the others."""
+    first, rest = (fmt.size(cap) for cap in caps)
+    return f"{first}, then {rest}" if caps[0] != caps[1] else first
 
 
 def mean_ms(operation: Json) -> float | None:

@@ -17,6 +17,7 @@ import agspeed
 from agspeed.distributed.layouts import Layout
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.frontend.session import session_of
+from agspeed.reporting import summary
 
 _KIB = 1 << 10
 _CHANGES = [
@@ -111,6 +112,8 @@ def buckets_of_an_eager_model(cache: str) -> dict[str, Any]:
         "chosen": tuner["decision"]["arm"],
         "caps": list(ddp.bucket_bytes_cap_list),
         "regions": len(session.regions),
+        "sentence": summary.group(agspeed.report(ddp).to_dict()["group"]),
+        "report": agspeed.report(ddp).to_dict()["decision"]["chosen"],
         "steps": count,
         "weights": torch.cat([value.detach().flatten() for value in ddp.parameters()]),
     }

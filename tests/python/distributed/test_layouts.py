@@ -84,6 +84,8 @@ def test_layouts_alone_are_tuned_for_those_who_do_not_compile(ranks: Ranks, tmp_
             wanted = [Layout.parse(layout).first_bytes, Layout.parse(layout).rest_bytes] if layout else []
             assert found["caps"] == wanted
             assert torch.equal(found["weights"], first["weights"])
+            assert found["report"] == found["chosen"]
+            assert "all tune as one, in " in found["sentence"], found["sentence"]
         if is_again:
             assert first["steps"] < 20, "a second run tunes nothing"
         else:

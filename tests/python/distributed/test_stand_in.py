@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts that know nothing of agspeed run over its backend, to the same weights as over Gloo."""
+"""Scripts that know nothing of agspeed run over its backend, with tuned buckets, to the same weights as over Gloo."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ accelerator.end_training()
 
 def trained(folder: Path, script: str, stands_in: bool, **environment: str) -> dict[str, Any]:
     """What rank 0 of two told after training by `script` under torchrun."""
-    program, told = folder / "train.py", folder / f"told-{stands_in}.json"
+    program, told = folder / "train.py", folder / f"told-{stands_in}-{len(environment)}.json"
     program.write_text("import torch\n" + TELL + script)
     env = {**os.environ, "OMP_NUM_THREADS": "1", **installed(folder), **environment}
     env.pop("AGSPEED_AS", None)
@@ -102,6 +102,24 @@ def test_an_unchanged_script_trains_to_the_same_weights(tmp_path: Path, script: 
     assert over_gloo["kinds"] == ["torch.distributed.distributed_c10d", name, "2"]
     assert ours["kinds"] == ["agspeed._native", name, "2"]
     assert ours["weights"] == over_gloo["weights"]  # two ranks: every order of a sum is the same
+
+
+def test_an_unchanged_script_has_its_buckets_tuned(tmp_path: Path) -> None:
+    script = TORCHRUN.format(backend='"gloo"').replace("range(5)", "range(40)")
+    plain = trained(tmp_path, script, stands_in=True)
+    tuned = trained(
+        tmp_path,
+        script,
+        stands_in=True,
+        AGSPEED_DDP="tune",
+        AGSPEED_MODE="max",
+        AGSPEED_REPORT=str(tmp_path / "report.json"),
+        AGSPEED_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert tuned["weights"] == plain["weights"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["group"]["together"]["own_buckets_bytes"] == [1 << 20, 25 << 20]
+    assert report["regions"] == [], "nothing is captured"
 
 
 ASK = """
@@ -152,3 +170,4 @@ def test_nothing_is_loaded_where_nobody_asks(tmp_path: Path) -> None:
     assert "agspeed.distributed'" in run.stdout
     assert "agspeed.config'" not in run.stdout
     assert "stand_in" not in run.stdout
+    assert "frontend" not in run.stdout
