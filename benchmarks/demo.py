@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration behind `make demo`, in three acts: the gain, the second start, the report.
+"""The demonstration behind `make demo`, in four acts: the gain, the second start, two ranks, the report.
 
 python -m benchmarks.demo [--workload NAME] [--folder FOLDER]
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import agspeed
-from benchmarks import planted_fault, workloads
+from benchmarks import demo_ranks, planted_fault, workloads
 from benchmarks.measure import candidates
 from benchmarks.measure.candidates import Candidate
 from benchmarks.measure.pairing import Comparison, Limits, compare_all
@@ -66,8 +66,13 @@ def second_start(workload: Workload, folder: Path, limits: Limits) -> None:
     _save(training, folder / "second-report")
 
 
+def ranks(workload: Workload, folder: Path, limits: Limits) -> None:
+    """Act 3: two ranks on shaped links, one of which is cut."""
+    demo_ranks.show(folder)
+
+
 def look(workload: Workload, folder: Path, limits: Limits) -> None:
-    """Act 3: where the reports are, and what to look at."""
+    """Act 4: where the reports are, and what to look at."""
     print(
         "What to look at: the answers at the top; the hatched blocks of the timeline, in which training stood still;\n"
         f"the plans, {planted_fault.NAME} with its error beside the limit; source and graph of each region, folded.\n"
@@ -84,6 +89,7 @@ def look(workload: Workload, folder: Path, limits: Limits) -> None:
 _ACTS: tuple[tuple[str, str, Act], ...] = (
     ("a model with a clear gain, and a candidate with a planted fault that is refused", "1 to 4 min", gain),
     ("the same again in a new process: tuned from the first step", "15 s to 1 min", second_start),
+    ("two ranks, two links, and one of them is cut", "2 to 3 min", ranks),
     ("the report", "at once", look),
 )
 

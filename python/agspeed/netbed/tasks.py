@@ -153,8 +153,8 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether all outcomes are known."""
-        return self._ended.keys() == self.tasks.keys()
+        """Whether all tasks have ended."""
+        return all(self._outcome(host, 0.0) is not None for host in self.tasks)
 
     def wait(self, timeout_s: float = 60.0, *, check: bool = False) -> list[Outcome]:
         """Waits for all tasks. NetbedError if some still run after that time, which ends them, or with `check` if some

@@ -320,7 +320,7 @@ class Controller:
         if decided != self._refined and not layout_of(decided):
             self._refined = decided
             plans = refinements(decided, arms, self._session.regions)
-        plans = plans or self._layouts.beside(decided, [arm["name"] for arm in arms])
+        plans = plans or self._layouts.beside(decided, arms)
         for plan in plans:
             self._tuner.add_arm(plan)
             self._tuner.arm_changed(plan, "ready")

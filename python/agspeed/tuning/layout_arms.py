@@ -8,11 +8,14 @@ neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from agspeed.distributed.layouts import Layout, best_layouts, layout_of, neighbours, plan_of
 from agspeed.distributed.meetings import Meetings
 from agspeed.log import logger
+
+_MAX_RATIO = 1.05
 
 
 class LayoutArms:
@@ -28,18 +31,37 @@ class LayoutArms:
         layout = self._meetings.layout if self._meetings is not None else ""
         return f"{plan}/{layout}" if layout else plan
 
-    def beside(self, decided: str, known: Iterable[str]) -> list[str]:
-        """Arms that may be better than `decided`, for it with other layouts; [] where there is nothing left to try."""
+    def beside(self, decided: str, arms: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Arms that may be better than `decided`, for it with other layouts; [] where there is nothing left to try.
+
+        Args:
+            arms: the tuner's, as in its snapshot.
+        """
         meetings = self._meetings
         if meetings is None or meetings.layouts is None or meetings.cost is None or not self._is_allowed:
             return []
-        known, name = set(known), layout_of(decided)
+        known, name, plan = {arm["name"] for arm in arms}, layout_of(decided), plan_of(decided)
         if name:
-            layouts = neighbours(Layout.parse(name))
-        elif any(plan_of(arm) == decided and layout_of(arm) for arm in known):
+            wanted = [f"{plan}/{layout.name}" for layout in neighbours(Layout.parse(name))]
+            wanted += [f"{other}/{name}" for other in _runners_up(plan, arms)]
+        elif any(plan_of(arm) == plan and layout_of(arm) for arm in known):
             return []  # they were measured, and lost
         else:
             ready = meetings.layouts.ready_times()
             layouts = best_layouts(ready, meetings.cost, meetings.layouts.own)
             logger.debug("gradients ready at %s, a reduction costs %s: layouts %s", ready, meetings.cost, layouts)
-        return [arm for layout in layouts if (arm := f"{plan_of(decided)}/{layout.name}") not in known]
+            wanted = [f"{plan}/{layout.name}" for layout in layouts]
+        return [arm for arm in wanted if arm not in known]
+
+
+def _runners_up(plan: str, arms: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The best other plan that was hardly slower than eager: where the network was what steps waited for, it may be
+    faster once they do not.
+    """
+    measured = {
+        arm["name"]: arm["ratio"]["estimate"]
+        for arm in arms
+        if arm["state"] == "ready" and arm["ratio"] and plan_of(arm["name"]) == arm["name"] != plan
+    }
+    close = [name for name, ratio in measured.items() if ratio <= _MAX_RATIO]
+    return sorted(close, key=lambda name: measured[name])[:1]

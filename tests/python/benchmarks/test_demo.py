@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from agspeed import netbed
 from agspeed.reporting import model
-from benchmarks import demo, planted_fault
+from benchmarks import demo, demo_ranks, planted_fault
 from benchmarks.measure import candidates
 from benchmarks.measure.pairing import Limits
 from benchmarks.workloads.base import Training, Workload, supervised
@@ -76,8 +77,30 @@ def test_all_acts_are_announced_with_what_they_show_and_take(
     monkeypatch.setattr(demo, "_run_act", lambda number, *_: begun.append(number) or 0)
     assert demo.main(["--folder", str(tmp_path / "demo")]) == 0
     shown = capsys.readouterr().out
-    assert begun == [1, 2, 3]
-    assert all(f"=== Act {number} of 3: " in shown for number in begun) and "min) ===" in shown
+    assert begun == [1, 2, 3, 4]
+    assert all(f"=== Act {number} of 4: " in shown for number in begun) and "min) ===" in shown
+
+
+@pytest.mark.skipif(netbed.unavailable() is not None, reason=netbed.unavailable() or "-")
+def test_the_act_of_two_ranks_outlives_a_cut_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_ranks, "_WAYS", {"gloo": "eager DDP, Gloo", "agspeed": "agspeed"})
+    monkeypatch.setattr(demo_ranks, "_READY_SECONDS", 3.0)
+    monkeypatch.setattr(demo_ranks, "_STEPS", 3)
+    monkeypatch.setattr(demo_ranks, "_CUT_SECONDS", 4.0)
+    demo_ranks.show(tmp_path)
+    shown = capsys.readouterr().out
+    assert "a step over the other link" in shown, shown
+    assert f"{'eager DDP, Gloo':>28}" in shown and f"{'agspeed':>28}" in shown, shown
+
+
+def test_the_act_of_two_ranks_says_why_it_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_ranks.netbed, "unavailable", lambda: "no namespaces")
+    demo_ranks.show(tmp_path)
+    assert capsys.readouterr().out == "left out: no networks of its own can be made here (no namespaces)\n"
 
 
 def test_an_act_that_fails_ends_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
