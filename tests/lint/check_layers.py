@@ -146,6 +146,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("backends",),
     ("tuning",),
     ("frontend",),
+    ("autoload",),
     ("__init__",),
     ("cli",),
     ("__main__",),
