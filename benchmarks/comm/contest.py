@@ -15,6 +15,7 @@ from benchmarks.comm.blocks import Block
 from benchmarks.comm.team import Team
 
 T = TypeVar("T")
+K = TypeVar("K")
 _LEAST_PASSES = 2  # there and back
 
 
@@ -49,6 +50,15 @@ class Contest:
             order = [name for name in reversed(order) if name in self.teams]
             passes += 1
         return {name: found for name, found in blocks.items() if name in self.teams}
+
+    def take_turns(self, actions: Mapping[K, Callable[[], Block]], seconds: float) -> dict[K, list[Block]]:
+        """As `rotate`, for actions of which several may belong to a side: none of them may fail."""
+        blocks: dict[K, list[Block]] = {key: [] for key in actions}
+        deadline = time.monotonic() + seconds
+        while not all(blocks.values()) or time.monotonic() < deadline:
+            for key in [*actions, *reversed(actions)]:
+                blocks[key].append(actions[key]())
+        return blocks
 
     def sent_per_rail(self, action: Callable[[], Block]) -> tuple[Block, list[int]]:
         """A block, and the bytes that all hosts together sent on each rail meanwhile, headers included."""

@@ -5,8 +5,7 @@ A way is how the model is compiled (`joining.py`), a side is the backend. Overla
 communication and backward that runs beside the other; its limit is what the last bucket, ready at the very end, leaves.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.comm import bounds, network
@@ -27,7 +26,7 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
     for ratio in case["communication_per_backward"]:
         backward = communication / ratio
         asked = {"forward_seconds": FORWARD_PER_BACKWARD * backward, "backward_seconds": backward}
-        found = _rotated(contest, opened, asked | {"count": case["steps"]}, seconds)
+        found = _turns(contest, opened, asked | {"count": case["steps"]}, seconds)
         for (side, way), mine in found.items():
             described = {"communication_per_backward": ratio, "side": side, "way": way, "stages": opened[side, way]}
             eager = found[side, EAGER]
@@ -56,16 +55,15 @@ def _communication_seconds(contest: Contest, opened: Mapping[tuple[str, str], An
     return median_estimate(block.seconds[1:]).value
 
 
-def _rotated(
+def _turns(
     contest: Contest, opened: Mapping[tuple[str, str], Any], asked: Mapping[str, Any], seconds: float
 ) -> dict[tuple[str, str], list[Block]]:
-    """Blocks of all ways of all sides in turn, there and back, until that time has passed: the same number of each."""
-    blocks: dict[tuple[str, str], list[Block]] = {key: [] for key in opened}
-    deadline = time.monotonic() + seconds
-    while not blocks[next(iter(opened))] or time.monotonic() < deadline:
-        for side, way in [*opened, *reversed(opened)]:
-            blocks[side, way].append(contest.teams[side].block("joining.steps", way=way, **asked))
-    return blocks
+    """Blocks of all ways of all sides in turn, the same number of each."""
+
+    def action(side: str, way: str) -> Callable[[], Block]:
+        return lambda: contest.teams[side].block("joining.steps", way=way, **asked)
+
+    return contest.take_turns({key: action(*key) for key in opened}, seconds)
 
 
 def _row(

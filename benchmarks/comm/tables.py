@@ -16,7 +16,15 @@ _LEGEND = (
 
 
 def render(cells: Sequence[Cell]) -> str:
-    sections = [_networks(cells), _all_reduce(cells), _steps(cells), _joins(cells), _changes(cells), _remarks(cells)]
+    sections = [
+        _networks(cells),
+        _all_reduce(cells),
+        _steps(cells),
+        _joins(cells),
+        _reals(cells),
+        _changes(cells),
+        _remarks(cells),
+    ]
     return "\n\n".join(section for section in sections if section)
 
 
@@ -113,6 +121,25 @@ def _joins(cells: Sequence[Cell]) -> str:
     ]
     columns = ["case", "communication / backward", "side", "way", "stages", "step", "step / eager's", "overlap"]
     return markdown.table([*columns, "its limit", "step / fluid bound"], rows)
+
+
+def _reals(cells: Sequence[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            row["workload"],
+            row["side"],
+            row["way"] if row["chosen"] is None else f"{row['way']}: {row['chosen']}",
+            f"{row['seconds']['value']:.3f} s",
+            markdown.interval(row["over_eager"]),
+            f"{markdown.interval(row['over_best_other'])} ({row['best_other']})",
+            f"{row['cpu_seconds']:.3f} s",
+        ]
+        for cell in cells
+        for row in cell.get("reals", [])
+    ]
+    columns = ["case", "workload", "side", "way", "step", "eager's / it", "the best other's / it", "CPU of a rank"]
+    return markdown.table(columns, rows)
 
 
 def _changes(cells: Sequence[Cell]) -> str:

@@ -6,7 +6,8 @@ one whole training step on a batch, and a fixed list of real batches. Building t
 data, so two candidates start from the same state. Not thread-safe: building seeds torch's global generator.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,21 @@ def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
+_wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+"""What models are called through, made of the model itself; without `called_through`, the model."""
+
+
+@contextmanager
+def called_through(wrap: Callable[[nn.Module], nn.Module]) -> Iterator[None]:
+    """Models of `supervised` trainings that are made meanwhile are called through `wrap(model)`, a wrapper say."""
+    global _wrap
+    before, _wrap = _wrap, wrap
+    try:
+        yield
+    finally:
+        _wrap = before
+
+
 def supervised(
     model: nn.Module,
     optimizer: Optimizer,
@@ -69,10 +85,11 @@ def supervised(
     period: int = 1,
 ) -> Training:
     """The usual loop around one model: `loss_of(model, batch)` runs the forward and returns a scalar loss."""
+    called = _wrap(model)
 
     def step(batch: Batch) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model, batch)
+        loss = loss_of(called, batch)
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -106,7 +106,7 @@ def test_rates_become_payload_and_bursts() -> None:
 def test_every_case_is_within_the_limit_and_names_what_there_is() -> None:
     for case in cases.select([], "comm"):
         network.build(case)
-        assert case["part"] in ("all_reduce", "join", "rail_change", "step")
+        assert case["part"] in ("all_reduce", "join", "rail_change", "real", "step")
         assert [sides.find(name).name for name in case["sides"]] == case["sides"]
         assert all(sizes.parse(size) for size in case.get("sizes", []))
 
@@ -239,6 +239,20 @@ def test_the_tables_show_every_part() -> None:
     joined = {"communication_per_backward": 0.5, "side": "gloo", "way": "agspeed-native", "stages": 4}
     joined |= {"seconds": estimate(2.0), "over_eager": estimate(1.02), "over_fluid": estimate(1.1)}
     joined |= {"overlap": estimate(0.8), "overlap_limit": 0.9}
+    real = {
+        "workload": "mlp",
+        "side": "gloo",
+        "way": "agspeed",
+        "chosen": "native/b1-4",
+        "reason": "",
+        "cpu_seconds": 1,
+    }
+    real |= {
+        "seconds": estimate(2.0),
+        "over_eager": estimate(1.2),
+        "over_best_other": estimate(1.1),
+        "best_other": "eager",
+    }
     changed = {"bytes": MIB, "side": "agspeed", "from": ["2mbit"], "to": ["1mbit"], "after": [0.5, 0.9]}
     changed |= {"before": estimate(0.97), "settled": estimate(0.96)}
     voided = {"bytes": 2 * MIB, "status": "void", "reason": "agspeed against agspeed read 0.900", "sides": measured}
@@ -246,6 +260,7 @@ def test_the_tables_show_every_part() -> None:
         comm_cell(sizes=[reading, voided]),
         comm_cell(steps=[stepped]),
         comm_cell(joins=[joined]),
+        comm_cell(reals=[real]),
         comm_cell(changes=[changed]),
     )
     jsonschema.validate(found, SCHEMA)
@@ -257,6 +272,10 @@ def test_the_tables_show_every_part() -> None:
     assert f"| default | 1.5 s | agspeed | 2.200 s | {over} | 0.30 s |" in text
     assert (
         "| 0.5 | gloo | agspeed-native | 4 | 2.000 s | 1.020 (1.010 to 1.030) | 0.800 (0.790 to 0.810) | 0.90 |" in text
+    )
+    assert (
+        "| mlp | gloo | agspeed: native/b1-4 | 2.000 s | 1.200 (1.190 to 1.210) | 1.100 (1.090 to 1.110) (eager) |"
+        in text
     )
     assert "| 2mbit → 1mbit | agspeed | 0.970 (0.960 to 0.980) | 0.50 0.90 |" in text
     assert "- comm/x, gloo-mptcp: **failed**, OSError: no" in text
@@ -282,6 +301,13 @@ TINY: dict[str, dict[str, Any]] = {
         "ways": ["eager", "agspeed-aot", "agspeed-aot-uncut"],
         "communication_per_backward": [1.0],
         "steps": 1,
+    },
+    "real": {
+        "rates": ["200mbit"],
+        "sides": ["agspeed"],
+        "workloads": ["tiny_mlp"],
+        "ways": ["eager", "control", "agspeed"],
+        "tuning_seconds": 2,
     },
     "rail_change": {
         "rates": ["100mbit", "100mbit"],

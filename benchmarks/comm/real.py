@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Part "real" of a case: steps of workloads in DistributedDataParallel, a core for each rank, compute and all.
+
+A way is how the model is compiled (`wrapped.py`), a side is the backend. Communication takes cycles of the cores that
+compute, so that nothing is said of overlap here: a row is a step beside eager's and beside the better of eager's and
+torch.compile's over the same backend, in blocks that take turns.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.comm.blocks import Block
+from benchmarks.comm.contest import Contest
+from benchmarks.measure.statistics import median_estimate
+
+EAGER, OURS = "eager", "agspeed"
+_BLOCK_STEPS = 4
+
+
+def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
+    """`sizes` do not apply; each workload is timed for `seconds`."""
+    rows = []
+    for workload in case["workloads"]:
+        opened = {
+            (side, way): team.ask("wrapped.open_way", way=way, workload=workload, seconds=case["tuning_seconds"])[0]
+            for side, team in contest.teams.items()
+            for way in case["ways"]
+        }
+        found = contest.take_turns({key: _action(contest, *key) for key in opened}, seconds)
+        for (side, way), settled in opened.items():
+            described = {"workload": workload, "side": side, "way": way, **settled}
+            rows.append(described | _row({other: found[side, other] for other in case["ways"]}, way))
+        for team in contest.teams.values():
+            team.ask("wrapped.close_ways")
+    return {"reals": rows}
+
+
+def _action(contest: Contest, side: str, way: str) -> Callable[[], Block]:
+    return lambda: contest.teams[side].block("wrapped.steps", way=way, count=_BLOCK_STEPS)
+
+
+def _row(found: Mapping[str, Sequence[Block]], way: str) -> dict[str, Any]:
+    """found: by way, of one side."""
+    seconds = {other: [each for block in blocks for each in block.seconds] for other, blocks in found.items()}
+    others = [other for other in found if other not in (OURS, way)]
+    best = min(others, key=lambda other: median_estimate(seconds[other]).value)
+    return {
+        "seconds": median_estimate(seconds[way]).to_dict(),
+        "over_eager": _speed(seconds[way], seconds[EAGER]),
+        "best_other": best,
+        "over_best_other": _speed(seconds[way], seconds[best]),
+        "cpu_seconds": statistics.fmean(block.cpu_seconds_per_operation for block in found[way]),
+    }
+
+
+def _speed(mine: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
+    """How many times as fast as the others."""
+    return median_estimate([other / own for other, own in zip(others, mine, strict=True)]).to_dict()
