@@ -62,8 +62,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-_wrap: Callable[[nn.Module], nn.Module] = lambda model: model
-"""What models are called through, made of the model itself; without `called_through`, the model."""
+_wrap: Callable[[nn.Module], nn.Module] | None = None
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def supervised(
     period: int = 1,
 ) -> Training:
     """The usual loop around one model: `loss_of(model, batch)` runs the forward and returns a scalar loss."""
-    called = _wrap(model)
+    called = _wrap(model) if _wrap is not None else model
 
     def step(batch: Batch) -> Tensor:
         optimizer.zero_grad(set_to_none=True)

@@ -109,6 +109,12 @@ def test_a_rank_without_agspeed_is_named(two_ranks: Ranks, tmp_path: Path) -> No
     assert reason.startswith("rank 1: no agspeed.optimize there")
 
 
+def test_sharded_modules_train_on_eagerly_and_say_why(two_ranks: Ranks, tmp_path: Path) -> None:
+    for status, without, with_agspeed in two_ranks.run(together_cases.sharded, tmp_path, cache=str(tmp_path)):
+        assert status.startswith("eager: its parameters are sharded (DTensor), by fully_shard")
+        assert torch.equal(with_agspeed, without)
+
+
 def test_a_killed_rank_is_an_error_of_the_others_within_the_peer_timeout(tmp_path: Path) -> None:
     started = Ranks(2, timeout_s=_TIMEOUT_S, AGSPEED_PEER_TIMEOUT_MS="3000")
     with started as ranks, pytest.raises((AssertionError, EOFError, ConnectionError)):

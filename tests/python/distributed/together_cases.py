@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
@@ -186,6 +187,28 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
         )
 
     return train(model, at=20, do=make_copy) | found
+
+
+def sharded(cache: str) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """The reason of a model under FSDP2, and its weights without and with agspeed."""
+    weights, reason = [], ""
+    for is_optimized in (False, True):
+        torch.manual_seed(3)
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        if is_optimized:
+            agspeed.optimize(model, mode="max", backends=["native"], cache_dir=Path(cache))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(4, 64, generator=generator)).square().mean().backward()
+            optimizer.step()
+        reason = str(agspeed.status(model))
+        weights.append(torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()]))
+    return reason, weights[0], weights[1]
 
 
 def killed_while_tuning(folder: str) -> None:
