@@ -91,6 +91,7 @@ class Meetings:
         """The wrapper's; None where they are to be left alone."""
         self.layout = ""
         """The name of the one that the latest reducing backward had; "" for the user's own."""
+        self._wanted_layout = ""
         self._names: list[str] = []
         self._store = _store_of(self._user_group)
         self._group: Any = None
@@ -136,9 +137,8 @@ class Meetings:
 
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
-        if self.tuner is not None and self.layouts is not None and torch.is_grad_enabled():
-            name = layout_of(self.tuner.current)
-            self.layouts.change(Layout.parse(name) if name else None)
+        if self.layouts is not None and torch.is_grad_enabled():
+            self.layouts.change(Layout.parse(self._wanted_layout) if self._wanted_layout else None)
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
@@ -237,6 +237,7 @@ class Meetings:
             return
         self.tuner.meet(self._exchange(self.tuner.take_record()))
         self._num_quiet = self.tuner.num_quiet_meetings
+        self._wanted_layout = layout_of(self.tuner.current)
         if self.tuner.is_refining and self.cost is None:
             self.cost = self._measured_cost()
 

@@ -3,7 +3,8 @@
 
 It takes a new `torch.distributed.Reducer`, made as the wrapper makes its own (private parts of torch: a test pins them,
 and where one is missing the wrapper is left alone). All ranks change to the same layout between the same two steps. A
-reducer rebuilds its buckets once, after its first step, along the order of that step; so does a new one.
+reducer rebuilds its buckets once, with a broadcast in the forward after its first step, along the order of that step;
+so does a new one.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agspeed.distributed.meetings import Meetings
 from agspeed.frontend import startup
 from agspeed.tuning.stored_decision import chose_compiled
 
@@ -17,6 +18,8 @@ class EarnedStart:
     def __init__(self, target: Callable[..., Any], cache_dir: Path) -> None:
         self.num_steps, self.seconds = 0, 0.0
         """What was trained so far."""
+        self.meetings: Meetings | None = None
+        """Of ranks that begin together, once it is due at the first of them."""
         self._target, self._cache_dir = target, cache_dir
 
     def is_due(self) -> bool:
@@ -40,4 +43,6 @@ class EarnedStart:
         """What is going on, as a sentence."""
         if self.num_steps == 0:
             return "waiting for the first training step"
+        if self.meetings is not None:
+            return f"{self.meetings.num_ranks} ranks tune together, once training has paid for it at the first of them"
         return "training has been too short so far to pay for tuning"

@@ -269,6 +269,7 @@ class Session:
         if self.wrapper is None and self.state == "tuning":
             found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
             self.wrapper, self.options, self.meetings = found
+            self._earned.meetings = self.meetings
 
     def _leave_to_eager(self, reason: str) -> None:
         """The target cannot be tuned, which the user should know."""

@@ -92,7 +92,7 @@ def left_alone() -> dict[str, str | None]:
 def buckets_of_an_eager_model(cache: str) -> dict[str, Any]:
     """backends=["eager"]: only the layout is tuned; nothing is captured."""
     torch.manual_seed(5)
-    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(10)))
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(5)))
     ddp = DistributedDataParallel(agspeed.optimize(model, mode="max", backends=["eager"], cache_dir=Path(cache)))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
     count = 0
