@@ -60,6 +60,8 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "comm/transport/shm",
         "comm/transport/tcp",
     ),
+    "comm/channel": (*_FRAMES, "comm/messaging", "comm/network"),
+    "comm/nccl_net": ("comm/channel", "comm/io", "comm/topology", "runtime/base"),
     "comm/reduce": ("runtime/base",),
     "comm/schedule": ("comm/reduce", "runtime/base"),
     "comm/plan": ("comm/reduce", "comm/schedule", "runtime/base"),
