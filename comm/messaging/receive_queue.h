@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "comm/messaging/credits.h"
 #include "comm/messaging/endpoint_context.h"
@@ -75,10 +76,16 @@ class ReceiveQueue {
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isCtsSent = false;
+    bool isUpTo = false;  ///< `total` is the most that its receive takes, as nothing of the message has come
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether a frame brings no more than what is missing.
     bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
+    /// It has so many bytes. Returns: whether that is what is expected.
+    bool settle(uint64_t sent) {
+      if (std::exchange(isUpTo, false) && sent < total) total = sent;
+      return sent == total;
+    }
   };
   static constexpr uint64_t kAllBytes = UINT64_MAX;
   /// A message that nobody wants any more and that has not come whole.
