@@ -33,6 +33,7 @@ class Association final : private Poller::Handler {
   /// Who it is; messages go from now on.
   void introduce(const Introduction& peer);
 
+  Role role() const { return role_; }
   uint32_t number() const { return number_; }
   Messenger& messenger() { return *messenger_; }
   int peer() const { return 1 - static_cast<int>(role_); }
