@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-constexpr size_t kMaxPending = 256;
+constexpr size_t kMaxVisitors = 256;
 constexpr std::chrono::seconds kDeadline{3};
 constexpr int kMaxAcceptsAtOnce = 64;
 
@@ -49,9 +49,9 @@ void HelloServer::accept(Entrance& entrance) {
       entrance.pausable.failed(errno);
       break;
     }
-    if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
+    if (visitors_.size() == kMaxVisitors) visitors_.erase(visitors_.begin());
     auto line = std::make_unique<ControlLine>(poller_, std::move(*socket), kMaxHelloBytes, owner_);
-    pending_.push_back({std::move(line), Clock::now() + kDeadline});
+    visitors_.push_back({std::move(line), Clock::now() + kDeadline});
   }
   owner_.lineChanged();
 }
@@ -59,7 +59,7 @@ void HelloServer::accept(Entrance& entrance) {
 std::vector<HelloServer::Caller> HelloServer::takeCallers(Clock::time_point now) {
   for (const auto& entrance : entrances_) entrance->pausable.resume();
   std::vector<Caller> callers;
-  std::erase_if(pending_, [&](Pending& each) {
+  std::erase_if(visitors_, [&](Visitor& each) {
     std::optional<std::vector<std::byte>> hello = each.line->receive();
     if (hello) {
       callers.push_back({std::move(each.line), std::move(*hello)});

@@ -33,7 +33,7 @@ class HelloServer {
 
  private:
   struct Entrance;
-  struct Pending {
+  struct Visitor {
     std::unique_ptr<ControlLine> line;
     Clock::time_point deadline;
   };
@@ -45,7 +45,7 @@ class HelloServer {
   ControlLine::Owner& owner_;
   std::vector<RailAddress> addresses_;
   std::vector<std::unique_ptr<Entrance>> entrances_;
-  std::vector<Pending> pending_;  ///< oldest first
+  std::vector<Visitor> visitors_;  ///< oldest first
 };
 
 }  // namespace agspeed::comm

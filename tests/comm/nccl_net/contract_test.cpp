@@ -311,6 +311,22 @@ TEST_P(NetContract, ConnectionsCloseWithWorkInFlight) {
       });
 }
 
+TEST_P(NetContract, WhatWasSentBeforeACloseStillArrives) {
+  expectBoth(
+      [](Side& side) {
+        void* comm = side.openSend();
+        for (uint64_t i = 0; i < 10; ++i) sendOne(side, comm, i, 60000);
+        requireOk(side.table().closeSend(comm), "closeSend");
+        side.meet();
+      },
+      [](Side& side) {
+        void* comm = side.openReceive();
+        for (uint64_t i = 0; i < 10; ++i) receiveOne(side, comm, i, 60000, 70000);
+        side.meet();
+        requireOk(side.table().closeReceive(comm), "closeRecv");
+      });
+}
+
 TEST_P(NetContract, InitAndFinalizeRepeat) {
   expectOne([](NetTable& table) {
     requireOk(table.finalize(), "finalize");

@@ -32,7 +32,7 @@ void retry(const std::string& what, const std::function<bool()>& attempt) {
 void keepOnLoopback() {
   setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
   setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
-  setenv("AGSPEED_SOCKET_IFNAME", "=lo", 1);
+  setenv("AGSPEED_SOCKET_IFNAME", "=lo", 0);
   setenv("AGSPEED_FLOWS_PER_INTERFACE", "2", 0);
   setenv("AGSPEED_PEER_TIMEOUT_MS", "4000", 0);
 }
