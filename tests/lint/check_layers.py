@@ -142,7 +142,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
-    ("_native", "netbed", "netprobe", "reporting"),
+    ("_native", "nccl", "netbed", "netprobe", "reporting"),
     ("graph_spec", "native"),
     ("distributed",),
     ("backends",),
@@ -157,6 +157,7 @@ PURE_PYTHON = {
     "errors": (),
     "config": ("errors",),
     "log": ("errors",),
+    "nccl": ("errors",),
     "netbed": ("errors",),
     "netprobe": ("errors",),
     "reporting": ("errors", "config", "log"),
