@@ -43,8 +43,8 @@ def variables() -> dict[str, str]:
     """Environment variables with which NCCL loads the plug-in. `UserError` where there is none to load."""
     if not library().exists():
         raise UserError(
-            f"{library()} does not exist: this installation has no NCCL plug-in; install the wheel, or build the target "
-            "ag_nccl_net in a checkout"
+            f"{library()} does not exist: this installation has no NCCL plug-in; install the wheel, or build the "
+            "target ag_nccl_net in a checkout"
         )
     return {"NCCL_NET_PLUGIN": str(library())}
 

@@ -24,7 +24,7 @@ _REINSTALL = "install the wheel, or build the target ag_nccl_net in a checkout"
 _ENABLE = 'eval "$(agspeed nccl env)"'
 # From which minor version of NCCL 2 on it takes which table, newest first.
 _TABLES = ((30, 12), (28, 11), (26, 10), (24, 9), (20, 8), (19, 7), (13, 6))
-# Layout: comm/nccl_net/abi/net.h. Of a logged line ctypes sees the format and its first argument, which is our sentence.
+# Layout: comm/nccl_net/abi/net.h. Of a logged line ctypes sees the format and its first argument, our sentence.
 _SCRIPT = """
 import ctypes, json, sys
 found = {}
