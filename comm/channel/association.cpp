@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/rendezvous/directory.h"
+#include "runtime/base/log_editor.h"
 
 namespace agspeed::comm {
 namespace {
@@ -40,15 +41,44 @@ void Association::introduce(const Introduction& peer) {
   (void)store_.set(Directory::recordKey(number_, this->peer()), peer.record);  // a MemoryStore does not fail
 }
 
-void Association::progress() { (void)messenger_->progress({}); }
+/// While it lives, this thread's log speaks of processes.
+class Association::Names final : public LogEditor {
+ public:
+  explicit Names(const Association& association) : association_(association) {}
+  std::string edit(std::string message) const override { return association_.named(std::move(message)); }
+
+ private:
+  const Association& association_;
+};
+
+void Association::progress() {
+  const Names names(*this);
+  (void)messenger_->progress({});
+}
+
+void Association::send(Transfer& transfer) {
+  const Names names(*this);
+  messenger_->send(transfer);
+}
+
+void Association::receive(Transfer& transfer) {
+  const Names names(*this);
+  messenger_->receive(transfer);
+}
+
+void Association::cancel(Transfer& transfer, const Status& reason) {
+  const Names names(*this);
+  messenger_->cancel(transfer, reason);
+}
 
 std::string Association::peerName() const { return peerName_.empty() ? "a process that has not answered" : peerName_; }
 
-Status Association::describe(const Status& failure) const {
-  std::string text = failure.message();
+Status Association::describe(const Status& failure) const { return {failure.code(), named(failure.message())}; }
+
+std::string Association::named(std::string text) const {
   replaceAll(text, "rank " + std::to_string(peer()), peerName());
   replaceAll(text, "rank " + std::to_string(static_cast<int>(role_)), "this process");
-  return {failure.code(), text};
+  return text;
 }
 
 }  // namespace agspeed::comm

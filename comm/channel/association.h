@@ -35,7 +35,6 @@ class Association final : private Poller::Handler {
 
   Role role() const { return role_; }
   uint32_t number() const { return number_; }
-  Messenger& messenger() { return *messenger_; }
   int peer() const { return 1 - static_cast<int>(role_); }
   /// Another channel of this process uses it, or one no longer does.
   void addUser() { ++numUsers_; }
@@ -46,6 +45,12 @@ class Association final : private Poller::Handler {
 
   /// Moves what can be moved without waiting.
   void progress();
+  // As of Messenger. What the messenger logs meanwhile names processes.
+  void send(Transfer& transfer);
+  void receive(Transfer& transfer);
+  void cancel(Transfer& transfer, const Status& reason);
+  void dropCommunicator(uint32_t communicator) { messenger_->dropCommunicator(communicator); }
+  bool hasUnsent() const { return messenger_->hasUnsent(); }
   /// A failure of the messenger in terms of processes and hosts.
   Status describe(const Status& failure) const;
   /// "process 4242 on node1".
@@ -53,7 +58,10 @@ class Association final : private Poller::Handler {
 
  private:
   Association(Poller& poller, Role role, uint32_t number) : poller_(poller), role_(role), number_(number) {}
+  class Names;
   void ready(uint32_t) override { progress(); }
+  /// A sentence about the two ranks in terms of processes and hosts.
+  std::string named(std::string text) const;
 
   Poller& poller_;
   const Role role_;

@@ -58,7 +58,7 @@ void Channel::start(Request& request, size_t part, std::span<std::byte> bytes, i
   transfer.numReceived = 0;
   transfer.isUnderWay = true;
   if (!failure_) return finished(transfer, failure_);
-  direction_ == Direction::kSend ? association_.messenger().send(transfer) : association_.messenger().receive(transfer);
+  direction_ == Direction::kSend ? association_.send(transfer) : association_.receive(transfer);
 }
 
 Request* Channel::send(std::span<std::byte> bytes, int tag) {
@@ -120,7 +120,7 @@ void Channel::fail(const Status& failure) {
   for (const auto& request : requests_) {
     for (size_t i = 0; i < request->numParts_; ++i) {
       Request::Part& part = request->parts_[i];
-      if (part.isUnderWay) association_.messenger().cancel(part, failure);
+      if (part.isUnderWay) association_.cancel(part, failure);
     }
   }
 }
@@ -129,7 +129,7 @@ void Channel::close() {
   if (std::exchange(isClosed_, true)) return;
   const uint64_t numFinished = numFinished_;
   if (failure_) fail(unavailable("the connection was closed by this process"));
-  association_.messenger().dropCommunicator(number_);
+  association_.dropCommunicator(number_);
   if (line_ != nullptr) {
     Farewell farewell;
     ByteWriter(farewell).put(numFinished);

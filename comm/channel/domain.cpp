@@ -258,7 +258,7 @@ void Domain::dropUnused(Clock::time_point now) {
     if (!since) since = now;
     const bool isOfPeer = association->role() == Association::Role::kListener;
     const bool isHeld =
-        isOfPeer ? now < *since + kHelloOnItsWay : association->messenger().hasUnsent() && now < *since + kFlushTimeout;
+        isOfPeer ? now < *since + kHelloOnItsWay : association->hasUnsent() && now < *since + kFlushTimeout;
     if (isHeld) continue;
     std::erase_if(outgoing_, [&](const auto& each) { return each.second == association.get(); });
     std::erase_if(incoming_, [&](const auto& each) { return each.second == association.get(); });
