@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <utility>
 
 #include "runtime/base/log_editor.h"
 #include "runtime/base/settings.h"
 
 namespace agspeed {
 namespace {
-
-thread_local const LogEditor* innermostEditor = nullptr;
 
 // Indexed by the enum's value.
 constexpr std::array<std::string_view, 3> kNames = {"trace", "info", "warn"};
@@ -41,14 +38,6 @@ std::string formatLogLine(std::string_view message) {
 void writeLogLine(std::string_view message) {
   std::string line = formatLogLine(LogEditor::apply(std::string(message)));
   std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
-LogEditor::LogEditor() : outer_(innermostEditor) { innermostEditor = this; }
-
-LogEditor::~LogEditor() { innermostEditor = outer_; }
-
-std::string LogEditor::apply(std::string message) {
-  return innermostEditor == nullptr ? message : innermostEditor->edit(std::move(message));
 }
 
 }  // namespace agspeed

@@ -251,6 +251,51 @@ std::string runOne(const TableSource& source, const std::function<void(NetTable&
   return endOf(startChild(source, {}, body));
 }
 
+Group::Group(NetTable& table, size_t rank, const std::vector<int>& sockets) : rank_(rank) {
+  for (const int each : sockets) sides_.emplace_back(table, each);
+}
+
+void Group::meet() {
+  for (size_t peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) sides_[peer].meet();
+  }
+}
+
+std::string runGroup(const TableSource& source, size_t size, const std::function<void(Group&)>& body) {
+  std::vector<std::vector<int>> sockets(size, std::vector<int>(size, -1));
+  for (size_t a = 0; a < size; ++a) {
+    for (size_t b = a + 1; b < size; ++b) {
+      std::array<int, 2> ends;
+      require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, "socketpair");
+      sockets[a][b] = ends[0];
+      sockets[b][a] = ends[1];
+    }
+  }
+  const auto endsOfOthers = [&](size_t rank) {
+    std::vector<int> ends;
+    for (size_t other = 0; other < size; ++other) {
+      if (other != rank) ends.insert(ends.end(), sockets[other].begin(), sockets[other].end());
+    }
+    return ends;
+  };
+  std::vector<Child> children;
+  for (size_t rank = 0; rank < size; ++rank) {
+    children.push_back(startChild(source, endsOfOthers(rank), [&, rank](NetTable& table) {
+      Group group(table, rank, sockets[rank]);
+      body(group);
+    }));
+  }
+  for (const std::vector<int>& ends : sockets) {
+    for (const int each : ends) close(each);
+  }
+  std::string failures;
+  for (size_t rank = 0; rank < size; ++rank) {
+    const std::string failure = endOf(children[rank]);
+    if (!failure.empty()) failures += "process " + std::to_string(rank) + ": " + failure + "\n";
+  }
+  return failures;
+}
+
 std::vector<std::byte> patternOf(uint64_t seed, size_t size) {
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; ++i) {

@@ -80,6 +80,24 @@ std::string runTwo(const TableSource& source, const SideBody& first, const SideB
 /// The same with one process.
 std::string runOne(const TableSource& source, const std::function<void(NetTable&)>& body);
 
+/// Several processes, each with a Side for every other.
+class Group {
+ public:
+  Group(NetTable& table, size_t rank, const std::vector<int>& sockets);
+
+  size_t rank() const { return rank_; }
+  size_t size() const { return sides_.size(); }
+  /// Requires: another rank.
+  Side& side(size_t peer) { return sides_[peer]; }
+  /// Returns when all have called it as often.
+  void meet();
+
+ private:
+  size_t rank_;
+  std::vector<Side> sides_;  ///< by rank; the own one is of no use
+};
+std::string runGroup(const TableSource& source, size_t size, const std::function<void(Group&)>& body);
+
 /// Bytes that depend on `seed` and the position.
 std::vector<std::byte> patternOf(uint64_t seed, size_t size);
 
