@@ -2,6 +2,7 @@
 #include "comm/channel/channel.h"
 
 #include <algorithm>
+#include <array>
 
 #include "comm/wire/byte_io.h"
 
@@ -13,7 +14,7 @@ using Farewell = std::array<std::byte, sizeof(uint64_t)>;
 
 }  // namespace
 
-Request::Request(Channel& channel) : channel_(channel) {
+Request::Request(Channel& channel, size_t maxParts) : channel_(channel), parts_(maxParts) {
   for (Part& part : parts_) part.request = this;
 }
 
@@ -21,9 +22,10 @@ void Request::Part::finished(const Status& status) { request->channel_.finished(
 
 Channel::Channel(Association& association, Direction direction, uint32_t number, std::unique_ptr<ControlLine> line)
     : association_(association), direction_(direction), number_(number), line_(std::move(line)) {
-  const size_t count = direction == Direction::kSend ? kMaxSends : kMaxReceives;
+  const bool isSending = direction == Direction::kSend;
+  const size_t count = isSending ? kMaxSends : kMaxReceives, maxParts = isSending ? 1 : Request::kMaxParts;
   for (size_t i = 0; i < count; ++i) {
-    requests_.push_back(std::make_unique<Request>(*this));
+    requests_.push_back(std::make_unique<Request>(*this, maxParts));
     free_.push_back(requests_.back().get());
   }
   association_.addUser();

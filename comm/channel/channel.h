@@ -6,7 +6,6 @@
 // and stay in place until the request is done or the channel closed.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,7 +31,8 @@ class Request {
  public:
   static constexpr size_t kMaxParts = 8;
 
-  explicit Request(Channel& channel);
+  /// `maxParts`: of this one.
+  Request(Channel& channel, size_t maxParts);
   Channel& channel() const { return channel_; }
 
  private:
@@ -45,7 +45,7 @@ class Request {
   };
 
   Channel& channel_;
-  std::array<Part, kMaxParts> parts_;
+  std::vector<Part> parts_;
   size_t numParts_ = 0;  ///< 0: the request is free
   size_t numLeft_ = 0;
   Status status_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl_net/net.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdlib>
 #include <functional>
@@ -61,6 +63,7 @@ Result Net::init(Logger logger) {
       return Result::kSystemError;
     }
     domain_ = std::move(opened).value();
+    process_ = getpid();
     facts_ = factsOf(domain_->interfaces());
     // Its thread must not outlive what libraries clean up at exit.
     static const bool isRegistered = std::atexit([] { Net::get().domain_.reset(); }) == 0;
@@ -87,6 +90,9 @@ Result Net::devices(int* count) {
 
 Result Net::checkDevice(int device) {
   if (domain_ == nullptr) return refuse("the network plug-in is used before its init");
+  if (process_ != getpid()) {
+    return refuse("this process was forked from one that uses the network plug-in: begin with NCCL after the fork");
+  }
   if (device != 0)
     return refuse("there is no network device " + std::to_string(device) + ": device 0 is all interfaces");
   return Result::kOk;
@@ -121,6 +127,11 @@ Result Net::registerMemory(void*, void* data, int type, void** registration) {
 }
 
 Result Net::send(void* sendComm, void* data, size_t size, int tag, void** request) {
+  *request = nullptr;
+  if (size > kMaxMessageBytes) {
+    return refuse(std::to_string(size) +
+                  " bytes are more than a message may have: " + std::to_string(kMaxMessageBytes));
+  }
   auto& channel = *static_cast<Channel*>(sendComm);
   *request = domain_->send(channel, std::span(static_cast<std::byte*>(data), size), tag);
   return Result::kOk;

@@ -7,6 +7,9 @@
 // any thread. Connections and requests that NCCL holds are pointers to those of comm/channel.
 #pragma once
 
+#include <sys/types.h>
+
+#include <climits>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -17,6 +20,9 @@
 #include "comm/nccl_net/abi/net.h"
 
 namespace agspeed::comm::nccl {
+
+/// Sizes come back as int.
+constexpr size_t kMaxMessageBytes = INT_MAX;
 
 /// What all versions of the properties are made of.
 struct DeviceFacts {
@@ -55,6 +61,7 @@ class Net {
 
  private:
   Net() = default;
+  /// Whether a set-up call makes sense.
   Result checkDevice(int device);
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
@@ -63,6 +70,7 @@ class Net {
   Logger logger_ = nullptr;
   int numUsers_ = 0;
   std::unique_ptr<Domain> domain_;
+  pid_t process_ = 0;  ///< that opened the domain
   DeviceFacts facts_;
 };
 

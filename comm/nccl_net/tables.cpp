@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables that the library exports, v6 to v12: each has the functions of Net in the form of its version.
 #include <array>
-#include <climits>
 #include <cstdint>
 #include <exception>
-#include <vector>
 
 #include "comm/nccl_net/abi/net.h"
 #include "comm/nccl_net/net.h"
@@ -15,8 +13,6 @@ namespace {
 constexpr const char* kName = "agspeed";
 constexpr int kMaxComms = 65536;
 constexpr int kMaxReceives = static_cast<int>(Request::kMaxParts);
-/// Sizes come back as int.
-constexpr size_t kMaxBytes = INT_MAX;
 
 template <typename Properties>
 Result getProperties(int device, Properties* properties) {
@@ -32,8 +28,8 @@ Result getProperties(int device, Properties* properties) {
   properties->maxRecvs = kMaxReceives;
   if constexpr (requires { properties->maxP2pBytes; }) {
     properties->virtualDevice.numDevices = 1;
-    properties->maxP2pBytes = kMaxBytes;
-    properties->maxCollBytes = kMaxBytes;
+    properties->maxP2pBytes = kMaxMessageBytes;
+    properties->maxCollBytes = kMaxMessageBytes;
   }
   if constexpr (requires { properties->maxMultiRequestSize; }) properties->maxMultiRequestSize = 1;
   if constexpr (requires { properties->railId; }) properties->railId = properties->planeId = -1;

@@ -2,6 +2,7 @@
 // What our network tables promise beyond NCCL's contract: groups by tag, failures that say who and where, bad input.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -439,6 +440,19 @@ TEST_P(AgspeedNet, RandomGroupsOfSeveralThreadsAgreeWithAModel) {
         side.meet();
         for (void* comm : comms) requireOk(side.table().closeReceive(comm), "closeRecv");
       });
+}
+
+TEST_P(AgspeedNet, AChildForkedAfterInitIsRefused) {
+  expectOne([](NetTable& table) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Handle handle = {};
+      void* listener = nullptr;
+      _exit(table.listen(0, handle, listener) == Result::kInvalidArgument ? 0 : 1);
+    }
+    int status = -1;
+    require(waitpid(child, &status, 0) == child && status == 0, "the child was not refused");
+  });
 }
 
 TEST_P(AgspeedNet, InitFailsWhereNoInterfaceIsUsable) {
