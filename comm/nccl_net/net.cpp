@@ -66,7 +66,7 @@ Result Net::init(Logger logger) {
     process_ = getpid();
     facts_ = factsOf(domain_->interfaces());
     // Its thread must not outlive what libraries clean up at exit.
-    static const bool isRegistered = std::atexit([] { Net::get().domain_.reset(); }) == 0;
+    static const bool isRegistered = std::atexit([] { Net::get().closeDomain(); }) == 0;
     (void)isRegistered;
     if (logger_ != nullptr) {
       logger_(LogLevel::kInfo, kSubsystemInit | kSubsystemNet, __FILE__, __LINE__, "NET/agspeed : %s, %d Mbit/s",
@@ -77,9 +77,17 @@ Result Net::init(Logger logger) {
   return Result::kOk;
 }
 
+void Net::closeDomain() {
+  if (process_ == getpid()) {
+    domain_.reset();
+  } else {
+    (void)domain_.release();
+  }
+}
+
 Result Net::finalize() {
   const std::lock_guard lock(mutex_);
-  if (numUsers_ > 0 && --numUsers_ == 0) domain_.reset();
+  if (numUsers_ > 0 && --numUsers_ == 0) closeDomain();
   return Result::kOk;
 }
 

@@ -63,6 +63,8 @@ class Net {
   Net() = default;
   /// Whether a set-up call makes sense.
   Result checkDevice(int device);
+  /// In a process that was forked later its thread is missing: there it is left alone.
+  void closeDomain();
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
 

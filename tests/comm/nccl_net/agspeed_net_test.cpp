@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -242,6 +243,55 @@ TEST_P(AgspeedNet, ADeadListenerIsNamed) {
       });
 }
 
+TEST_P(AgspeedNet, AConnectorKilledBeforeAcceptIsNamed) {
+  expectBoth(
+      [](Side& side) {
+        (void)exchangeNames(side);
+        Handle handle;
+        side.hear(handle);
+        (void)side.connect(handle);
+        raise(SIGKILL);
+      },
+      [](Side& side) {
+        const std::string peer = exchangeNames(side);
+        Handle handle = {};
+        void* listener = side.listen(handle);
+        side.tell(handle);
+        usleep(50000);
+        void* comm = side.accept(listener);
+        Bytes bytes(1000);
+        Pending pending = side.receive(comm, {bytes});
+        require(side.waitForFailure(pending) == Result::kRemoteError, "the failure is not the peer's");
+        requireLogged({peer, "bytes"});
+        requireOk(side.table().closeReceive(comm), "closeRecv");
+        requireOk(side.table().closeListen(listener), "closeListen");
+      });
+}
+
+TEST_P(AgspeedNet, AConnectionThatNobodyAcceptsEndsWithItsListener) {
+  expectBoth(
+      [](Side& side) {
+        const std::string peer = exchangeNames(side);
+        Handle handle;
+        side.hear(handle);
+        void* comm = side.connect(handle);
+        Bytes bytes(300000);
+        Pending pending = side.send(comm, bytes);
+        side.meet();
+        side.waitForFailure(pending);
+        requireLogged({peer, "closed"});
+        requireOk(side.table().closeSend(comm), "closeSend");
+      },
+      [](Side& side) {
+        (void)exchangeNames(side);
+        Handle handle = {};
+        void* listener = side.listen(handle);
+        side.tell(handle);
+        side.meet();
+        requireOk(side.table().closeListen(listener), "closeListen");
+      });
+}
+
 TEST_P(AgspeedNet, APeerKilledInMidMessageIsNamedByItsSender) {
   expectBoth(
       [](Side& side) {
@@ -448,7 +498,7 @@ TEST_P(AgspeedNet, AChildForkedAfterInitIsRefused) {
     if (child == 0) {
       Handle handle = {};
       void* listener = nullptr;
-      _exit(table.listen(0, handle, listener) == Result::kInvalidArgument ? 0 : 1);
+      std::exit(table.listen(0, handle, listener) == Result::kInvalidArgument ? 0 : 1);
     }
     int status = -1;
     require(waitpid(child, &status, 0) == child && status == 0, "the child was not refused");
