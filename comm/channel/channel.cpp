@@ -56,7 +56,7 @@ void Channel::start(Request& request, size_t part, std::span<std::byte> bytes, i
   transfer.peer = association_.peer();
   transfer.id = {number_, static_cast<uint32_t>(tag), nextOf(tag)};
   transfer.bytes = bytes;
-  transfer.mayBeShorter = direction_ == Direction::kReceive;
+  transfer.mayBeShorter = true;
   transfer.numReceived = 0;
   transfer.isUnderWay = true;
   if (!failure_) return finished(transfer, failure_);

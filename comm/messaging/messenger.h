@@ -31,7 +31,8 @@ class Transfer {
   /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
   /// and a receive does not connect to it.
   bool isBackground = false;
-  /// Of a receive: a message of fewer bytes is taken in, too; one that is not eager then waits for a round trip more.
+  /// Of a receive: a message of fewer bytes is taken in, too. Of a send: its receive may say so, and those of one
+  /// communicator and step are started in the order of their sequences.
   bool mayBeShorter = false;
   uint64_t numReceived = 0;  ///< of a receive that has finished: bytes of its message
 

@@ -21,8 +21,8 @@ bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.isUpTo = transfer.mayBeShorter;
   const auto rts = rtsReceived_.find(transfer.id);
   if (rts == rtsReceived_.end()) {
-    // Without its RTS nobody knows whether a message will come that needs a CTS.
-    if (!mayBeEager(message.total) && !message.isUpTo) sendCts(transfer.id, message);
+    const bool mayNeedCts = message.isUpTo ? message.total >= kZeroCopyBytes : !mayBeEager(message.total);
+    if (mayNeedCts) sendCts(transfer.id, message);
     return true;
   }
   const uint64_t length = rts->second;
@@ -51,7 +51,8 @@ bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
 }
 
 void ReceiveQueue::sendCts(const MessageId& id, Incoming& message) {
-  if (!std::exchange(message.isCtsSent, true)) sends_.queueControl(FrameKind::kCts, id, message.total);
+  if (std::exchange(message.isCtsSent, true)) return;
+  sends_.queueControl(FrameKind::kCts, id, message.total, message.isUpTo ? kCtsUpTo : 0);
 }
 
 void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {

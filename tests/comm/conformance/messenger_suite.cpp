@@ -164,7 +164,7 @@ TEST_P(MessengerConformance, AReceiveThatSaysSoTakesAShorterMessage) {
                                      {13, 12},
                                      {300001, 300000}}) {
       Parcel send(1, {1, 2, ++sequence}, sent), receive(0, {1, 2, sequence}, room);
-      receive.mayBeShorter = true;
+      send.mayBeShorter = receive.mayBeShorter = true;
       fill(send, 0, 1);
       if (isSentFirst) group->messenger(0).send(send);
       for (int i = 0; i < 40; ++i) group->messenger(i % 2).progress({});

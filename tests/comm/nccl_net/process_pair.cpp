@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/nccl_net/process_pair.h"
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ void retry(const std::string& what, const std::function<bool()>& attempt) {
   const Time::time_point limit = Time::now() + kPatience;
   while (!attempt()) {
     require(Time::now() < limit, what + " had no end in 40 s");
-    usleep(20);
+    sched_yield();
   }
 }
 
