@@ -64,7 +64,8 @@ Result Net::init(Logger logger) {
     }
     domain_ = std::move(opened).value();
     process_ = getpid();
-    facts_ = factsOf(domain_->interfaces());
+    // NCCL keeps pointers into the first.
+    if (facts_.name.empty()) facts_ = factsOf(domain_->interfaces());
     // Its thread must not outlive what libraries clean up at exit.
     static const bool isRegistered = std::atexit([] { Net::get().closeDomain(); }) == 0;
     (void)isRegistered;

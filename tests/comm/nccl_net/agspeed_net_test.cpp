@@ -492,6 +492,66 @@ TEST_P(AgspeedNet, RandomGroupsOfSeveralThreadsAgreeWithAModel) {
       });
 }
 
+TEST_P(AgspeedNet, CarriesMessagesInEveryModeAndOnSeveralConnectionsPerInterface) {
+  for (const char* mode : {"integrity", "authenticated", "encrypted", "opportunistic"}) {
+    SCOPED_TRACE(mode);
+    setenv("AGSPEED_COMM_MODE", mode, 1);
+    if (std::string(mode) == "opportunistic") {
+      unsetenv("AGSPEED_JOB_KEY");
+    } else {
+      setenv("AGSPEED_JOB_KEY", "a key that only this test has", 1);
+    }
+    setenv("AGSPEED_FLOWS_PER_INTERFACE", "3", 1);
+    expectBoth(
+        [](Side& side) {
+          void* comm = side.openSend();
+          for (const size_t size : {100, 70000, 100000, 3000000}) {
+            Bytes bytes = patternOf(size, size);
+            Pending pending = side.send(comm, bytes);
+            side.wait(pending);
+          }
+          side.meet();
+          requireOk(side.table().closeSend(comm), "closeSend");
+        },
+        [](Side& side) {
+          void* comm = side.openReceive();
+          for (const size_t size : {100, 70000, 100000, 3000000}) {
+            Bytes bytes(size);
+            Pending pending = side.receive(comm, {bytes});
+            side.wait(pending);
+            require(bytes == patternOf(size, size), "wrong bytes");
+          }
+          side.meet();
+          requireOk(side.table().closeReceive(comm), "closeRecv");
+        });
+  }
+  for (const char* name : {"AGSPEED_COMM_MODE", "AGSPEED_JOB_KEY", "AGSPEED_FLOWS_PER_INTERFACE"}) unsetenv(name);
+}
+
+TEST_P(AgspeedNet, FinalizeEndsWorkInFlight) {
+  if (GetParam().version < 11) GTEST_SKIP() << "tables before v11 have no finalize";
+  expectBoth(
+      [](Side& side) {
+        void* comm = side.openSend();
+        Bytes bytes = patternOf(1, 8000000);
+        (void)side.send(comm, bytes);
+        side.meet();
+        requireOk(side.table().finalize(), "finalize");
+        std::fill(bytes.begin(), bytes.end(), std::byte{0});
+        requireOk(side.table().init(), "init again");
+      },
+      [](Side& side) {
+        void* comm = side.openReceive();
+        Bytes bytes(100), later(100);
+        side.meet();
+        Pending pending = side.receive(comm, {bytes});
+        side.waitForFailure(pending);
+        Pending after = side.receive(comm, {later});
+        side.waitForFailure(after);
+        requireOk(side.table().closeReceive(comm), "closeRecv");
+      });
+}
+
 TEST_P(AgspeedNet, AChildForkedAfterInitIsRefused) {
   expectOne([](NetTable& table) {
     const pid_t child = fork();
