@@ -2,7 +2,8 @@
 // ReceiveQueue: matches what comes from one peer with who waits for it, by name.
 //
 //   eager        placed where their receive wants them; the unexpected, for which no receive has been started, are held
-//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that; where the receive takes
+//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that; where the receive
+//   takes
 //                shorter messages, too, the CTS says so
 //
 // What is cancelled, dropped or has another length than its receive is thrown away when it comes. Not thread-safe;
