@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_MEGABYTES = 60
+MAX_MEGABYTES, MAX_PLUGIN_MEGABYTES = 60, 6
 MAY_NEED = re.compile(
     r"lib(c10|torch|torch_cpu|torch_python|gomp|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
 )
@@ -71,9 +71,13 @@ def size_is_small(wheel: Path) -> str | None:
 
 
 def exports_only_its_entry(extension: Path) -> str | None:
-    symbols = output("nm", "-D", "--defined-only", "--format=just-symbols", str(extension)).split()
-    foreign = [symbol for symbol in symbols if not symbol.startswith("PyInit__native")]
-    return f"{len(foreign)} more exports, such as {foreign[:3]}" if foreign else None
+    return exports_beyond(extension, "PyInit__native")
+
+
+def exports_beyond(library: Path, prefix: str) -> str | None:
+    symbols = output("nm", "-D", "--defined-only", "--format=just-symbols", str(library)).split()
+    foreign = [symbol for symbol in symbols if not symbol.startswith(prefix)]
+    return f"{len(foreign)} more exports, such as {foreign[:3]}" if foreign or not symbols else None
 
 
 def needs_no_llvm(extension: Path) -> str | None:
@@ -89,6 +93,20 @@ def finds_torch_beside_itself(extension: Path) -> str | None:
 
 def forgets_where_it_was_built(extension: Path) -> str | None:
     return "the build machine's path is inside" if str(ROOT).encode() in extension.read_bytes() else None
+
+
+def plugin_stands_alone(plugin: Path) -> str | None:
+    """NCCL's plug-in: small, shows its tables only, needs the C library only."""
+    megabytes, needed = plugin.stat().st_size / 1e6, re.findall(r"\[(.+)\]", _needed(plugin))
+    if foreign := [name for name in needed if not re.match(r"lib(c|m)\.so|ld-linux", name)]:
+        return f"needs {foreign}"
+    if megabytes >= MAX_PLUGIN_MEGABYTES:
+        return f"{megabytes:.1f} MB, limit {MAX_PLUGIN_MEGABYTES}"
+    return exports_beyond(plugin, "ncclNetPlugin_v") or forgets_where_it_was_built(plugin)
+
+
+def _needed(library: Path) -> str:
+    return "\n".join(line for line in output("readelf", "-d", str(library)).splitlines() if "(NEEDED)" in line)
 
 
 def unpack(wheel: Path, site: Path) -> Path:
@@ -131,6 +149,7 @@ def main() -> int:
         report(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", lambda: size_is_small(wheel))
         for check in (exports_only_its_entry, needs_no_llvm, finds_torch_beside_itself, forgets_where_it_was_built):
             report(check.__name__.replace("_", " "), lambda check=check: check(extension))
+        report("plug-in stands alone", lambda: plugin_stands_alone(extension.parent / "lib" / "libnccl-net-agspeed.so"))
         print(f"--- imports, LLVM of the system {'hidden' if hiding_llvm() else 'visible (hiding needs root)'}")
         for name, scenario in SCENARIOS.items():
             report(name, lambda scenario=scenario: works(scenario, Path(folder)))

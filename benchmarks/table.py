@@ -234,6 +234,26 @@ def _start(cells: list[Cell]) -> str:
     return markdown.table([*columns, "descriptors, threads, memory of a rank"], rows)
 
 
+def _nccl_net(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            f"{operation['bytes']} in {operation['messages']}",
+            name,
+            markdown.interval(row["ms"]),
+            f"{row['bits_per_second'] / 1e9:.3f}",
+            f"{row['share']:.3f}" if "share" in row else "-",
+            f"{row['rate_of_agspeed']:.2f}",
+            f"{row['cpu_seconds_per_gb']:.2f}",
+        ]
+        for cell in cells
+        for operation in cell["operations"]
+        for name, row in operation["ways"].items()
+    ]
+    columns = ["case", "bytes in messages", "way", "ms", "Gbit/s", "share of the ceiling", "agspeed / it"]
+    return markdown.table([*columns, "CPU s per GB, both ends"], rows)
+
+
 def _published(cells: list[Cell]) -> str:
     lost = [
         f"- {_label(cell)}: {backend}: {reason}"
@@ -253,5 +273,6 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "warm_start": _warm_start,
     "native_compile": _native_compile,
     "start": _start,
+    "nccl_net": _nccl_net,
     "comm": comm_tables.render,
 }

@@ -10,7 +10,19 @@ process and returns JSON data, `summarize(case, results)` turns their results in
 import importlib
 from types import ModuleType
 
-NAMES = ("comm", "native_compile", "overhead", "published", "regret", "start", "steady", "time_to_speed", "warm_start")
+NAMES = (
+    # keep-sorted
+    "comm",
+    "native_compile",
+    "nccl_net",
+    "overhead",
+    "published",
+    "regret",
+    "start",
+    "steady",
+    "time_to_speed",
+    "warm_start",
+)
 
 
 def load(name: str) -> ModuleType:

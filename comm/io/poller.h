@@ -57,6 +57,8 @@ class Poller {
   /// nor where the last call left something that is ready. Returns: whether wake() was called.
   bool wait(Clock::time_point until, Clock::time_point coalesceUntil = {});
   void wake();
+  /// Readable while wait() would find something ready, memory aside. From any thread.
+  int descriptor() const { return epoll_; }
 
  private:
   bool waitForDescriptors(Clock::time_point until);

@@ -71,7 +71,7 @@ void Endpoint::arrived(const FrameHeader& header) {
     case FrameKind::kData:
     case FrameKind::kEager: receives_.arrived(header); break;
     case FrameKind::kRts: receives_.receivedRts(header); break;
-    case FrameKind::kCts: sends_.receivedCts(header.id, header.total); break;
+    case FrameKind::kCts: sends_.receivedCts(header.id, header.total, header.offset == kCtsUpTo); break;
     case FrameKind::kPing: sends_.queueControl(FrameKind::kPong); break;
     case FrameKind::kReset: return lose("it has given this rank up, which was silent for too long");
     case FrameKind::kCredit:

@@ -31,6 +31,10 @@ class Transfer {
   /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
   /// and a receive does not connect to it.
   bool isBackground = false;
+  /// Of a receive: a message of fewer bytes is taken in, too. Of a send: its receive may say so, and those of one
+  /// communicator and step are started in the order of their sequences.
+  bool mayBeShorter = false;
+  uint64_t numReceived = 0;  ///< of a receive that has finished: bytes of its message
 
   /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
   /// or may not have arrived; the sentence names peer, operation and progress.
@@ -52,7 +56,8 @@ class Messenger {
 
   /// Starts to send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
   virtual void send(Transfer& transfer) = 0;
-  /// Starts to receive. A message of another length than `bytes` fails the receive with invalid argument.
+  /// Starts to receive. A message of another length than `bytes` fails the receive with invalid argument, but a shorter
+  /// one does not where the transfer says so.
   virtual void receive(Transfer& transfer) = 0;
   /// Ends an unfinished transfer: finished(reason) runs before this returns; afterwards neither it nor its bytes are
   /// touched. A message that arrives for it later is discarded.

@@ -18,20 +18,24 @@ void ReceiveQueue::start(Transfer& transfer) {
 bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.transfer = &transfer;
   message.total = transfer.bytes.size();
+  message.isUpTo = transfer.mayBeShorter;
   const auto rts = rtsReceived_.find(transfer.id);
   if (rts == rtsReceived_.end()) {
-    if (!mayBeEager(message.total)) sendCts(transfer.id, message);
+    const bool mayNeedCts = message.isUpTo ? message.total >= kZeroCopyBytes : !mayBeEager(message.total);
+    if (mayNeedCts) sendCts(transfer.id, message);
     return true;
   }
   const uint64_t length = rts->second;
   rtsReceived_.erase(rts);
+  const bool isExpected = message.settle(length);
   sendCts(transfer.id, message);
-  if (length != message.total) failLength(transfer, length);
-  return length == message.total;
+  if (!isExpected) failLength(transfer, length);
+  return isExpected;
 }
 
 bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
-  if (message.total == transfer.bytes.size()) {
+  const uint64_t room = transfer.bytes.size();
+  if (message.total == room || (transfer.mayBeShorter && message.total < room)) {
     message.transfer = &transfer;
     if (message.isWhole()) finish(message, FrameKind::kEager);
     return !message.isWhole();
@@ -47,7 +51,8 @@ bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
 }
 
 void ReceiveQueue::sendCts(const MessageId& id, Incoming& message) {
-  if (!std::exchange(message.isCtsSent, true)) sends_.queueControl(FrameKind::kCts, id, message.total);
+  if (std::exchange(message.isCtsSent, true)) return;
+  sends_.queueControl(FrameKind::kCts, id, message.total, message.isUpTo ? kCtsUpTo : 0);
 }
 
 void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
@@ -76,6 +81,7 @@ void ReceiveQueue::finish(const Incoming& message, FrameKind kind) {
     std::copy_n(message.buffer.get(), message.total, message.transfer->bytes.begin());
   }
   if (kind == FrameKind::kEager) consume(message.total);
+  message.transfer->numReceived = message.total;
   context_.completions.add(*message.transfer, {});
 }
 
@@ -88,8 +94,8 @@ std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
     auto buffer = std::make_unique_for_overwrite<std::byte[]>(header.total);
     found->second.buffer = {buffer.release(), {&credits_, header.total}};
   }
-  const Incoming& message = found->second;
-  if (message.total != header.total || !message.mayTake(header)) return {};
+  Incoming& message = found->second;
+  if (!message.settle(header.total) || !message.mayTake(header)) return {};
   std::byte* const whole = message.buffer != nullptr ? message.buffer.get() : message.transfer->bytes.data();
   return std::span(whole, message.total).subspan(header.offset, header.length);
 }
@@ -111,7 +117,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   const auto found = incoming_.find(header.id);
   if (found == incoming_.end()) return discard(header);
   Incoming& message = found->second;
-  if (message.total != header.total) {
+  if (!message.settle(header.total)) {
     if (message.transfer == nullptr) return;  // a name used twice
     refuse(found, header.total);
     if (header.kind == FrameKind::kEager) {
@@ -146,8 +152,9 @@ void ReceiveQueue::discard(const FrameHeader& header) {
 void ReceiveQueue::receivedRts(const FrameHeader& header) {
   const auto found = incoming_.find(header.id);
   if (found != incoming_.end()) {
+    const bool isExpected = found->second.settle(header.total);
     sendCts(header.id, found->second);
-    if (found->second.total == header.total || found->second.transfer == nullptr) return;
+    if (isExpected || found->second.transfer == nullptr) return;
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
     // Cleared to send all the same, so that its sender is done with it.

@@ -2,7 +2,9 @@
 // ReceiveQueue: matches what comes from one peer with who waits for it, by name.
 //
 //   eager        placed where their receive wants them; the unexpected, for which no receive has been started, are held
-//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that
+//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that; where the receive
+//   takes
+//                shorter messages, too, the CTS says so
 //
 // What is cancelled, dropped or has another length than its receive is thrown away when it comes. Not thread-safe;
 // the context, the send queue (for answers) and the credits outlive it.
@@ -13,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "comm/messaging/credits.h"
 #include "comm/messaging/endpoint_context.h"
@@ -75,10 +78,16 @@ class ReceiveQueue {
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isCtsSent = false;
+    bool isUpTo = false;  ///< `total` is the most that its receive takes, as nothing of the message has come
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether a frame brings no more than what is missing.
     bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
+    /// It has so many bytes. Returns: whether that is what is expected.
+    bool settle(uint64_t sent) {
+      if (std::exchange(isUpTo, false) && sent < total) total = sent;
+      return sent == total;
+    }
   };
   static constexpr uint64_t kAllBytes = UINT64_MAX;
   /// A message that nobody wants any more and that has not come whole.

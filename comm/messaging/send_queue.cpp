@@ -61,7 +61,9 @@ SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
 
 void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
+  if (transfer.mayBeShorter) started_[seriesOf(transfer.id)] = transfer.id.sequence + 1;
   if (total < kZeroCopyBytes && credits_.acquire(total)) {
+    if (transfer.mayBeShorter) ctsReceived_.erase(transfer.id);
     startEagerCopy(transfer);
     return context_.completions.add(transfer, {});
   }
@@ -79,11 +81,12 @@ void SendQueue::start(Transfer& transfer) {
     rtsSent_.emplace(transfer.id, &message);
     return queueControl(FrameKind::kRts, transfer.id, total);
   }
-  const uint64_t expected = cts->second;
+  const Cts expected = cts->second;
   ctsReceived_.erase(cts);
-  if (expected != total) {
+  if (!expected.fits(total)) {
     queueControl(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
-    return context_.completions.add(transfer, wrongLength(context_.peer, expected, context_.self, total, transfer.id));
+    return context_.completions.add(transfer,
+                                    wrongLength(context_.peer, expected.total, context_.self, total, transfer.id));
   }
   zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
   zeroCopies_.back()->transfer = &transfer;
@@ -113,7 +116,9 @@ void SendQueue::pump() {
     }
     const Control control = control_.front();
     control_.pop_front();
-    context_.transport.send(context_.peer, frameOf(control.kind, control.id, control.total));
+    OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
+    frame.header.offset = control.offset;
+    context_.transport.send(context_.peer, frame);
   }
 }
 
@@ -144,15 +149,19 @@ void SendQueue::acknowledged(uint64_t token) {
   messages_.erase(message->self);
 }
 
-void SendQueue::receivedCts(const MessageId& id, uint64_t total) {
+void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
+  const Cts cts = {total, isUpTo};
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    if (!context_.dropped.contains(id.communicator)) ctsReceived_[id] = total;
+    // One that was sent eagerly did not need it.
+    const auto started = isUpTo ? started_.find(seriesOf(id)) : started_.end();
+    const bool isStarted = started != started_.end() && id.sequence < started->second;
+    if (!isStarted && !context_.dropped.contains(id.communicator)) ctsReceived_[id] = cts;
     return;
   }
   Outgoing& message = *found->second;
   rtsSent_.erase(found);
-  if (total == message.bytes.size()) return zeroCopies_.push_back(&message);
+  if (cts.fits(message.bytes.size())) return zeroCopies_.push_back(&message);
   // The receiver learns the same from the RTS.
   context_.completions.add(*message.transfer,
                            wrongLength(context_.peer, total, context_.self, message.bytes.size(), id));
@@ -182,7 +191,9 @@ bool SendQueue::cancel(Transfer& transfer) {
 }
 
 void SendQueue::dropCommunicator(uint32_t communicator) {
-  std::erase_if(ctsReceived_, [&](const auto& entry) { return entry.first.communicator == communicator; });
+  const auto isDropped = [&](const auto& entry) { return entry.first.communicator == communicator; };
+  std::erase_if(ctsReceived_, isDropped);
+  std::erase_if(started_, isDropped);
 }
 
 const Transfer* SendQueue::awaited() const {
@@ -206,6 +217,7 @@ void SendQueue::fail(const Status& status) {
   zeroCopies_.clear();
   rtsSent_.clear();
   ctsReceived_.clear();
+  started_.clear();
 }
 
 void SendQueue::detachCallers() {

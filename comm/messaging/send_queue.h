@@ -32,16 +32,16 @@ class SendQueue {
   /// Whether the transfer was one of these. Its bytes are not read any more.
   bool cancel(Transfer& transfer);
   /// Queues a control frame.
-  void queueControl(FrameKind kind, const MessageId& id = {}, uint64_t total = 0) {
-    control_.push_back({kind, id, total});
+  void queueControl(FrameKind kind, const MessageId& id = {}, uint64_t total = 0, uint64_t offset = 0) {
+    control_.push_back({kind, id, total, offset});
   }
   /// Hands the transport what it takes.
   void pump();
 
   /// The peer has received a frame with this token.
   void acknowledged(uint64_t token);
-  /// The peer waits for a message of this name and length.
-  void receivedCts(const MessageId& id, uint64_t total);
+  /// The peer waits for a message of this name and length, or where `isUpTo` for one of at most so many bytes.
+  void receivedCts(const MessageId& id, uint64_t total, bool isUpTo);
 
   /// As of Messenger.
   void dropCommunicator(uint32_t communicator);
@@ -67,6 +67,14 @@ class SendQueue {
     FrameKind kind;
     MessageId id;
     uint64_t total;
+    uint64_t offset;
+  };
+  /// What the peer waits for.
+  struct Cts {
+    uint64_t total = 0;
+    bool isUpTo = false;
+
+    bool fits(uint64_t sent) const { return isUpTo ? sent <= total : sent == total; }
   };
   /// A message that has not ended here.
   struct Outgoing {
@@ -81,6 +89,8 @@ class SendQueue {
     bool isWhollySent = false;
   };
 
+  /// Where sequences of the message's communicator and step are counted.
+  static MessageId seriesOf(const MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
   Outgoing& add(const MessageId& id, ByteView bytes);
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
@@ -100,7 +110,8 @@ class SendQueue {
   std::deque<Outgoing*> eagerCopies_;  ///< to be sent, oldest first
   std::deque<Outgoing*> zeroCopies_;   ///< what goes from callers' memory: eager and cleared to send
   MessageMap<Outgoing*> rtsSent_;      ///< waiting for their CTS
-  MessageMap<uint64_t> ctsReceived_;   ///< lengths of which the CTS came before the send was started
+  MessageMap<Cts> ctsReceived_;        ///< those that came before the send was started
+  MessageMap<uint64_t> started_;       ///< sequences below have been, by communicator and step, of sends in order
 };
 
 }  // namespace agspeed::comm

@@ -13,36 +13,13 @@
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {
-namespace {
-
-constexpr std::string_view kOpportunistic = "opportunistic";
-
-/// The mode's name with the defaults applied, or why it cannot be had.
-StatusOr<std::string> resolveMode(const NetworkOptions& options) {
-  const std::string mode = !options.mode.empty() ? options.mode
-                           : options.key.empty() ? std::string(kOpportunistic)
-                                                 : std::string(toString(Protection::kAuthenticated));
-  if (mode != kOpportunistic && !protectionFromString(mode)) {
-    return invalidArgument("AGSPEED_COMM_MODE: '" + mode +
-                           "' is no mode: use integrity, authenticated, encrypted or opportunistic");
-  }
-  if (mode == toString(Protection::kAuthenticated) && options.key.empty()) {
-    return invalidArgument(
-        "mode authenticated needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, "
-        "or use mode opportunistic");
-  }
-  return mode;
-}
-
-}  // namespace
-
 StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& store, const NetworkOptions& options) {
-  AG_ASSIGN_OR_RETURN(std::string mode, resolveMode(options));
+  AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
   DirectoryOptions directory;
   directory.rank = options.rank;
   directory.size = options.size;
   directory.epoch = options.epoch;
-  directory.protection = protectionFromString(mode).value_or(Protection::kAuthenticated);
+  directory.protection = NetworkOptions::protectionIn(mode);
   directory.key = options.key;
   directory.storeTimeout = options.peerTimeout;
   std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(store, std::move(directory), std::move(mode)));

@@ -40,6 +40,9 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   double roundTripSeconds(int peer) const override;
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
+  /// Readable while progress() has something to do, timers and shared memory aside: several messengers of a thread can
+  /// be waited for at once.
+  int descriptor() const { return poller_.descriptor(); }
 
   const MultirailCounters& counters() const { return multirail_->counters(); }
   const std::vector<RailAddress>& rails() const { return directory_.rails(); }

@@ -7,6 +7,11 @@
 #include "runtime/base/settings.h"
 
 namespace agspeed::comm {
+namespace {
+
+constexpr std::string_view kOpportunistic = "opportunistic";
+
+}  // namespace
 
 StatusOr<NetworkOptions> NetworkOptions::fromSettings(int rank, int size) {
   AG_RETURN_IF_ERROR(checkSettings());
@@ -21,6 +26,26 @@ StatusOr<NetworkOptions> NetworkOptions::fromSettings(int rank, int size) {
   options.sharesMemory = all.sharedMemory;
   AG_ASSIGN_OR_RETURN(options.key, loadJobKey(all.jobKey, all.jobKeyFile));
   return options;
+}
+
+StatusOr<std::string> NetworkOptions::resolvedMode() const {
+  const std::string resolved = !mode.empty() ? mode
+                               : key.empty() ? std::string(kOpportunistic)
+                                             : std::string(toString(Protection::kAuthenticated));
+  if (resolved != kOpportunistic && !protectionFromString(resolved)) {
+    return invalidArgument("AGSPEED_COMM_MODE: '" + resolved +
+                           "' is no mode: use integrity, authenticated, encrypted or opportunistic");
+  }
+  if (resolved == toString(Protection::kAuthenticated) && key.empty()) {
+    return invalidArgument(
+        "mode authenticated needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, "
+        "or use mode opportunistic");
+  }
+  return resolved;
+}
+
+Protection NetworkOptions::protectionIn(const std::string& mode) {
+  return protectionFromString(mode).value_or(Protection::kAuthenticated);
 }
 
 }  // namespace agspeed::comm

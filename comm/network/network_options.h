@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/security/job_key.h"
+#include "comm/security/sealing.h"
 #include "comm/topology/interfaces.h"
 #include "comm/transport/rail.h"
 #include "runtime/base/status.h"
@@ -36,6 +37,10 @@ struct NetworkOptions {
 
   /// What the settings say: job key, mode, interfaces, timeout. Fails where they must not be used (checkSettings).
   static StatusOr<NetworkOptions> fromSettings(int rank, int size);
+  /// `mode` with its default applied; invalid argument: there is no such mode, or no key for it.
+  StatusOr<std::string> resolvedMode() const;
+  /// How frames are protected in that mode.
+  static Protection protectionIn(const std::string& mode);
 };
 
 }  // namespace agspeed::comm

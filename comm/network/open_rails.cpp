@@ -18,12 +18,7 @@ StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
 
 /// A rail for each interface and flow, those of one flow side by side.
 StatusOr<std::vector<Interface>> chooseInterfaces(const NetworkOptions& options) {
-  std::vector<Interface> chosen = options.rails;
-  if (chosen.empty()) {
-    StatusOr<std::vector<Interface>> selected = selectInterfaces(options.interfaces);
-    if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
-    AG_ASSIGN_OR_RETURN(chosen, std::move(selected));
-  }
+  AG_ASSIGN_OR_RETURN(const std::vector<Interface> chosen, selectedInterfaces(options));
   const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
   const int64_t asked = options.flowsPerInterface;
   if (most < 1 || asked < 0 || asked > most) {
@@ -50,6 +45,13 @@ StatusOr<std::unique_ptr<Rail>> openRail(RailOptions options, Poller& poller, Di
 }
 
 }  // namespace
+
+StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options) {
+  if (!options.rails.empty()) return options.rails;
+  StatusOr<std::vector<Interface>> selected = selectInterfaces(options.interfaces);
+  if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
+  return selected;
+}
 
 StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Directory& directory) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, chooseInterfaces(options));

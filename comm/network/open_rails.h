@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "comm/io/fd_limit.h"
 #include "comm/io/poller.h"
@@ -17,6 +18,9 @@ struct OpenRails {
   std::unique_ptr<FdReservation> reservation;  ///< of what their connections may take; lives as long as they do
   Rails rails;
 };
+
+/// Those that options name or select, one address each. Invalid argument: none is selected.
+StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options);
 
 /// They listen when this returns; poller and directory outlive them. Invalid argument: no interface is selected, or too
 /// many flows. Unavailable: one of the addresses cannot be listened at.

@@ -9,11 +9,11 @@
 
 namespace agspeed::comm {
 
-std::string Directory::recordKey(int rank) const { return formatText("agspeed/{}/rank/{}", options_.epoch, rank); }
+std::string Directory::recordKey(uint32_t epoch, int rank) { return formatText("agspeed/{}/rank/{}", epoch, rank); }
 
 Status Directory::publish(std::vector<RailAddress> rails) {
   rails_ = std::move(rails);
-  AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_.add(recordKey(options_.rank) + "/starts", 1));
+  AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_.add(recordKey(options_.epoch, options_.rank) + "/starts", 1));
   if (numStarts != 1) {
     return invalidArgument("rank {} was started twice in epoch {}: every process of the job needs a rank of its own",
                            options_.rank, options_.epoch);
@@ -25,7 +25,7 @@ Status Directory::publish(std::vector<RailAddress> rails) {
   record.worldSize = static_cast<uint32_t>(options_.size);
   record.publicKey = keys_.publicKey();
   record.rails = rails_;
-  return store_.set(recordKey(options_.rank), encodePeerRecord(record, options_.key));
+  return store_.set(recordKey(options_.epoch, options_.rank), encodePeerRecord(record, options_.key));
 }
 
 StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
@@ -37,7 +37,7 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
     if (now < entry.nextTry) return nullptr;
     entry.requestedAt = now;
   }
-  const std::optional<AsyncLookup::Result> result = lookup_.find(recordKey(rank));
+  const std::optional<AsyncLookup::Result> result = lookup_.find(recordKey(options_.epoch, rank));
   if (!result) {
     entry.nextTry = nextRetry(*entry.requestedAt, now);
     AG_RETURN_IF_ERROR(checkStore(rank, entry, now));

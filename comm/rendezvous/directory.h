@@ -42,6 +42,9 @@ class Directory {
   const std::vector<RailAddress>& rails() const { return rails_; }
   const KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
 
+  /// Under which key of the store a rank's record stands.
+  static std::string recordKey(uint32_t epoch, int rank);
+
   /// Makes this rank known as listening on `rails`. A rank that is already there is an invalid argument.
   Status publish(std::vector<RailAddress> rails);
 
@@ -72,7 +75,6 @@ class Directory {
   /// Says once that somebody is not there yet: the first who is late.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
   Status checkStore(int rank, Entry& entry, TimePoint now) const;
-  std::string recordKey(int rank) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
   Store& store_;

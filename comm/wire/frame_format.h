@@ -27,6 +27,9 @@ enum class FrameKind : uint8_t {
   kLinkState = 11,  ///< its sender's rail number `offset` has lost its carrier, or has it again where `total` is 1
 };
 
+/// The `offset` of a kCts whose receive takes any message of up to `total` bytes.
+constexpr uint64_t kCtsUpTo = 1;
+
 constexpr size_t kHeaderBytes = 72;
 constexpr uint32_t kMaxPayloadBytes = 256 * 1024;
 /// Messages of this size and larger ones are sent from the caller's memory, eager zero-copy or by rendezvous; it is the

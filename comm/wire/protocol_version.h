@@ -7,6 +7,6 @@
 
 namespace agspeed::comm {
 
-constexpr uint16_t kProtocolVersion = 4;
+constexpr uint16_t kProtocolVersion = 5;
 
 }  // namespace agspeed::comm

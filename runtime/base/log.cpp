@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "runtime/base/log_editor.h"
 #include "runtime/base/settings.h"
 
 namespace agspeed {
@@ -35,7 +36,7 @@ std::string formatLogLine(std::string_view message) {
 }
 
 void writeLogLine(std::string_view message) {
-  std::string line = formatLogLine(message);
+  std::string line = formatLogLine(LogEditor::apply(std::string(message)));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 import agspeed
-from agspeed.cli import checks, net_checks, net_peers, net_ranks
+from agspeed.cli import checks, nccl_checks, net_checks, net_peers, net_ranks
 from agspeed.cli.console import make_console
 from agspeed.errors import UserError
 from agspeed.netprobe import Survey
@@ -63,13 +63,16 @@ def add(commands: Any) -> None:
         help="where --listen listens and --peer calls; --peer tries all ports that the other side listens at "
         f"(default {net_peers.DEFAULT_PORT})",
     )
+    parser.add_argument(
+        "--nccl", action="store_true", help="also say whether NCCL would use agspeed's network plug-in, and why not"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     ports = net_peers.parse_ports(arguments.port)
-    if arguments.listen and (arguments.peer or arguments.net or arguments.json or arguments.compile):
+    if arguments.listen and (arguments.peer or arguments.net or arguments.json or arguments.compile or arguments.nccl):
         raise UserError("--listen goes alone, with --port at most: other options are for the host that looks")
     if arguments.listen:
         return net_peers.listen(ports)
@@ -110,6 +113,8 @@ def _examine(
                 console.print(_line(result), soft_wrap=True)
 
     for check in [*checks.CHECKS, *(net_checks.NET_CHECKS if is_net else ())]:
+        report(check())
+    for check in nccl_checks.NCCL_CHECKS if arguments.nccl else ():
         report(check())
     if arguments.compile:
         report(checks.compile_canary())

@@ -149,6 +149,37 @@ TEST_P(MessengerConformance, AMessageOfAnotherLengthFailsItsReceive) {
   }
 }
 
+TEST_P(MessengerConformance, AReceiveThatSaysSoTakesAShorterMessage) {
+  for (const bool isSentFirst : {false, true}) {
+    auto group = GetParam().make(2);
+    uint64_t sequence = 0;
+    for (const auto& [sent, room] : {std::pair<size_t, size_t>{12, 12},
+                                     {0, 5},
+                                     {0, 300000},
+                                     {8, 300000},
+                                     {100000, 100001},
+                                     {100000, 4000000},
+                                     {70000, 100000},
+                                     {300000, 4000000},
+                                     {13, 12},
+                                     {300001, 300000}}) {
+      Parcel send(1, {1, 2, ++sequence}, sent), receive(0, {1, 2, sequence}, room);
+      send.mayBeShorter = receive.mayBeShorter = true;
+      fill(send, 0, 1);
+      if (isSentFirst) group->messenger(0).send(send);
+      for (int i = 0; i < 40; ++i) group->messenger(i % 2).progress({});
+      group->messenger(1).receive(receive);
+      if (!isSentFirst) group->messenger(0).send(send);
+      ASSERT_TRUE(drive(*group, 2, [&] { return receive.numFinished > 0 && send.numFinished > 0; }));
+      EXPECT_EQ(receive.status.isOk(), sent <= room) << sent << " for " << room << receive.status.toString();
+      if (sent > room) continue;
+      EXPECT_EQ(receive.numReceived, sent) << "for " << room;
+      receive.storage.resize(sent);
+      EXPECT_EQ(receive.storage, send.storage) << sent << " for " << room;
+    }
+  }
+}
+
 TEST_P(MessengerConformance, ACancelledReceiveIsLeftAloneAndItsMessageDiscarded) {
   auto group = GetParam().make(2);
   Parcel receive(0, {1, 1, 1}, 1000), send(1, {1, 1, 1}, 1000);

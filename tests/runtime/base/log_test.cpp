@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/log_editor.h"
 
 namespace agspeed {
 namespace {
@@ -28,6 +29,29 @@ TEST(Log, AMessageBelowTheThresholdIsNotEvaluated) {
   };
   AG_LOG(kTrace, message());
   EXPECT_EQ(evaluations, 0);
+}
+
+/// Puts a word in front.
+class Prefix final : public LogEditor {
+ public:
+  explicit Prefix(std::string word) : word_(std::move(word)) {}
+  std::string edit(std::string message) const override { return word_ + message; }
+
+ private:
+  std::string word_;
+};
+
+TEST(LogEditor, TheInnermostOfThisThreadEditsWhileItLives) {
+  EXPECT_EQ(LogEditor::apply("x"), "x");
+  {
+    const Prefix outer("a ");
+    {
+      const Prefix inner("b ");
+      EXPECT_EQ(LogEditor::apply("x"), "b x");
+    }
+    EXPECT_EQ(LogEditor::apply("x"), "a x");
+  }
+  EXPECT_EQ(LogEditor::apply("x"), "x");
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations through NCCL's network tables between two hosts: agspeed's plug-in beside NCCL's own socket transport.
+
+No communicator and no GPU: two processes call the tables on host memory. An operation is `bytes` in `messages` of equal
+size on one connection (or one per rail) and ends when its receiver has said so. Each way has new processes for each
+block; ways follow each other there and back, on one network.
+"""
+
+import statistics
+from contextlib import nullcontext
+from typing import Any
+
+from benchmarks.comm import sizes
+from benchmarks.measure.machine import Watch
+from benchmarks.measure.statistics import median_estimate
+
+_STREAM_SECONDS, _PASSES = 1.5, 4
+_VOID = (0.96, 1.04)
+
+
+def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """One process keeps the network, so that all ways share its conditions."""
+    return [{}]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    from agspeed import netbed
+    from benchmarks.comm import network, sides
+
+    case, settings = spec["case"], spec["settings"]
+    seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
+    watch, operations, failed = Watch(spec["cores"]), [], dict[str, str]()
+    with network.build(case) as bed:
+        stream = network.stream(bed, case, _STREAM_SECONDS)
+        needs_mptcp = any("mptcp" in name for name in case["ways"])
+        with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:
+            told = {"key": sides.job_key(), "mptcp": dict(over_mptcp)}
+            for text, messages in case["operations"]:
+                found = _blocks(bed, case, sizes.parse(text), messages, seconds, told, failed)
+                operations.append({"bytes": sizes.parse(text), "messages": messages, "ways": found})
+    described = {"hosts": case["hosts"], "rates": network.host_rates(case), "stream": stream, "failed": failed}
+    return described | {"operations": operations, "environment": watch.read()}
+
+
+def _least_ms(case: dict[str, Any], num_bytes: int) -> float | None:
+    """That shaped rails of the sender allow for an operation after a pause; None where they are not shaped."""
+    from benchmarks.comm import network
+
+    if not network.is_shaped(case):
+        return None
+    sender = network.links(network.host_rates(case))[0]
+    return 1e3 * max(0.0, num_bytes - sender.burst) / sender.rate
+
+
+def _blocks(
+    bed: Any, case: dict[str, Any], num_bytes: int, messages: int, seconds: float, told: Any, failed: dict[str, str]
+) -> dict[str, Any]:
+    from benchmarks.comm import nccl_pair
+
+    blocks: dict[str, list[Any]] = {name: [] for name in case["ways"] if name not in failed}
+    order = list(blocks)
+    for _ in range(_PASSES):
+        for name in order:
+            way = nccl_pair.find(name)
+            environment = {**told["key"], **(told["mptcp"] if way.over_mptcp else {})}
+            try:
+                blocks[name].append(nccl_pair.run(bed, way, num_bytes, messages, seconds / _PASSES, environment))
+            except RuntimeError as error:
+                if name == nccl_pair.OURS:
+                    raise
+                failed[name] = str(error)
+        order = [name for name in reversed(order) if name not in failed]
+    return {name: _row(num_bytes, found) for name, found in blocks.items() if found and name not in failed}
+
+
+def _row(num_bytes: int, blocks: list[Any]) -> dict[str, Any]:
+    times = [second for block in blocks for second in block.seconds]
+    num_operations = sum(len(block.seconds) + 1 for block in blocks)
+    return {
+        "ms": median_estimate([1e3 * second for second in times]).to_dict(),
+        "block_ms": [1e3 * statistics.fmean(block.seconds) for block in blocks],
+        "mean_ms": 1e3 * statistics.fmean(times),
+        "bits_per_second": 8 * num_bytes / statistics.fmean(times),
+        "cpu_seconds_per_gb": 1e9 * sum(block.cpu_seconds for block in blocks) / (num_operations * num_bytes),
+    }
+
+
+def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rates beside agspeed's; void where a second agspeed beside it differs."""
+    [cell] = results
+    for operation in cell["operations"]:
+        ways = operation["ways"]
+        ours, least = ways["agspeed"]["bits_per_second"], _least_ms(case, operation["bytes"])
+        for row in ways.values():
+            row["rate_of_agspeed"] = ours / row["bits_per_second"]
+            if least is not None:
+                row["share"] = least / row["mean_ms"]
+        control = ways.get("control", ways["agspeed"])["rate_of_agspeed"]
+        if not _VOID[0] <= control <= _VOID[1]:
+            reason = f"a second agspeed differs by {control:.3f} at {sizes.show(operation['bytes'])}"
+            return cell | {"status": "void", "reason": reason}
+    return cell | {"status": "ok"}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/channel/hello_server.h"
+
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+constexpr size_t kMaxVisitors = 256;
+constexpr std::chrono::seconds kDeadline{3};
+constexpr int kMaxAcceptsAtOnce = 64;
+
+}  // namespace
+
+/// An address at which it listens.
+struct HelloServer::Entrance final : Poller::Handler {
+  Entrance(HelloServer& owner, tcp::Socket listening)
+      : server(owner), socket(std::move(listening)), pausable(owner.poller_, socket.descriptor(), *this) {}
+  void ready(uint32_t) override { server.accept(*this); }
+
+  HelloServer& server;
+  tcp::Socket socket;
+  PausableListener pausable;
+};
+
+HelloServer::HelloServer(Poller& poller, ControlLine::Owner& owner) : poller_(poller), owner_(owner) {}
+
+StatusOr<std::unique_ptr<HelloServer>> HelloServer::open(Poller& poller, const std::vector<Interface>& interfaces,
+                                                         ControlLine::Owner& owner) {
+  std::unique_ptr<HelloServer> server(new HelloServer(poller, owner));
+  for (const Interface& each : interfaces) {
+    RailAddress address = {each.address, static_cast<uint8_t>(each.prefixBits), 0};
+    AG_ASSIGN_OR_RETURN(tcp::Socket socket, tcp::Socket::listen(address));
+    server->addresses_.push_back(address);
+    server->entrances_.push_back(std::make_unique<Entrance>(*server, std::move(socket)));
+  }
+  return server;
+}
+
+HelloServer::~HelloServer() = default;
+
+void HelloServer::accept(Entrance& entrance) {
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+    std::optional<tcp::Socket> socket = entrance.socket.accept();
+    if (!socket) {
+      entrance.pausable.failed(errno);
+      break;
+    }
+    if (visitors_.size() == kMaxVisitors) visitors_.erase(visitors_.begin());
+    auto line = std::make_unique<ControlLine>(poller_, std::move(*socket), kMaxHelloBytes, owner_);
+    visitors_.push_back({std::move(line), Clock::now() + kDeadline});
+  }
+  owner_.lineChanged();
+}
+
+std::vector<HelloServer::Caller> HelloServer::takeCallers(Clock::time_point now) {
+  for (const auto& entrance : entrances_) entrance->pausable.resume();
+  std::vector<Caller> callers;
+  std::erase_if(visitors_, [&](Visitor& each) {
+    std::optional<std::vector<std::byte>> hello = each.line->receive();
+    if (hello) {
+      callers.push_back({std::move(each.line), std::move(*hello)});
+      return true;
+    }
+    return !each.line->isOpen() || !mayBeHello(each.line->begun()) || now > each.deadline;
+  });
+  return callers;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `agspeed doctor --nccl`: which NCCL there is, whether agspeed's plug-in works here, and whether NCCL
+would load it.
+
+Same rules as in checks.py: functions without arguments that yield `Check`s, change nothing and never raise. A child
+process loads the plug-in as NCCL does and calls its table v11 up to the properties of its device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from agspeed import nccl
+from agspeed.cli.checks import Check
+from agspeed.cli.probe import run_child
+
+__all__ = ["NCCL_CHECKS", "table_of"]
+
+_TIMEOUT_S = 60
+_REINSTALL = "install the wheel, or build the target ag_nccl_net in a checkout"
+_ENABLE = 'eval "$(agspeed nccl env)"'
+# From which minor version of NCCL 2 on it takes which table, newest first.
+_TABLES = ((30, 12), (28, 11), (26, 10), (24, 9), (20, 8), (19, 7), (13, 6))
+# Layout: comm/nccl_net/abi/net.h. Of a logged line ctypes sees the format and its first argument, our sentence.
+_SCRIPT = """
+import ctypes, json, sys
+found = {}
+nccl, plugin = ARGUMENTS
+try:
+    version = ctypes.c_int()
+    ctypes.CDLL(nccl).ncclGetVersion(ctypes.byref(version))
+    found["nccl"] = version.value
+except Exception as error:
+    found["nccl_error"] = str(error)
+lines = []
+Logger = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p,
+                          ctypes.c_char_p)
+logger = Logger(lambda level, flags, file, line, text, first: lines.append((first or text or b"").decode()))
+try:
+    library = ctypes.CDLL(plugin)
+    table = (ctypes.c_void_p * 22).in_dll(library, "ncclNetPlugin_v11")
+    call = lambda at, *types: ctypes.CFUNCTYPE(ctypes.c_int, *types)(table[at])
+    context, count = ctypes.c_void_p(), ctypes.c_int()
+    init = call(1, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, Logger, ctypes.c_void_p)
+    found["init"] = init(ctypes.byref(context), 1, None, logger, None)
+    if found["init"] == 0:
+        call(2, ctypes.c_void_p)(ctypes.byref(count))
+        properties = (ctypes.c_byte * 256)()
+        call(3, ctypes.c_int, ctypes.c_void_p)(0, ctypes.byref(properties))
+        found["speed"] = ctypes.c_int.from_buffer(properties, 36).value
+        call(20, ctypes.c_void_p)(context)
+    found["devices"] = count.value
+except Exception as error:
+    found["plugin_error"] = str(error)
+found["lines"] = lines
+print("PROBE" + json.dumps(found))
+"""
+
+
+def table_of(version: int) -> int | None:
+    """The newest table that NCCL of that version (22809 is 2.28.9) asks a plug-in for, of those that ours has."""
+    minor = version // 100 % 100
+    if version < 20000:
+        return None
+    return next((table for least, table in _TABLES if minor >= least), None)
+
+
+def _probe() -> dict[str, Any]:
+    arguments = json.dumps([str(nccl.find_nccl() or "libnccl.so.2"), str(nccl.library())])
+    code, output = run_child(_SCRIPT.replace("ARGUMENTS", arguments), _TIMEOUT_S)
+    line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
+    if line is None:
+        reason = f"a process that loads it ended with code {code}"
+        return {"nccl_error": reason, "plugin_error": reason}
+    found: dict[str, Any] = json.loads(line.removeprefix("PROBE"))
+    return found
+
+
+def check_nccl() -> Iterator[Check]:
+    """Which NCCL, the plug-in, and the choice between them."""
+    found = _probe()
+    yield _version(found)
+    yield _plugin(found)
+    obstacles = nccl.obstacles(os.environ)
+    for sentence in obstacles:
+        yield Check("nccl's choice", "warn", sentence, _ENABLE if "NCCL_NET_PLUGIN" in sentence else "unset NCCL_NET")
+    if not obstacles:
+        yield Check("nccl's choice", "ok", "agspeed's plug-in; NCCL_DEBUG=INFO then says 'Using network agspeed'")
+
+
+def _version(found: dict[str, Any]) -> Check:
+    version = found.get("nccl")
+    if version is None:
+        detail = f"no NCCL can be loaded: {found.get('nccl_error', 'not found')}"
+        return Check("nccl", "warn", detail, "install torch for CUDA, which brings it")
+    name = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    table = table_of(version)
+    if table is None:
+        return Check(
+            "nccl", "fail", f"{name} is older than 2.13, the least that agspeed's plug-in serves", "update torch"
+        )
+    return Check("nccl", "ok", f"{name} takes table v{table} of a network plug-in")
+
+
+def _plugin(found: dict[str, Any]) -> Check:
+    if not nccl.library().exists():
+        return Check("nccl plug-in", "fail", f"{nccl.library()} does not exist", _REINSTALL)
+    if "plugin_error" in found:
+        return Check("nccl plug-in", "fail", f"it cannot be loaded: {found['plugin_error']}", _REINSTALL)
+    if found["init"] != 0:
+        why = found["lines"][-1] if found["lines"] else f"its init returned {found['init']}"
+        return Check("nccl plug-in", "fail", why, "agspeed doctor --net says which interfaces are usable, and why")
+    how = found["lines"][-1] if found["lines"] else "works"
+    return Check("nccl plug-in", "ok", f"{how}, counted as {found['speed']} Mbit/s")
+
+
+NCCL_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (check_nccl,)

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// NetTable: any of NCCL's network tables, v6 to v12, behind one interface, so that one suite runs on all. The memory is
+// the host's. Not thread-safe beyond what the table itself allows.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/nccl_net/abi/net.h"
+
+namespace agspeed::comm::nccl {
+
+/// What differs between the versions is left out, or has the value of a table that does not say.
+struct DeviceProperties {
+  std::string name;
+  int ptrSupport = 0;
+  int speed = 0;
+  int maxComms = 0;
+  int maxRecvs = 0;
+  size_t maxP2pBytes = size_t{1} << 30;
+};
+
+using Handle = std::array<std::byte, kHandleBytes>;
+
+class NetTable {
+ public:
+  virtual ~NetTable() = default;
+  virtual std::string name() const = 0;
+  virtual int version() const = 0;
+  virtual Result init() = 0;
+  virtual Result finalize() = 0;
+  virtual Result devices(int& count) = 0;
+  virtual Result properties(int device, DeviceProperties& properties) = 0;
+  virtual Result listen(int device, Handle& handle, void*& listenComm) = 0;
+  virtual Result connect(int device, Handle& handle, void*& sendComm) = 0;
+  virtual Result accept(void* listenComm, void*& recvComm) = 0;
+  virtual Result registerMemory(void* comm, std::span<std::byte> bytes, int type, void*& registration) = 0;
+  virtual Result deregisterMemory(void* comm, void* registration) = 0;
+  virtual Result send(void* comm, std::span<std::byte> bytes, int tag, void* registration, void*& request) = 0;
+  /// `request` is handed over as it is: NCCL puts a hint there.
+  virtual Result receive(void* comm, std::span<const std::span<std::byte>> targets, std::span<const int> tags,
+                         std::span<void* const> registrations, void*& request) = 0;
+  virtual Result test(void* request, bool& isDone, int* sizes) = 0;
+  virtual Result closeSend(void* comm) = 0;
+  virtual Result closeReceive(void* comm) = 0;
+  virtual Result closeListen(void* comm) = 0;
+  /// Pointers that NCCL calls without looking and that are null.
+  virtual std::vector<std::string> missingFunctions() const = 0;
+};
+
+/// Lines that the table has logged in this process, at any level.
+std::vector<std::string>& loggedLines();
+
+/// `table` is one of that version. nullptr: no such version.
+std::unique_ptr<NetTable> wrapTable(int version, const void* table);
+
+/// Where a table comes from: our library, or NCCL's own socket transport.
+struct TableSource {
+  std::string label;  ///< of test names: "agspeed_v11", "nccl_socket"
+  std::string library;
+  int version = 0;  ///< 0: that of the library's socket transport
+};
+/// For the names of failed tests.
+inline std::ostream& operator<<(std::ostream& out, const TableSource& source) { return out << source.label; }
+
+/// Loads it into this process; a sentence instead where that is not possible.
+struct LoadedTable {
+  std::unique_ptr<NetTable> table;
+  std::string whyNot;
+};
+LoadedTable loadTable(const TableSource& source);
+
+/// NCCL's library: $AG_TEST_NCCL_LIBRARY, the wheel's in the repository's .venv, or what the loader finds. Empty: none.
+std::string findNccl();
+
+}  // namespace agspeed::comm::nccl
