@@ -36,7 +36,7 @@ endfunction()
 function(ag_test name)
   _ag_parse(${ARGV})
   add_executable(${name} ${AG_SRCS})
-  target_compile_options(${name} PRIVATE ${AG_WARNINGS})
+  target_compile_options(${name} PRIVATE ${AG_WARNINGS} -O1)  # compiled more often than run
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${AG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})

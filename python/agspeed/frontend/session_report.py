@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 import statistics
@@ -87,8 +88,8 @@ def _together(meetings: Meetings | None) -> Json | None:
     layouts, cost = meetings.layouts, meetings.cost
     current = layouts.current if layouts is not None else None
     return {
-        "buckets_bytes": [current.first_bytes, current.rest_bytes] if current is not None else None,
-        "own_buckets_bytes": [layouts.own.first_bytes, layouts.own.rest_bytes] if layouts is not None else None,
+        "buckets": dataclasses.asdict(current) if current is not None else None,
+        "own_buckets": dataclasses.asdict(layouts.own) if layouts is not None else None,
         "reduction_s": cost.seconds if cost is not None else None,
         "reduction_s_per_byte": cost.seconds_per_byte if cost is not None else None,
     }

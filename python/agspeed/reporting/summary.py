@@ -59,18 +59,17 @@ def group(group: Json) -> str:
 def _buckets(together: Json | None) -> str:
     if together is None:
         return ""
-    if together["own_buckets_bytes"] is None:
+    if together["own_buckets"] is None:
         return "; all tune as one, buckets are left alone"
-    own, chosen = together["own_buckets_bytes"], together["buckets_bytes"]
+    own, chosen = together["own_buckets"], together["buckets"]
     if chosen is None:
         return f"; all tune as one, in the wrapper's own buckets of {_caps(own)}"
     return f"; all tune as one, in buckets of {_caps(chosen)} instead of {_caps(own)}"
 
 
-def _caps(caps: list[int]) -> str:
-    """The caps of the first bucket and of the others."""
-    first, rest = (fmt.size(cap) for cap in caps)
-    return f"{first}, then {rest}" if caps[0] != caps[1] else first
+def _caps(caps: Json) -> str:
+    first, rest = fmt.size(caps["first_bytes"]), fmt.size(caps["rest_bytes"])
+    return f"{first}, then {rest}" if first != rest else first
 
 
 def mean_ms(operation: Json) -> float | None:

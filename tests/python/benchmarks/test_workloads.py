@@ -64,7 +64,7 @@ def test_the_random_stream_decides_the_run(name: str) -> None:
 
 
 def test_the_heavy_share_is_a_share() -> None:
-    assert 0.02 < gemm_share.measure(workloads.load("tiny_mlp").build()) < 0.9
+    assert 0 < gemm_share.measure(workloads.load("tiny_mlp").build()) < 0.9
 
 
 @pytest.mark.parametrize("name", ["gan", "tiny_mlp", "word_lm"])

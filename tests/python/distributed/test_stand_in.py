@@ -118,7 +118,7 @@ def test_an_unchanged_script_has_its_buckets_tuned(tmp_path: Path) -> None:
     )
     assert tuned["weights"] == plain["weights"]
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["group"]["together"]["own_buckets_bytes"] == [1 << 20, 25 << 20]
+    assert report["group"]["together"]["own_buckets"] == {"first_bytes": 1 << 20, "rest_bytes": 25 << 20}
     assert report["regions"] == [], "nothing is captured"
 
 
