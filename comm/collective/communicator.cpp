@@ -45,7 +45,8 @@ Communicator::~Communicator() {
 }
 
 OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {
-  if (Status status = validate(call, rank_, size()); !status) return failed(std::move(status), std::move(options.onEnd));
+  if (Status status = validate(call, rank_, size()); !status)
+    return failed(std::move(status), std::move(options.onEnd));
   if (call.collective == Collective::kBarrier) call.input = {std::span(&token_, 1)};
   auto operation = std::make_shared<CollectiveOperation>(engine_);
   operation->call = std::move(call);

@@ -19,9 +19,8 @@ Clock::duration duration(double seconds) {
 
 /// Numbers that the members of a group agree on: of its communicator and of its messages.
 std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix, int rank, double timeoutSeconds) {
-  const NewGroup group{.name = prefix,
-                       .rank = rank,
-                       .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeoutSeconds * 1000))};
+  const NewGroup group{
+      .name = prefix, .rank = rank, .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeoutSeconds * 1000))};
   const uint32_t data = valueOrThrow(world.agreeOnId(world.store(), prefix + "/data", group));
   return {data, valueOrThrow(world.agreeOnId(world.store(), prefix + "/messages", group))};
 }
@@ -62,8 +61,7 @@ std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
 TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions options, std::string prefix,
                          std::vector<int> members)
     : world_(std::move(world)), options_(options), prefix_(std::move(prefix)) {
-  const auto rank =
-      static_cast<int>(std::find(members.begin(), members.end(), world_->rank()) - members.begin());
+  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), world_->rank()) - members.begin());
   NamedOptions named;
   std::tie(named.group.id, named.messageId) = agreeOnIds(*world_, prefix_, rank, options_.timeoutSeconds);
   named.group.name = prefix_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Coordinator: what all ranks of a group have ready, and in what order they run it. The group's lowest rank has one.
 //
-// Ranks submit in orders of their own; an operation is ready when the last of them did. Ready all-reduces and broadcasts
-// of one kind are fused up to a number of bytes. Ranks whose requests for a name differ all get the same error, which
-// names two of them and both values; the next operation works. A rank that has joined counts as having submitted
-// everything.
+// Ranks submit in orders of their own; an operation is ready when the last of them did. Ready all-reduces and
+// broadcasts of one kind are fused up to a number of bytes. Ranks whose requests for a name differ all get the same
+// error, which names two of them and both values; the next operation works. A rank that has joined counts as having
+// submitted everything.
 //
 // Names that come again are cached: the response that runs one gives it an id, and a rank whose request has not changed
 // since says the id alone, as does the response. An id keeps its name as long as the group lives; beyond the capacity

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessageStream: messages of any length between the coordinator of a group and its other ranks.
 //
-// A message travels as frames of one size, because whoever receives has to know the size before. Each rank has a receive
-// posted per peer that it hears from, which holds nothing up and asks nobody whether he is alive; watch() does, while
-// something is waited for from a peer.
+// A message travels as frames of one size, because whoever receives has to know the size before. Each rank has a
+// receive posted per peer that it hears from, which holds nothing up and asks nobody whether he is alive; watch() does,
+// while something is waited for from a peer.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once

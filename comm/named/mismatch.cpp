@@ -82,7 +82,8 @@ std::optional<std::string> fault(int rank, const Request& request, size_t numRan
   const std::string who = formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
   if (mayDifferInRows(request.kind) || request.kind == NamedKind::kReduceScatter) {
     for (const Dimensions& shape : request.shapes) {
-      if (shape.empty()) return who + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
+      if (shape.empty())
+        return who + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
     }
   }
   if (request.kind != NamedKind::kAllToAll) return std::nullopt;

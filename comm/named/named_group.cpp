@@ -217,8 +217,8 @@ void NamedGroup::run(const Response& response) {
     operations.push_back(takePending(agreements.back().request.name));
     learn(item, operations.back());
     if (operations.back() == nullptr && response.kind != NamedKind::kAllReduce) {
-      return fail(dataLoss("rank {} is told to run '{}', which it has not started", rank(),
-                           agreements.back().request.name));
+      return fail(
+          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back().request.name));
     }
   }
   ++numRunning_;
@@ -339,9 +339,11 @@ Clock::time_point NamedGroup::checkStalled(Clock::time_point now) {
                           counts[rank] > kMaxStalledNames ? ", ..." : "");
   }
   const std::string text = formatText(
-      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
+      "for "
       "remainder of ranks for more than {:g} seconds. This may indicate that different ranks are trying to submit "
-      "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock. Missing ranks:{}",
+      "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock. Missing "
+      "ranks:{}",
       std::chrono::duration<double>(warning).count(), missing);
   AG_LOG(kWarn, "{}", text);
   const auto limit = options_.stallShutdown;

@@ -7,8 +7,8 @@
 //   response_runner.h   packs, runs and unpacks what the coordinator has ordered
 //
 // Every rank tells the coordinator what it has ready; once all have it, the coordinator tells all to run it. Two
-// responses at most are under way: what becomes ready meanwhile is fused, so buffers are small while the network is idle
-// and large while it is not. Nothing here has a thread or a cycle of its own: messages and copies are work of the
+// responses at most are under way: what becomes ready meanwhile is fused, so buffers are small while the network is
+// idle and large while it is not. Nothing here has a thread or a cycle of its own: messages and copies are work of the
 // engine's driver.
 //
 // Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A

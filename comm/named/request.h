@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other about named operations: a rank's request, and the coordinator's response.
 //
-// A request says what one rank has ready under a name; a response lists what all ranks have ready, in the order in which
-// all of them run it. Both are values without references; coordinator.h makes responses of requests, request_codec.h
-// makes bytes of both.
+// A request says what one rank has ready under a name; a response lists what all ranks have ready, in the order in
+// which all of them run it. Both are values without references; coordinator.h makes responses of requests,
+// request_codec.h makes bytes of both.
 #pragma once
 
 #include <cstddef>

@@ -132,8 +132,7 @@ void ResponseRunner::prepareFused(Run& run) {
   CollectiveCall call{.collective = isSum ? Collective::kAllReduce : Collective::kBroadcast, .dtype = first.dtype};
   call.op = opOf(first.reduction);
   call.root = isSum ? 0 : first.root;
-  const bool isInPlace =
-      run.agreements.size() == 1 && first.shapes.size() == 1 && run.operations[0] != nullptr;
+  const bool isInPlace = run.agreements.size() == 1 && first.shapes.size() == 1 && run.operations[0] != nullptr;
   if (isInPlace) {
     const NamedCall& own = run.operations[0]->call;
     const size_t count = own.inputs[0].size() / size;

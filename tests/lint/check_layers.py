@@ -74,9 +74,20 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "comm/wire",
         "runtime/base",
     ),
+    "comm/named": (
+        "comm/collective",
+        "comm/engine",
+        "comm/io",
+        "comm/messaging",
+        "comm/reduce",
+        "comm/schedule",
+        "comm/wire",
+        "runtime/base",
+    ),
     "comm/world": _WORLD,
-    "comm": (*_WORLD, "comm/world"),
+    "comm": (*_WORLD, "comm/named", "comm/world"),
     "comm/c10d": ("comm", "runtime/base"),
+    "comm/horovod": ("comm", "comm/c10d", "runtime/base"),
     "comm/examples": ("comm", "runtime/base"),
     "compiler": (),
     "compiler/graph": ("runtime/base",),
@@ -109,6 +120,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "python/csrc": (
         "comm",
         "comm/c10d",
+        "comm/horovod",
         "compiler/driver",
         "runtime/autograd",
         "runtime/tune",
@@ -119,7 +131,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
-    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "python/csrc", "runtime/aten", "runtime/autograd"),
+    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/horovod", "python/csrc", "runtime/aten", "runtime/autograd"),
     r"(llvm|llvm-c|mlir|mlir-c)/": (
         "compiler/kernel",
         "compiler/kernel/emit",
@@ -140,9 +152,10 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
-    ("_native", "netbed", "netprobe", "reporting"),
+    ("_native", "launch", "netbed", "netprobe", "reporting"),
     ("graph_spec", "native"),
     ("distributed",),
+    ("horovod",),
     ("backends",),
     ("tuning",),
     ("frontend",),
@@ -154,6 +167,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 PURE_PYTHON = {
     "errors": (),
     "config": ("errors",),
+    "launch": ("errors",),
     "log": ("errors",),
     "netbed": ("errors",),
     "netprobe": ("errors",),

@@ -20,9 +20,9 @@ examples:
   agspeed run -np 4 --as-horovod python train.py the same for a script that says import horovod.torch as hvd
   agspeed run -np 2 --output-filename logs python train.py --epochs 3
 
-Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its own,
-which stands in no command line, file or variable; connections without it are refused. The first rank that fails ends the
-job, with its last lines and its status."""
+Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
+own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
+ends the job, with its last lines and its status."""
 
 
 def add(commands: Any) -> None:

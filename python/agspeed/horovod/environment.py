@@ -53,13 +53,17 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
             continue
         rank, size = _number(environ, rank_name), _number(environ, size_name)
         if not 0 <= rank < size:
-            raise UserError(f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1.")
+            raise UserError(
+                f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
+            )
         if local_size_name in environ:
             local_size = _number(environ, local_size_name)
         else:
             local_size = int(environ.get("SLURM_TASKS_PER_NODE", str(size)).split("(")[0].split(",")[0])
         local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
-        cross_size = _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
+        cross_size = (
+            _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
+        )
         cross_rank = _number(environ, "HOROVOD_CROSS_RANK") if "HOROVOD_CROSS_RANK" in environ else rank // local_size
         return Placement(rank, size, local_rank, local_size, cross_rank, cross_size)
     return Placement(0, 1, 0, 1, 0, 1)
@@ -100,7 +104,8 @@ def options(environ: Mapping[str, str] = os.environ) -> Options:
     shutdown = _seconds(environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0) if is_checked else 0
     if 0 < shutdown < warning:
         raise UserError(
-            f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown:g} must exceed HOROVOD_STALL_CHECK_TIME_SECONDS={warning:g}."
+            f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown:g} must exceed "
+            f"HOROVOD_STALL_CHECK_TIME_SECONDS={warning:g}."
         )
     return Options(
         fusion_bytes=_number(environ, "HOROVOD_FUSION_THRESHOLD", 32 * _MIB),

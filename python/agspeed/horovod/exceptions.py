@@ -10,7 +10,7 @@ class HorovodInternalError(RuntimeError):
     """A collective failed: ranks called it differently, or one of them is lost."""
 
 
-class HostsUpdatedInterrupt(RuntimeError):
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name
     """Hosts were added or removed. skip_sync: they were only removed, so that no rank has to be told the state."""
 
     def __init__(self, skip_sync: bool = False) -> None:

@@ -106,7 +106,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-stall-check", action="store_true", help="do not")
     parser.add_argument("--tcp", action="store_true", help="no InfiniBand for NCCL: sets NCCL_IB_DISABLE=1")
     parser.add_argument("-cb", "--check-build", action="store_true", help="print what is there, and start nothing")
-    parser.add_argument("--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod")
+    parser.add_argument(
+        "--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod"
+    )
     parser.add_argument("--verbose", action="store_true", help="print what is started")
     for flag in _NUMBERS:
         parser.add_argument(f"--{flag.name}", type=int, metavar="N", help=f"sets {flag.variable}")

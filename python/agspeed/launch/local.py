@@ -172,7 +172,7 @@ def _read_output(rank: _Rank, request: Request, files: contextlib.ExitStack, loc
         if request.output_folder is not None:
             folder = request.output_folder / f"rank.{rank.number:0{width}}"
             folder.mkdir(parents=True, exist_ok=True)
-            copy = files.enter_context(open(folder / name, "w", encoding="utf-8"))
+            copy = files.enter_context((folder / name).open("w", encoding="utf-8"))
         prefix = f"[{rank.number}]<{name}>:" if request.has_prefix else ""
         thread = threading.Thread(
             target=_pass_on, args=(rank, source, target, copy, prefix, request.has_time, lock), daemon=True

@@ -70,7 +70,9 @@ def allreduce_async_(
 ) -> int:
     """Reduces over all ranks in place. Returns: a handle."""
     reduction = reduction_of(op, average)
-    return _reduce_all([tensor], [tensor], name, reduction, prescale_factor, postscale_factor, process_set, _first(tensor))
+    return _reduce_all(
+        [tensor], [tensor], name, reduction, prescale_factor, postscale_factor, process_set, _first(tensor)
+    )
 
 
 def grouped_allreduce_async(
@@ -153,7 +155,7 @@ def _reduce_all(
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Rows of all ranks, one rank's behind the other's; ranks may differ in their first dimension. Returns: a handle."""
+    """Rows of all ranks, one rank's behind the other's; ranks may differ in how many. Returns: a handle."""
     check_tensors([tensor], is_reduction=False)
     return start("allgather", name, process_set, [tensor], [], _only)
 

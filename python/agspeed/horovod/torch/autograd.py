@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations that can be differentiated, and how.
 
-    allreduce      the gradient is reduced alike
-    allgather      the average over the ranks of the gradient, of which a rank takes its own rows
-    broadcast      the average over the ranks at the root, zero elsewhere
-    alltoall       the gradient's rows go back to where they came from
-    reducescatter  the gradients are gathered, times the number of ranks for sums, and times both factors
+allreduce      the gradient is reduced alike
+allgather      the average over the ranks of the gradient, of which a rank takes its own rows
+broadcast      the average over the ranks at the root, zero elsewhere
+alltoall       the gradient's rows go back to where they came from
+reducescatter  the gradients are gathered, times the number of ranks for sums, and times both factors
 """
 
 from __future__ import annotations
@@ -19,7 +19,22 @@ from agspeed.horovod.torch import async_ops as ops
 from agspeed.horovod.torch.arguments import Average, Sum, reduction_of
 from agspeed.horovod.torch.handles import synchronize
 
-__all__ = ["AllGather", "AllReduce", "AllToAll", "Broadcast", "GroupedAllGather", "GroupedAllReduce", "ReduceScatter"]
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Broadcast",
+    "GroupedAllGather",
+    "GroupedAllReduce",
+    "ReduceScatter",
+    "apply",
+]
+
+
+def apply(function: type[Function], *arguments: Any) -> Any:
+    """What the function makes of the arguments, with a way back for gradients."""
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
 
 # Functions of torch are called with their context first, and return a gradient per argument.
 
@@ -32,20 +47,22 @@ class AllReduce(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        reduced = AllReduce.apply(gradients[0].contiguous(), None, None, ctx.op, *ctx.rest)
+        reduced = apply(AllReduce, gradients[0].contiguous(), None, None, ctx.op, *ctx.rest)
         return reduced, *[None] * (3 + len(ctx.rest))
 
 
 class GroupedAllReduce(Function):
     @staticmethod
-    def forward(ctx: Any, average: Any, name: Any, op: Any, pre: Any, post: Any, process_set: Any, *tensors: Any) -> Any:
+    def forward(
+        ctx: Any, average: Any, name: Any, op: Any, pre: Any, post: Any, process_set: Any, *tensors: Any
+    ) -> Any:
         ctx.op, ctx.rest = reduction_of(op, average), (pre, post, process_set)
         return tuple(synchronize(ops.grouped_allreduce_async(tensors, None, name, ctx.op, *ctx.rest)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         dense = [gradient.contiguous() for gradient in gradients]
-        return *[None] * 6, *GroupedAllReduce.apply(None, None, ctx.op, *ctx.rest, *dense)
+        return *[None] * 6, *apply(GroupedAllReduce, None, None, ctx.op, *ctx.rest, *dense)
 
 
 class AllGather(Function):

@@ -114,9 +114,7 @@ def broadcast_object(
     return obj if is_root else objects.decode(content.numpy().tobytes())
 
 
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, in their order. Raises: as broadcast_object."""
     own = name if name is not None else "allgather_object"
     data = torch.frombuffer(bytearray(objects.encode(obj)), dtype=torch.uint8)

@@ -67,7 +67,9 @@ def poll(handle: int) -> bool:
     """Whether synchronize() would return at once. Raises: ValueError for a handle that is none."""
     pending = _pending.get(handle)
     if pending is None:
-        raise ValueError(f"handle {handle} is none of an operation that is under way: it was synchronized, or never given.")
+        raise ValueError(
+            f"handle {handle} is none of an operation that is under way: it was synchronized, or never given."
+        )
     return bool(pending.work.poll())
 
 

@@ -145,4 +145,3 @@ def _find_store(where: environment.Placement) -> Any:
                 url = "env://"  # torchrun may have made the store already
             _store = next(distributed.rendezvous(url, where.rank, where.size))[0]
     return distributed.PrefixStore("agspeed.horovod", _store)
-

@@ -82,8 +82,8 @@ def allreduce(
 ) -> torch.Tensor:
     """As allreduce_async, but waits; its gradient is reduced alike."""
     compressed, ctx = compression.compress(tensor)
-    result = autograd.AllReduce.apply(
-        compressed, average, name, op, prescale_factor, postscale_factor, process_set
+    result = autograd.apply(
+        autograd.AllReduce, compressed, average, name, op, prescale_factor, postscale_factor, process_set
     )
     reduced: torch.Tensor = compression.decompress(result, ctx)
     return reduced
@@ -117,8 +117,15 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """As grouped_allreduce_async, but waits; its gradients are reduced alike."""
     compressed = [compression.compress(tensor) for tensor in tensors]
-    results = autograd.GroupedAllReduce.apply(
-        average, name, op, prescale_factor, postscale_factor, process_set, *(tensor for tensor, _ in compressed)
+    results = autograd.apply(
+        autograd.GroupedAllReduce,
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        *(tensor for tensor, _ in compressed),
     )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, compressed, strict=True)]
 
@@ -146,7 +153,7 @@ def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """As allgather_async, but waits; the gradient is the average over the ranks of this rank's rows."""
-    result: torch.Tensor = autograd.AllGather.apply(tensor, name, process_set)
+    result: torch.Tensor = autograd.apply(autograd.AllGather, tensor, name, process_set)
     return result
 
 
@@ -154,7 +161,7 @@ def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """As grouped_allgather_async, but waits."""
-    return list(autograd.GroupedAllGather.apply(name, process_set, *tensors))
+    return list(autograd.apply(autograd.GroupedAllGather, name, process_set, *tensors))
 
 
 # --- broadcast --------------------------------------------------------------------------------------------------------
@@ -164,7 +171,7 @@ def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """As broadcast_async, but waits; the root's gradient is the average over the ranks, the others' is zero."""
-    result: torch.Tensor = autograd.Broadcast.apply(tensor, root_rank, name, process_set)
+    result: torch.Tensor = autograd.apply(autograd.Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -187,8 +194,8 @@ def alltoall(
 ) -> Any:
     """As alltoall_async, but waits; gradients go back the way the rows came."""
     if splits is None:
-        return autograd.AllToAll.apply(tensor, None, name, process_set)
-    return tuple(autograd.AllToAll.apply(tensor, splits, name, process_set))
+        return autograd.apply(autograd.AllToAll, tensor, None, name, process_set)
+    return tuple(autograd.apply(autograd.AllToAll, tensor, splits, name, process_set))
 
 
 def reducescatter(
@@ -202,7 +209,9 @@ def reducescatter(
 ) -> torch.Tensor:
     """As reducescatter_async, but waits; the gradient is gathered."""
     compressed, ctx = compression.compress(tensor)
-    result = autograd.ReduceScatter.apply(name, op, process_set, prescale_factor, postscale_factor, compressed)[0]
+    result = autograd.apply(
+        autograd.ReduceScatter, name, op, process_set, prescale_factor, postscale_factor, compressed
+    )[0]
     reduced: torch.Tensor = compression.decompress(result, ctx)
     return reduced
 
@@ -218,8 +227,14 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """As grouped_reducescatter_async, but waits."""
     compressed = [compression.compress(tensor) for tensor in tensors]
-    results = autograd.ReduceScatter.apply(
-        name, op, process_set, prescale_factor, postscale_factor, *(tensor for tensor, _ in compressed)
+    results = autograd.apply(
+        autograd.ReduceScatter,
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        *(tensor for tensor, _ in compressed),
     )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, compressed, strict=True)]
 

@@ -70,7 +70,7 @@ def _write(value: Any, parts: list[bytes], depth: int) -> None:
         raw = value.encode("utf-8", "surrogatepass") if kind is str else value
         parts += [b"s" if kind is str else b"b", _length(raw), raw]
     elif kind in (list, tuple, torch.Size):
-        parts += [{list: b"l", tuple: b"u", torch.Size: b"z"}[kind], _length(value)]
+        parts += [b"l" if kind is list else b"u" if kind is tuple else b"z", _length(value)]
         for each in value:
             _write(each, parts, depth + 1)
     elif kind in (dict, OrderedDict):
@@ -144,7 +144,9 @@ class _Reader:
     def _count(self) -> int:
         count: int = struct.unpack("<Q", self._take(8))[0]
         if count > len(self._data) - self.at:
-            raise UserError(f"an object from another rank counts {count} where {len(self._data) - self.at} bytes are left.")
+            raise UserError(
+                f"an object from another rank counts {count} where {len(self._data) - self.at} bytes are left."
+            )
         return count
 
     def _dtype(self, depth: int) -> torch.dtype:

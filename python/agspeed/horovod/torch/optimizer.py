@@ -8,6 +8,7 @@ working. It shares groups and state with the optimizer that was wrapped.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class _Distributed(_Base):
         """Gradients are summed over so many backwards before they are reduced."""
         self._exchange.set_passes(passes)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces what is not reduced yet, and takes the optimizer's step."""
         exchange = self._exchange
         if exchange.should_synchronize:
@@ -71,7 +72,7 @@ class _Distributed(_Base):
                 )
             exchange.synchronize()
         exchange.is_synchronized = False
-        return super().step(closure) if closure is not None else super().step()  # type: ignore[call-arg]
+        return super().step(closure) if closure is not None else super().step()
 
     def zero_grad(self, *arguments: Any, **keywords: Any) -> None:
         """Raises: AssertionError while gradients are being reduced."""
@@ -104,7 +105,8 @@ class _Exchange:
         if self._is_active:
             for parameter in self._parameters():
                 self._left[parameter] = self._passes
-                parameter.register_post_accumulate_grad_hook(self._accumulated)
+                as_any: Any = parameter  # torch leaves the function untyped
+                as_any.register_post_accumulate_grad_hook(self._accumulated)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -236,8 +238,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             "prescale_factor": 1.0 / gradient_predivide_factor,
             "postscale_factor": gradient_predivide_factor,
         }
-    made_class = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
-    made: Any = made_class.__new__(made_class)
+    made_class: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    made = made_class.__new__(made_class)
     # Schedulers that were made before have put their own step() there, which is not ours.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in ("step", "zero_grad")})
     made._exchange = _Exchange(
@@ -269,9 +271,7 @@ def _names_of(
     found = [name for name, _ in named]
     doubled = sorted({name for name in found if found.count(name) > 1})
     if doubled:
-        raise ValueError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(doubled)}"
-        )
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(doubled)}")
     names = {parameter: name for name, parameter in named}
     unnamed = sum(each not in names for group in optimizer.param_groups for each in group["params"])
     if unnamed:
@@ -293,7 +293,7 @@ def _groups_of(groups: Any, parameters: Sequence[torch.Tensor]) -> list[list[tor
             raise ValueError("groups should be a positive integer or a list of lists of parameters.")
         count = min(groups, len(wanted))
         bounds = [len(wanted) * at // count for at in range(count + 1)] if count else []
-        return [list(wanted[begin:end]) for begin, end in zip(bounds, bounds[1:], strict=False)]
+        return [list(wanted[begin:end]) for begin, end in itertools.pairwise(bounds)]
     if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
         raise ValueError("groups should be a positive integer or a list of lists of parameters.")
     known, seen = set(wanted), set()

@@ -100,7 +100,9 @@ def register(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"{made} is registered already: use it as it is.")
     ranks = list(range(current.where.size)) if made.ranks is None else made.ranks
     if not ranks or len(set(ranks)) < len(ranks) or not 0 <= ranks[0] <= ranks[-1] < current.where.size:
-        raise ValueError(f"ranks {ranks} make no process set: name ranks from 0 to {current.where.size - 1}, each once.")
+        raise ValueError(
+            f"ranks {ranks} make no process set: name ranks from 0 to {current.where.size - 1}, each once."
+        )
     if any(ranks == other.ranks for other in _registered.values()) or len(ranks) == current.where.size:
         raise ValueError(f"a process set with ranks {ranks} exists already: use that one.")
     _num_made += 1
