@@ -37,7 +37,7 @@ bool mayDifferInRows(NamedKind kind) { return kind == NamedKind::kAllGather || k
 
 bool areShapesAlike(NamedKind kind, const Dimensions& left, const Dimensions& right) {
   if (!mayDifferInRows(kind)) return left == right;
-  return left.size() == right.size() && !left.empty() && std::equal(left.begin() + 1, left.end(), right.begin() + 1);
+  return left.size() == right.size() && std::equal(left.begin() + 1, left.end(), right.begin() + 1);
 }
 
 std::optional<std::string> shapesDiffer(const Two& two) {
@@ -104,12 +104,12 @@ std::optional<std::string> findMismatch(const Requests& requests) {
   const bool isAllThere = std::all_of(requests.begin(), requests.end(), isThere);
   for (size_t rank = 0; rank < requests.size(); ++rank) {
     if (requests[rank] == nullptr) continue;
-    const Two two{firstRank, static_cast<int>(rank), **first, *requests[rank]};
-    if (auto text = difference(two)) return text;
+    if (auto text = fault(static_cast<int>(rank), *requests[rank], requests.size())) return text;
   }
   for (size_t rank = 0; rank < requests.size(); ++rank) {
     if (requests[rank] == nullptr) continue;
-    if (auto text = fault(static_cast<int>(rank), *requests[rank], requests.size())) return text;
+    const Two two{firstRank, static_cast<int>(rank), **first, *requests[rank]};
+    if (auto text = difference(two)) return text;
   }
   if (isAllThere || (*first)->kind == NamedKind::kAllReduce) return std::nullopt;
   return formatText(

@@ -54,7 +54,10 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
 
 NamedGroup::~NamedGroup() {
   const Status reason = unavailable(kShutDown);
-  engine_.runOnDriver([&] { endAll(reason); });
+  engine_.runOnDriver([&] {
+    endAll(reason);
+    runner_->cancel(reason);
+  });
   // Ends what the runner has started.
   const std::unique_ptr<Communicator> ended = std::move(communicator_);
   engine_.runOnDriver([&] { stream_.close(); });
@@ -78,7 +81,10 @@ StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
 
 void NamedGroup::shutdown() {
   engine_.runOnDriver([this] {
-    if (failure_) fail(unavailable("{} Rank {} has called shutdown().", kShutDown, rank()));
+    if (!failure_) return;
+    const Status reason = unavailable("{} Rank {} has called shutdown().", kShutDown, rank());
+    tellOthers({false, reason.message()});
+    endAll(reason);
   });
 }
 
@@ -147,9 +153,8 @@ void NamedGroup::hear(int rank, const Note& note) {
   } else if (const auto* cached = std::get_if<CachedRequest>(&note)) {
     if (const Status status = coordinator_->addCached(rank, cached->id, now); !status) fail(status);
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
-    const Status reason(StatusCode::kUnavailable, farewell->reason);
-    broadcast(*farewell);
-    endAll(reason);
+    tellOthers(*farewell);
+    follow(note);
   }
   const auto soon = now + options_.stallWarning;
   if (options_.stallWarning > Clock::duration::zero()) engine_.tickBy(soon);
@@ -169,12 +174,6 @@ void NamedGroup::respond() {
   if (numRunning_ < kMaxRunning && coordinator_->readyBytes() > 0) respond();  // some of them moved no data
 }
 
-void NamedGroup::broadcast(const Note& note) {
-  Bytes message;
-  encode(note, message);
-  for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
-}
-
 // --- what all ranks do
 
 void NamedGroup::follow(const Note& note) {
@@ -182,7 +181,10 @@ void NamedGroup::follow(const Note& note) {
   if (const auto* response = std::get_if<Response>(&note)) {
     follow(*response);
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
-    endAll(Status(StatusCode::kUnavailable, farewell->reason));
+    const Status reason(StatusCode::kUnavailable, farewell->reason);
+    endAll(reason);
+    // What all ranks have begun, they end, unless one cannot.
+    if (farewell->isFailure) runner_->cancel(reason);
   }
 }
 
@@ -264,15 +266,16 @@ void NamedGroup::end(const NamedHandle& operation, const Status& status) {
 
 void NamedGroup::fail(const Status& reason) {
   if (!failure_) return;
-  const Farewell farewell{true, reason.message()};
-  if (isCoordinator()) {
-    broadcast(farewell);
-  } else {
-    Bytes message;
-    encode(farewell, message);
-    stream_.send(0, message);
-  }
+  tellOthers({true, reason.message()});
   endAll(reason);
+  runner_->cancel(reason);
+}
+
+void NamedGroup::tellOthers(const Farewell& farewell) {
+  Bytes message;
+  encode(farewell, message);
+  if (!isCoordinator()) return stream_.send(0, message);
+  for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
 }
 
 void NamedGroup::endAll(const Status& reason) {
@@ -284,7 +287,6 @@ void NamedGroup::endAll(const Status& reason) {
   stream_.unwatchAll();
   for (const NamedHandle& operation : std::exchange(unready_, {})) end(operation, reason);
   for (const auto& [name, operation] : std::exchange(pending_, {})) end(operation, reason);
-  runner_->cancel(reason);
 }
 
 void NamedGroup::peerFailed(int rank, const Status& status) {

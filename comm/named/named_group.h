@@ -79,7 +79,6 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// At the coordinator: what `rank` says.
   void hear(int rank, const Note& note);
   void respond();
-  void broadcast(const Note& note);
   /// At every rank: what the coordinator says.
   void follow(const Note& note);
   void follow(const Response& response);
@@ -89,6 +88,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void end(const NamedHandle& operation, const Status& status);
   /// Ends everything and tells the others.
   void fail(const Status& reason);
+  void tellOthers(const Farewell& farewell);
+  /// Ends what no response has come for, and whatever is started later.
   void endAll(const Status& reason);
   void watchAwaited(Clock::time_point now);
   Clock::time_point checkStalled(Clock::time_point now);

@@ -27,7 +27,8 @@ Finish = Callable[[Any, list[torch.Tensor]], Any]
 
 @dataclass
 class _Pending:
-    work: Any
+    works: list[tuple[Any, list[int]]]
+    """With the places of their outputs: tensors of several types go as an operation for each type."""
     finish: Finish
 
 
@@ -52,14 +53,22 @@ def start(
     group = process_set.group()
     own = name if name is not None else job.current().next_name(process_set.process_set_id, kind)
     module: Any = native.load()
-    request = module.NamedRequest(kind=kind, name=own, cacheable=name is not None, **wanted)
+    by_type: dict[torch.dtype | None, list[int]] = {}
+    for at, tensor in enumerate(inputs):
+        by_type.setdefault(tensor.dtype, []).append(at)
+    works = []
     try:
-        work = group.start(request, [tensor.detach() for tensor in inputs], [tensor.detach() for tensor in outputs])
+        for dtype, places in (by_type or {None: []}).items():
+            full = own if len(by_type) < 2 else f"{own}.{dtype}"
+            request = module.NamedRequest(kind=kind, name=full, cacheable=name is not None, **wanted)
+            sources = [inputs[at].detach() for at in places]
+            targets = [outputs[at].detach() for at in places] if outputs else []
+            works.append((group.start(request, sources, targets), places))
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
     with _lock:
         handle = next(_numbers)
-        _pending[handle] = _Pending(work, finish)
+        _pending[handle] = _Pending(works, finish)
     return handle
 
 
@@ -70,7 +79,7 @@ def poll(handle: int) -> bool:
         raise ValueError(
             f"handle {handle} is none of an operation that is under way: it was synchronized, or never given."
         )
-    return bool(pending.work.poll())
+    return all(work.poll() for work, _ in pending.works)
 
 
 def synchronize(handle: int) -> Any:
@@ -82,8 +91,10 @@ def synchronize(handle: int) -> Any:
         pending = _pending.pop(handle, None)
     if pending is None:
         return None
+    outputs: dict[int, torch.Tensor] = {}
     try:
-        outputs = pending.work.wait()
+        for work, places in pending.works:
+            outputs |= zip(places, work.wait(), strict=True)
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
-    return pending.finish(pending.work, outputs)
+    return pending.finish(pending.works[0][0], [outputs[at] for at in sorted(outputs)])
