@@ -432,3 +432,49 @@ def whole_batch_norm(size: int) -> tuple[torch.Tensor, ...]:
 
 def _images(size: int) -> torch.Tensor:
     return torch.randn(3 * size, 5, 2, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 100
+
+
+# --- elastic, at fixed size -------------------------------------------------------------------------------------------
+
+
+def elastic_training(fail_at: int) -> dict[str, Any]:
+    """Ten batches, committed every second one; at one of them a collective fails at all ranks."""
+    with job() as (rank, _size):
+        module = training.model()
+        with torch.no_grad():
+            module[-1].bias.add_(float(rank))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(module.parameters(), lr=0.1), module.named_parameters())
+        state = hvd.elastic.TorchState(model=module, optimizer=optimizer, batch=0, note=f"rank {rank}")
+        resets: list[int] = []
+        state.register_reset_callbacks([lambda: resets.append(state.batch)])
+        failures = []
+
+        @hvd.elastic.run
+        def train(state: Any) -> str:
+            batches = list(training.batches(10))
+            while state.batch < 10:
+                optimizer.zero_grad()
+                module(batches[state.batch]).square().mean().backward()
+                optimizer.step()
+                state.batch += 1
+                if state.batch == fail_at and not failures:
+                    failures.append(message_of(lambda: hvd.allreduce(torch.ones(rank + 1), name="wrong")))
+                    hvd.allreduce(torch.ones(rank + 1), name="wrong")
+                if state.batch % 2 == 0:
+                    state.commit()
+            return str(state.note)
+
+        note = train(state)
+        return {"note": note, "weights": training.weights(module), "resets": resets, "failures": len(failures)}
+
+
+def elastic_sampler() -> dict[str, Any]:
+    with job():
+        sampler = hvd.elastic.ElasticSampler(range(11), shuffle=True, seed=3)
+        first = list(sampler)
+        sampler.record_batch(0, 2)
+        state = sampler.state_dict()
+        sampler.load_state_dict(state)
+        rest = list(sampler)
+        sampler.set_epoch(1)
+        return {"first": first, "state": state, "rest": rest, "next": list(sampler), "length": len(sampler)}

@@ -15,6 +15,7 @@ are Horovod's; beside them there is bfloat16, and connections are authenticated 
 from __future__ import annotations
 
 from agspeed.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from agspeed.horovod.torch import elastic
 from agspeed.horovod.torch.arguments import Adasum, Average, Max, Min, Product, Sum
 from agspeed.horovod.torch.basics import (
     ccl_built,
@@ -115,6 +116,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -41,16 +41,17 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         dims = [dim for dim in range(input.dim()) if dim != 1]
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        shape = [1, -1] + [1] * (input.dim() - 2)
         count = values.new_full((1,), float(values.numel() // values.shape[1]))
-        own = torch.cat([values.sum(dims), values.square().sum(dims), count])
-        total = mpi_ops.allreduce(own, name=self._name, op=Sum)
-        features, num_values = self.num_features, total[-1].detach()
-        mean = total[:features] / num_values
-        variance = total[features : 2 * features] / num_values - mean.square()
+        total = mpi_ops.allreduce(torch.cat([values.sum(dims), count]), name=f"{self._name}.sum", op=Sum)
+        num_values = total[-1].detach()
+        mean = total[:-1] / num_values
+        centered = values - mean.view(shape)
+        squares = mpi_ops.allreduce(centered.square().sum(dims), name=f"{self._name}.squares", op=Sum)
+        variance = squares / num_values
         if self.training and self.running_mean is not None and self.running_var is not None:
             self._update(mean.detach(), variance.detach(), num_values)
-        shape = [1, -1] + [1] * (input.dim() - 2)
-        result = (values - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
+        result = centered * torch.rsqrt(variance.view(shape) + self.eps)
         if self.affine:
             result = result * self.weight.view(shape) + self.bias.view(shape)
         return result.to(input.dtype)
