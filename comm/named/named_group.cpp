@@ -61,7 +61,10 @@ NamedGroup::~NamedGroup() {
   // Ends what the runner has started.
   const std::unique_ptr<Communicator> ended = std::move(communicator_);
   engine_.runOnDriver([&] { stream_.close(); });
-  engine_.runOnDriver([&, this] { engine_.removeClient(*this); });
+  engine_.runOnDriver([this] {
+    engine_.removeClient(*this);
+    engine_.removeWork(*this);
+  });
 }
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
@@ -127,13 +130,18 @@ void NamedGroup::request(const NamedHandle& operation) {
   const auto cached = ids_.find(wanted.name);
   const bool isCached = cached != ids_.end() && cached->second.request == wanted;
   const Note note = isCached ? Note(CachedRequest{cached->second.id}) : Note(wanted);
-  if (isCoordinator()) {
-    hear(0, note);
-    return respond();
-  }
-  Bytes message;
-  encode(note, message);
-  stream_.send(0, message);
+  isCoordinator() ? hear(0, note) : encode(note, requested_);
+  workSoon();
+}
+
+void NamedGroup::workSoon() {
+  if (!std::exchange(hasWork_, true)) engine_.addWork(*this, 0, INT32_MIN);
+}
+
+void NamedGroup::work(uint64_t) {
+  hasWork_ = false;
+  if (isCoordinator()) return respond();
+  stream_.send(0, std::exchange(requested_, {}));
 }
 
 // --- the coordinator
@@ -142,7 +150,7 @@ void NamedGroup::messageArrived(int rank, std::span<const std::byte> message) {
   const StatusOr<std::vector<Note>> notes = decode(message);
   if (!notes) return fail(notes.status().withContext(formatText("rank {} sent what it should not", rank)));
   for (const Note& note : *notes) isCoordinator() ? hear(rank, note) : follow(note);
-  if (isCoordinator()) respond();
+  if (isCoordinator()) workSoon();
 }
 
 void NamedGroup::hear(int rank, const Note& note) {
@@ -171,7 +179,7 @@ void NamedGroup::respond() {
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
   for (const Response& response : responses) follow(response);
-  if (numRunning_ < kMaxRunning && coordinator_->readyBytes() > 0) respond();  // some of them moved no data
+  if (numRunning_ < kMaxRunning && coordinator_->readyBytes() > 0) workSoon();  // some of them moved no data
 }
 
 // --- what all ranks do
@@ -242,7 +250,7 @@ void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, size_
     if (operation != nullptr) end(operation, status);
   }
   if (!status && failure_) return fail(status);
-  if (isCoordinator()) respond();
+  if (isCoordinator()) workSoon();
 }
 
 // --- ending

@@ -48,7 +48,7 @@ struct NamedOptions {
   Clock::duration stallShutdown = Clock::duration::zero();
 };
 
-class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener {
+class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
  public:
   static StatusOr<std::unique_ptr<NamedGroup>> create(Engine& engine, NamedOptions options);
   ~NamedGroup();
@@ -69,6 +69,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   bool isCoordinator() const { return coordinator_.has_value(); }
 
   Clock::time_point tick(Clock::time_point now) override;
+  /// Sends what this rank asks for, or at the coordinator responds: to all that came in one round of the driver.
+  void work(uint64_t token) override;
   void messageArrived(int rank, std::span<const std::byte> message) override;
   void peerFailed(int rank, const Status& status) override;
   void responseEnded(const std::vector<NamedHandle>& operations, size_t numBytes, const Status& status) override;
@@ -79,6 +81,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// At the coordinator: what `rank` says.
   void hear(int rank, const Note& note);
   void respond();
+  void workSoon();
   /// At every rank: what the coordinator says.
   void follow(const Note& note);
   void follow(const Response& response);
@@ -112,6 +115,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   };
   std::unordered_map<std::string, NamedHandle> pending_;  ///< no response has come yet
   std::vector<NamedHandle> unready_;                      ///< whose inputs are to come
+  Bytes requested_;                                       ///< to be sent to the coordinator
+  bool hasWork_ = false;                                  ///< work() is called soon
   std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
   std::vector<Agreement> agreements_;                     ///< by id - 1
   Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came

@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from agspeed.horovod.alias import install_alias
+from agspeed.horovod.function_job import call
 
 _USAGE = "usage: python -m agspeed.horovod [-m MODULE | SCRIPT] [ARGUMENTS ...]"
 
@@ -15,6 +17,9 @@ _USAGE = "usage: python -m agspeed.horovod [-m MODULE | SCRIPT] [ARGUMENTS ...]"
 def main() -> None:
     """Runs what the command line names, as Python would."""
     words = sys.argv[1:]
+    if words[:1] == ["--call"] and len(words) == 2:  # by function_job.run
+        install_alias()
+        return call(Path(words[1]))
     is_module = words[:1] == ["-m"]
     if len(words) < 1 + is_module or (words[0].startswith("-") and not is_module):
         sys.exit(_USAGE)
@@ -27,6 +32,7 @@ def main() -> None:
     else:
         sys.path[0] = os.path.dirname(os.path.abspath(target))
         runpy.run_path(target, run_name="__main__")
+    return None
 
 
 main()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agspeed.errors import UserError
 
-__all__ = ["Options", "Placement", "meeting_point", "options", "placement"]
+__all__ = ["Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
 
 _RANKS = (
     # rank, size, local rank, local size
@@ -26,6 +26,44 @@ _RANKS = (
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _MIB = 1 << 20
+
+_WITHOUT_EFFECT = {
+    "what is ready leaves at once": ("HOROVOD_CYCLE_TIME",),
+    "algorithms follow from hosts and sizes": (
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "HOROVOD_TORUS_ALLREDUCE",
+        "LIGHT_2D_ALLREDUCE",
+        "LIGHT_HIERARCHICAL_THRESHOLD",
+        "LIGHT_INTRA_SIZE",
+        "PERSEUS_ALLREDUCE_MODE",
+    ),
+    "gradients keep their bits unless compression= says otherwise": (
+        "LIGHT_TOPK_ALLREDUCE",
+        "LIGHT_TOPK_FP16",
+        "LIGHT_TOPK_RATIO",
+        "LIGHT_TOPK_THRESHOLD",
+        "PERSEUS_ALLREDUCE_DTYPE",
+    ),
+    "nothing is tuned": (
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_AUTOTUNE_LOG",
+        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+        "PERSEUS_ALLREDUCE_FUSION",
+        "PERSEUS_ALLREDUCE_STREAMS",
+        "TIACC_TRAINING_FUSION_THRESHOLD",
+    ),
+    "there is no such thing here": (
+        "HOROVOD_NUM_NCCL_STREAMS",
+        "HOROVOD_THREAD_AFFINITY",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "PERSEUS_ALLREDUCE_NANCHECK",
+        "TIACC_TRAINING_NUM_NCCL_STREAMS",
+    ),
+    "agspeed.distributed.trace writes a timeline": ("HOROVOD_TIMELINE",),
+}
+"""Why -> variables of Horovod and of those who accelerate it that change nothing here."""
+_UNSET = ("", "0", "DYNAMIC")
 
 
 @dataclass(frozen=True)
@@ -116,6 +154,16 @@ def options(environ: Mapping[str, str] = os.environ) -> Options:
         are_process_sets_dynamic=environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0"),
         is_elastic=environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"),
     )
+
+
+def without_effect(environ: Mapping[str, str] = os.environ) -> str:
+    """One sentence about the variables that are set and change nothing; empty where there are none."""
+    reasons = []
+    for reason, names in _WITHOUT_EFFECT.items():
+        found = [name for name in names if environ.get(name, "") not in _UNSET]
+        if found:
+            reasons.append(f"{', '.join(found)} ({reason})")
+    return f"set, but without effect: {'; '.join(reasons)}." if reasons else ""
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

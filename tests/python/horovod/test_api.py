@@ -8,6 +8,7 @@ import inspect
 import pytest
 import torch
 
+import agspeed.horovod
 import agspeed.horovod.torch as hvd
 from agspeed.errors import UserError
 from agspeed.horovod import environment
@@ -96,6 +97,14 @@ def test_arguments_are_horovods(name: str) -> None:
     assert written(getattr(hvd, name)) == SIGNATURES[name]
 
 
+def test_run_takes_horovods_arguments() -> None:
+    assert written(agspeed.horovod.run).startswith("func, args=(), kwargs=None, num_proc=1, min_num_proc=None")
+    with pytest.raises(UserError, match="run\\(min_num_proc\\): ranks are started on this host only"):
+        agspeed.horovod.run(print, min_np=1)
+    with pytest.raises(UserError, match="every rank looks the function up by its name"):
+        agspeed.horovod.run(lambda: None)
+
+
 def test_every_name_is_there_and_no_other_is_public() -> None:
     assert set(hvd.__all__) == {*SIGNATURES, *FACTS, *NAMES, "Sum", "elastic", "global_process_set"}
     assert all(written(getattr(hvd, name)) == "" for name in FACTS)
@@ -151,6 +160,15 @@ def test_ranks_of_one_job_meet_where_no_launcher_says_where() -> None:
 def test_settings_that_make_no_sense_say_so(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         environment.options(variables)
+
+
+def test_variables_that_change_nothing_are_named_with_the_reason() -> None:
+    assert environment.without_effect({"HOROVOD_CYCLE_TIME": "0", "HOROVOD_TIMELINE": "DYNAMIC"}) == ""
+    variables = {"HOROVOD_CYCLE_TIME": "5", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01"}
+    assert environment.without_effect(variables) == (
+        "set, but without effect: HOROVOD_CYCLE_TIME (what is ready leaves at once); LIGHT_TOPK_ALLREDUCE, "
+        "LIGHT_TOPK_RATIO (gradients keep their bits unless compression= says otherwise)."
+    )
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------

@@ -108,3 +108,22 @@ def test_an_unedited_script_runs_alone(script: Path) -> None:
 def test_an_unedited_script_runs_by_mpirun(script: Path) -> None:
     launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     assert "ranks 2 equal True accuracy 1.0" in run(*launcher, sys.executable, "-m", "agspeed.horovod", script)
+
+
+CALLER = """
+import horovod
+import horovod.torch as hvd
+
+def train(scale, offset=0):
+    hvd.init()
+    return [hvd.rank(), hvd.allreduce(__import__("torch").ones(2) * scale, op=hvd.Sum) + offset]
+
+if __name__ == "__main__":
+    print(horovod.run(train, args=(3.0,), kwargs={"offset": 1}, num_proc=2))
+"""
+
+
+def test_a_function_runs_at_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(CALLER)
+    out = run(sys.executable, "-m", "agspeed.horovod", tmp_path / "caller.py")
+    assert "[[0, tensor([7., 7.])], [1, tensor([7., 7.])]]" in out

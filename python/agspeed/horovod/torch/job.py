@@ -21,6 +21,7 @@ import torch
 from agspeed import native
 from agspeed.errors import AgspeedError, UserError
 from agspeed.horovod import environment
+from agspeed.log import warn_once
 
 __all__ = ["Job", "current", "init", "is_initialized", "shutdown"]
 
@@ -96,6 +97,9 @@ def init(comm: Any = None) -> None:
         timeout=options.timeout,
     )
     _job = Job(group, where, options)
+    sentence = environment.without_effect()
+    if sentence and where.rank == 0:
+        warn_once(sentence, sentence)
     atexit.register(shutdown)
 
 
