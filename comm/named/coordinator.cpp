@@ -181,6 +181,14 @@ Response::Item Coordinator::itemFor(const Entry& entry) {
   return item;
 }
 
+std::vector<int> Coordinator::unjoined() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_ && numJoined_ > 0; ++rank) {
+    if (!hasJoined_[static_cast<size_t>(rank)]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::vector<Coordinator::Stalled> Coordinator::stalled(Clock::time_point since) const {
   std::vector<Stalled> found;
   for (const auto& [name, entry] : table_) {

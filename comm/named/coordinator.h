@@ -52,6 +52,8 @@ class Coordinator {
   };
   /// Those from before `since`, oldest first.
   std::vector<Stalled> stalled(Clock::time_point since) const;
+  /// The ranks that have not joined; none where no rank has.
+  std::vector<int> unjoined() const;
 
  private:
   using Handle = std::shared_ptr<const Request>;

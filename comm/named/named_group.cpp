@@ -164,8 +164,7 @@ void NamedGroup::hear(int rank, const Note& note) {
     tellOthers(*farewell);
     follow(note);
   }
-  const auto soon = now + options_.stallWarning;
-  if (options_.stallWarning > Clock::duration::zero()) engine_.tickBy(soon);
+  engine_.tickBy(now + kWatchAfter);
 }
 
 void NamedGroup::respond() {
@@ -244,7 +243,7 @@ void NamedGroup::learn(const Response::Item& item, const NamedHandle& own) {
   if (own != nullptr) ids_[own->call.request.name] = {item.cacheId, own->call.request};
 }
 
-void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, size_t, const Status& status) {
+void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
   --numRunning_;
   for (const NamedHandle& operation : operations) {
     if (operation != nullptr) end(operation, status);
@@ -307,21 +306,25 @@ void NamedGroup::peerFailed(int rank, const Status& status) {
 Clock::time_point NamedGroup::tick(Clock::time_point now) {
   if (!failure_) return Clock::time_point::max();
   if (!unready_.empty()) checkReadiness();
-  auto next = Clock::time_point::max();
-  if (!pending_.empty()) {
-    if (now >= waitingSince_ + kWatchAfter) watchAwaited(now);
-    next = std::max(now, waitingSince_) + kWatchAfter;
+  if (isCoordinator()) {
+    const auto next = watchAwaited(now) ? now + kWatchAfter : Clock::time_point::max();
+    return std::min(next, checkStalled(now));
   }
-  return isCoordinator() && failure_ ? std::min(next, checkStalled(now)) : next;
+  if (pending_.empty()) return Clock::time_point::max();
+  if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
+  return std::max(now, waitingSince_) + kWatchAfter;
 }
 
-void NamedGroup::watchAwaited(Clock::time_point now) {
-  if (!isCoordinator()) return stream_.watch(0);
-  for (const Coordinator::Stalled& stalled : coordinator_->stalled(now - kWatchAfter)) {
-    for (const int rank : stalled.missing) {
-      if (rank != 0) stream_.watch(rank);
-    }
+bool NamedGroup::watchAwaited(Clock::time_point now) {
+  std::vector<int> awaited = coordinator_->unjoined();
+  const std::vector<Coordinator::Stalled> waiting = coordinator_->stalled(now);
+  for (const Coordinator::Stalled& each : waiting) {
+    if (each.since + kWatchAfter <= now) awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
   }
+  for (const int rank : awaited) {
+    if (rank != 0) stream_.watch(rank);
+  }
+  return !awaited.empty() || !waiting.empty();
 }
 
 Clock::time_point NamedGroup::checkStalled(Clock::time_point now) {

@@ -73,7 +73,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void work(uint64_t token) override;
   void messageArrived(int rank, std::span<const std::byte> message) override;
   void peerFailed(int rank, const Status& status) override;
-  void responseEnded(const std::vector<NamedHandle>& operations, size_t numBytes, const Status& status) override;
+  void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
   void submit(const NamedHandle& operation);
   void request(const NamedHandle& operation);
@@ -94,7 +94,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void tellOthers(const Farewell& farewell);
   /// Ends what no response has come for, and whatever is started later.
   void endAll(const Status& reason);
-  void watchAwaited(Clock::time_point now);
+  /// At the coordinator. Returns: whether it waits for ranks.
+  bool watchAwaited(Clock::time_point now);
   Clock::time_point checkStalled(Clock::time_point now);
 
   Engine& engine_;

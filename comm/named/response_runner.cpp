@@ -282,7 +282,7 @@ void ResponseRunner::end(Run& run) {
   if (ended->buffer != nullptr && freeBuffers_.size() < kMaxFreeBuffers) {
     freeBuffers_.emplace_back(ended->capacity, std::move(ended->buffer));
   }
-  listener_.responseEnded(ended->operations, ended->numBytes, ended->status);
+  listener_.responseEnded(ended->operations, ended->status);
 }
 
 }  // namespace agspeed::comm

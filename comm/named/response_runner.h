@@ -57,7 +57,7 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 class ResponseListener {
  public:
   /// All operations of a response have ended; those that are not null end by this status.
-  virtual void responseEnded(const std::vector<NamedHandle>& operations, size_t numBytes, const Status& status) = 0;
+  virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
 
  protected:
   ~ResponseListener() = default;

@@ -95,6 +95,19 @@ TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
                                       HasSubstr("Missing ranks: 0: [alone]")));
 }
 
+TEST(NamedGroup, ALostRankIsNoticedAlsoWhileTheCoordinatorHasNothingToWaitFor) {
+  for (const NamedKind kind : {NamedKind::kAllReduce, NamedKind::kJoin}) {
+    NamedRanks ranks(3);
+    const bool isJoin = kind == NamedKind::kJoin;
+    auto waits = start(*ranks.groups[1], requestFor("a", {4}, kind), {{1, 2, 3, 4}});
+    const auto alsoWaits = isJoin ? start(*ranks.groups[0], requestFor("a", {4}, kind), {{1, 2, 3, 4}}) : nullptr;
+    ranks.network.kill(2);
+    const Status status = waits->wait();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr("rank 2 is lost"));
+  }
+}
+
 TEST(NamedGroup, NamesThatComeAgainAreFusedAndStayRight) {
   NamedOptions options;
   options.fusionBytes = 4096;

@@ -234,6 +234,27 @@ def init_again() -> list[float]:
     return found
 
 
+def adasum() -> Any:
+    """Of vectors that are parallel, orthogonal and neither; in bfloat16; a step of an optimizer."""
+    with job() as (rank, size):
+        vectors = torch.zeros(3, size)
+        vectors[0, 0] = 2.0
+        vectors[1, rank] = float(rank + 1)
+        vectors[2] = torch.arange(size) - 2.0 * rank
+        results = [hvd.allreduce(each.contiguous(), op=hvd.Adasum, name="adasum") for each in vectors]
+        half = hvd.allreduce(vectors[2].bfloat16(), op=hvd.Adasum)
+        layer = nn.Linear(size, 1, bias=False)
+        with torch.no_grad():
+            layer.weight.zero_()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(layer.parameters(), lr=0.5), layer.named_parameters(), op=hvd.Adasum
+        )
+        layer(torch.eye(size)[rank]).sum().backward()
+        optimizer.step()
+        skipped = message_of(optimizer.skip_synchronize)
+        return results, half, layer.weight.detach(), skipped
+
+
 def gradients() -> dict[str, torch.Tensor]:
     with job() as (rank, size):
         found = {}
@@ -277,6 +298,16 @@ def process_sets() -> dict[str, Any]:
         found["removed"] = (hvd.remove_process_set(pair), hvd.remove_process_set(hvd.global_process_set))
         found["after"] = message_of(lambda: hvd.allreduce(torch.ones(1), process_set=pair))
         return found
+
+
+def process_sets_of_init() -> tuple[Any, str]:
+    pair = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[pair])
+    rank = hvd.rank()
+    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=pair).item() if pair.included() else None
+    hvd.barrier()
+    hvd.shutdown()
+    return total, message_of(lambda: pair.size()) + f" at rank {rank}"
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -393,6 +424,21 @@ def wrong_optimizers() -> dict[str, str]:
             optimizer.step()
         found["warned"] = " ".join(str(each.message) for each in caught)
         return found
+
+
+def channels_last() -> list[torch.Tensor]:
+    """Trains a model whose weights are not dense in the usual order."""
+    with job() as (rank, _size):
+        torch.manual_seed(rank)
+        module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten()).to(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(module.parameters(), lr=0.1), module.named_parameters())
+        hvd.broadcast_parameters(module.state_dict(), 0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(torch.randn(2, 2, 5, 5)).square().sum().backward()
+            optimizer.step()
+        assert not module[0].weight.is_contiguous()
+        return training.weights(module)
 
 
 def adam_state_of_rank_zero() -> Any:

@@ -106,13 +106,32 @@ def test_gradients_go_back_as_horovods_do(three: Ranks, tmp_path: Path) -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_adasum_adds_what_differs_and_averages_what_does_not(tmp_path: Path, size: int) -> None:
+    rows = torch.stack([torch.arange(size) - 2.0 * rank for rank in range(size)]).double()
+    while len(rows) > 1:
+        left, right = rows[::2], rows[1::2]
+        product = (left * right).sum(1, keepdim=True)
+        rows = (1 - product / (2 * left.square().sum(1, keepdim=True))) * left + (
+            1 - product / (2 * right.square().sum(1, keepdim=True))
+        ) * right
+    with Ranks(size) as ranks:
+        for (parallel, orthogonal, neither), half, weight, skipped in ranks.run(programs.adasum, tmp_path):
+            torch.testing.assert_close(parallel, torch.tensor([2.0] + [0.0] * (size - 1)))
+            torch.testing.assert_close(orthogonal, torch.arange(1.0, size + 1))
+            torch.testing.assert_close(neither, rows[0].float())
+            torch.testing.assert_close(half.float(), rows[0].float(), rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(weight, torch.full((1, size), -0.5))
+            assert skipped == "AssertionError: Skipping synchronization is not supported when using Adasum optimizer."
+
+
 def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, tmp_path: Path) -> None:
     words = {
         "both": "ValueError: The op parameter supersedes average. Please provide only one of them.",
         "type": "ValueError: Tensor type torch.CharTensor is not supported.",
         "stride": "ValueError: Tensor is required to be contiguous.",
-        "op": "ValueError: op=77 is no reduction",
-        "Adasum": "UnsupportedError: op=hvd.Adasum is not supported",
+        "op": "ValueError: op=77 is no reduction here",
+        "Adasum": "ValueError: op=hvd.Adasum joins ranks in pairs of pairs, and 3 is no power of two",
         "root": "ValueError: rank 3 is not one of the process set's",
         "rows": "ValueError: alltoall of 4 rows over 3 ranks needs splits",
         "splits": "HorovodInternalError: rank 0 calls alltoall",
@@ -169,6 +188,16 @@ def test_process_sets_have_operations_of_their_own(three: Ranks, tmp_path: Path)
             assert found["wrong root"].startswith("ValueError: rank 1 is not one of the process set's")
         assert found["removed"] == (True, False)
         assert "is not registered, or has been removed" in found["after"]
+
+
+def test_process_sets_may_be_given_to_init(three: Ranks, tmp_path: Path) -> None:
+    answers = three.run(programs.process_sets_of_init, tmp_path)
+    assert [total for total, _ in answers] == [2.0, 2.0, None]
+    assert all(text.startswith("ValueError: Horovod has not been initialized") for _, text in answers)
+
+
+def test_ranks_of_another_backend_have_connections_of_their_own(three: Ranks, tmp_path: Path) -> None:
+    assert three.run(programs.init_again, tmp_path, "gloo") == [[3.0] * 3] * 3
 
 
 def test_a_lost_rank_is_named_at_the_others(tmp_path: Path) -> None:

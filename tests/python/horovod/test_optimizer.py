@@ -57,6 +57,11 @@ def test_gradients_can_be_clipped_between_reducing_and_the_step(ranks: Ranks, tm
     torch.testing.assert_close(found, [found[0]] * ranks.size, rtol=0, atol=0)
 
 
+def test_models_in_channels_last_are_trained(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(programs.channels_last, tmp_path)
+    torch.testing.assert_close(found, [found[0]] * ranks.size, rtol=0, atol=0)
+
+
 def test_what_a_rank_has_not_computed_counts_as_zeros(ranks: Ranks, tmp_path: Path) -> None:
     torch.manual_seed(0)
     before = [parameter for _ in range(ranks.size) for parameter in nn.Linear(3, 3).parameters()]

@@ -110,6 +110,25 @@ def test_an_unedited_script_runs_by_mpirun(script: Path) -> None:
     assert "ranks 2 equal True accuracy 1.0" in run(*launcher, sys.executable, "-m", "agspeed.horovod", script)
 
 
+def test_an_unedited_script_runs_where_variables_of_mpirun_say_which_rank_it_is(script: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")} | {
+        "PYTHONPATH": str(sources.ROOT / "python"),
+        "AGSPEED_SOCKET_IFNAME": "lo",
+        "PMIX_NAMESPACE": f"test-{os.getpid()}",
+        "OMPI_COMM_WORLD_SIZE": "2",
+    }
+    command = [sys.executable, "-m", "agspeed.horovod", str(script), "--epochs", "1"]
+    ranks = [
+        subprocess.Popen(
+            command, env=environment | {"OMPI_COMM_WORLD_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=_TIMEOUT_S)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert "ranks 2 equal True accuracy 1.0" in outputs[0]
+
+
 CALLER = """
 import horovod
 import horovod.torch as hvd

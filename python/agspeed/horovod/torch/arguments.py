@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import torch
 
-from agspeed.errors import UnsupportedError
-
 __all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "check_tensors", "name_of", "reduction_of"]
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -34,11 +32,9 @@ def reduction_of(op: int | None, average: bool | None) -> int:
 
 
 def name_of(op: int) -> str:
-    """What the engine calls it. Raises: ValueError for what is no reduction, UnsupportedError for Adasum."""
-    if op == Adasum:
-        raise UnsupportedError("op=hvd.Adasum is not supported: use hvd.Average, or hvd.Sum with a smaller step.")
+    """What the engine calls it. Raises: ValueError for what is no reduction of its own."""
     if op not in _NAMES:
-        raise ValueError(f"op={op!r} is no reduction: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product.")
+        raise ValueError(f"op={op!r} is no reduction here: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product.")
     return _NAMES[op]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from agspeed.horovod.torch.arguments import Average, Sum, check_tensors, name_of, reduction_of
+from agspeed.horovod.torch.adasum import start_adasum
+from agspeed.horovod.torch.arguments import Adasum, Average, Sum, check_tensors, name_of, reduction_of
 from agspeed.horovod.torch.handles import start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 
@@ -138,6 +139,8 @@ def _reduce_all(
     finish: Any,
 ) -> int:
     check_tensors(inputs, is_reduction=True)
+    if op == Adasum:
+        return start_adasum(inputs, outputs, name, process_set, (prescale, postscale), finish)
     return start(
         "allreduce",
         name,

@@ -20,12 +20,15 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     params: a state_dict() or other mapping of names to tensors, a list of (name, tensor), or a list of tensors; values
     that are no tensors are left alone. Raises: ValueError for anything else.
     """
-    handles = [
-        mpi_ops.broadcast_async_(tensor.detach(), root_rank, f"broadcast_parameters.{name}")
-        for name, tensor in _named(params)
-    ]
-    for handle in handles:
+    started = []
+    for name, tensor in _named(params):
+        own = tensor.detach()
+        dense = own.contiguous()  # the tensor itself where it is: channels_last models are not
+        started.append((own, dense, mpi_ops.broadcast_async_(dense, root_rank, f"broadcast_parameters.{name}")))
+    for own, dense, handle in started:
         mpi_ops.synchronize(handle)
+        if dense.data_ptr() != own.data_ptr():
+            own.copy_(dense)
 
 
 def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
@@ -35,11 +38,7 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
         pairs = [each if isinstance(each, tuple) else (str(at), each) for at, each in enumerate(params)]
     else:
         raise ValueError(f"invalid params of type: {type(params)}: give a state_dict() or named_parameters().")
-    named = [(str(name), tensor) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
-    for name, tensor in named:
-        if not tensor.is_contiguous():
-            raise ValueError(f"Tensor is required to be contiguous: {name} is not; call .contiguous() on it first.")
-    return named
+    return [(str(name), tensor) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
 
 
 def broadcast_optimizer_state(

@@ -144,7 +144,7 @@ def _find_store(where: environment.Placement) -> Any:
             _store = distributed.HashStore()
         else:
             address, port = environment.meeting_point(where)
-            url = f"tcp://{address}:{port}?rank={where.rank}&world_size={where.size}"
+            url = f"tcp://{address}:{port}"
             if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
                 url = "env://"  # torchrun may have made the store already
             _store = next(distributed.rendezvous(url, where.rank, where.size))[0]

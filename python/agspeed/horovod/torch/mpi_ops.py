@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from agspeed.horovod.torch import autograd, job
-from agspeed.horovod.torch.arguments import Average
+from agspeed.horovod.torch.arguments import Adasum, Average, Max, Min, Product, Sum
 from agspeed.horovod.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -29,11 +29,28 @@ from agspeed.horovod.torch.async_ops import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from agspeed.horovod.torch.basics import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 from agspeed.horovod.torch.compression import Compression
 from agspeed.horovod.torch.handles import poll, start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -47,6 +64,8 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "cross_rank",
+    "cross_size",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -55,11 +74,18 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "init",
     "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
     "poll",
+    "rank",
     "reducescatter",
     "reducescatter_async",
+    "shutdown",
+    "size",
     "sparse_allreduce_async",
     "synchronize",
 ]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agspeed.horovod.torch import job, mpi_ops
-from agspeed.horovod.torch.arguments import Average, name_of
+from agspeed.horovod.torch.adasum import AdasumSteps
+from agspeed.horovod.torch.arguments import Adasum, Average, name_of
 from agspeed.horovod.torch.compression import Compression
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 
@@ -229,7 +230,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    name_of(op)
+    if op != Adasum:
+        name_of(op)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     names = _names_of(optimizer, named_parameters)
     reduction = {"op": op, "process_set": process_set}
@@ -238,10 +240,16 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             "prescale_factor": 1.0 / gradient_predivide_factor,
             "postscale_factor": gradient_predivide_factor,
         }
-    made_class: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    before: type = AdasumSteps if op == Adasum else _Distributed
+    made_class: Any = type(type(optimizer).__name__, (before, type(optimizer)), {})
     made = made_class.__new__(made_class)
     # Schedulers that were made before have put their own step() there, which is not ours.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in ("step", "zero_grad")})
+    if op == Adasum:
+        if process_set.process_set_id != global_process_set.process_set_id:
+            raise ValueError("op=hvd.Adasum reduces over all ranks only: leave process_set out.")
+        made._adasum_names, made._adasum_compression = names, compression
+        return made
     made._exchange = _Exchange(
         made,
         names,
