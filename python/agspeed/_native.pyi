@@ -171,12 +171,12 @@ class NamedRequest:
         *,
         kind: str,
         name: str,
-        reduction: str = ...,
-        cacheable: bool = ...,
-        prescale: float = ...,
-        postscale: float = ...,
-        root: int = ...,
-        splits: Sequence[int] = ...,
+        reduction: str = "Sum",
+        cacheable: bool = False,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        splits: Sequence[int] = [],
     ) -> None: ...
 
 class NamedWork:
