@@ -514,6 +514,19 @@ def elastic_training(fail_at: int) -> dict[str, Any]:
         return {"note": note, "weights": training.weights(module), "resets": resets, "failures": len(failures)}
 
 
+def elastic_failure_that_repeats() -> tuple[str, int]:
+    with job() as (rank, _size):
+        state = hvd.elastic.TorchState(tries=0)
+        tries = []
+
+        @hvd.elastic.run
+        def train(state: Any) -> None:
+            tries.append(state.tries)
+            hvd.allreduce(torch.ones(rank + 1), name="wrong")
+
+        return message_of(lambda: train(state)), len(tries)
+
+
 def elastic_sampler() -> dict[str, Any]:
     with job():
         sampler = hvd.elastic.ElasticSampler(range(11), shuffle=True, seed=3)

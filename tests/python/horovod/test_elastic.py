@@ -31,6 +31,11 @@ def test_training_goes_on_from_the_last_commit(ranks: Ranks, tmp_path: Path) -> 
     assert undisturbed[1]["resets"] == []
 
 
+def test_a_failure_that_comes_again_is_raised(ranks: Ranks, tmp_path: Path) -> None:
+    for text, num_tries in ranks.run(programs.elastic_failure_that_repeats, tmp_path):
+        assert text.startswith("HorovodInternalError: Mismatched ALLREDUCE tensor shapes") and num_tries == 2
+
+
 def test_every_index_of_an_epoch_is_taken_also_when_it_is_shared_out_again(ranks: Ranks, tmp_path: Path) -> None:
     answers = ranks.run(programs.elastic_sampler, tmp_path)
     order = [index for pair in zip(*(found["first"] for found in answers), strict=True) for index in pair]

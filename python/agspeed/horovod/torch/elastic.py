@@ -31,6 +31,8 @@ class State:
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
+        self.num_commits = 0
+        """So far: whether training goes on between two failures."""
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """They are called after ranks have changed, before sync()."""
@@ -48,6 +50,7 @@ class State:
     def commit(self) -> None:
         """Saves, and looks whether hosts have changed."""
         self.save()
+        self.num_commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -192,20 +195,24 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Calls func(state, ...) with rank 0's state at all ranks; goes on from the last commit where a collective fails.
 
-    A job of a fixed size cannot replace a rank: where one is lost, the next init() does not find it, and raises.
+    A job of a fixed size cannot replace a rank: the loss of one is raised. So is a failure that comes again before
+    anything was committed, as it would for ever.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         has_to_sync = True
+        last_failure: tuple[str, int] | None = None
         while True:
             try:
                 if has_to_sync:
                     state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
-                if " is lost" in str(error):
+                failure = (str(error), state.num_commits)
+                if " is lost" in str(error) or failure == last_failure:
                     raise
+                last_failure = failure
                 state.restore()
                 has_to_sync = True
             except HostsUpdatedInterrupt as interrupt:
