@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 import agspeed.horovod.torch as hvd
-from tests.python.distributed import training
+from tests.python.distributed import delayed_device, training
 
 ADAPTIVE = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
@@ -43,14 +44,18 @@ def message_of(action: Callable[[], Any]) -> str:
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-def every_operation() -> dict[str, Any]:
+def every_operation(on_host: bool = True) -> dict[str, Any]:
+    """The tests' device has no sparse tensors."""
     with job() as (rank, size):
         x = torch.arange(6.0).reshape(3, 2) + rank
         y = x.clone()
         grouped = [x.clone(), torch.ones(2) * rank]
         sent, received = hvd.alltoall(torch.arange(size + 1) + 10 * rank, splits=[2, *[1] * (size - 1)])
-        sparse = torch.sparse_coo_tensor(torch.tensor([[rank, 0]]), torch.tensor([1.0, 2.0]), (size,))
-        return {
+        made = {}
+        if on_host:
+            sparse = torch.sparse_coo_tensor(torch.tensor([[rank, 0]]), torch.tensor([1.0, 2.0]), (size,))
+            made["sparse"] = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
+        return made | {
             "average": hvd.allreduce(x),
             "sum": hvd.allreduce(x, op=hvd.Sum),
             "max": hvd.allreduce(x, op=hvd.Max),
@@ -72,11 +77,17 @@ def every_operation() -> dict[str, Any]:
             "exchanged by splits": [sent, received],
             "scattered": hvd.reducescatter(torch.arange(size + 1.0), op=hvd.Sum),
             "grouped scattered": hvd.grouped_reducescatter([torch.arange(size * 2.0), torch.ones(size)]),
-            "sparse": hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense(),
             "object": hvd.broadcast_object({"rank": rank}, 0),
             "objects": hvd.allgather_object(("rank", rank)),
             "unknown handle": hvd.synchronize(123456),
         }
+
+
+def on_device() -> dict[str, Any]:
+    """every_operation on tensors of an accelerator; results come back on the host."""
+    with torch.device(delayed_device.NAME):
+        found = every_operation(on_host=False)
+    return tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, found)
 
 
 def random_programs(seeds: list[int]) -> list[str]:

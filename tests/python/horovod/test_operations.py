@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agspeed import native
+from tests.python.distributed import delayed_device
 from tests.python.distributed.ranks import Ranks
 from tests.python.horovod import programs
 
@@ -79,6 +80,17 @@ def test_operations_have_the_results_of_a_plain_loop(ranks: Ranks, tmp_path: Pat
         ]
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.skipif(not delayed_device.LIBRARY.exists(), reason="libdelayed_device.so is not built")
+def test_tensors_on_a_device_have_the_same_results(ranks: Ranks, tmp_path: Path) -> None:
+    expected = ranks.run(programs.every_operation, tmp_path, on_host=False)
+    with Ranks(ranks.size, prepare=delayed_device.load) as on_device:
+        found = on_device.run(programs.on_device, tmp_path)
+    for ours, theirs in zip(found, expected, strict=True):
+        for name in ("object", "objects"):
+            assert ours.pop(name) == theirs.pop(name)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("first_seed", [0, 100])

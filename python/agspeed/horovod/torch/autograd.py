@@ -138,7 +138,7 @@ def _average(gradient: torch.Tensor, process_set: Any) -> int:
 
 def _own_rows(gradient: torch.Tensor, rows: int, process_set: Any) -> torch.Tensor:
     averaged = _average(gradient, process_set)
-    counts = synchronize(ops.allgather_async(torch.tensor([rows]), None, process_set)).tolist()
+    counts = synchronize(ops.allgather_async(torch.tensor([rows], device="cpu"), None, process_set)).tolist()
     before = sum(counts[: process_set.rank()])
     whole: torch.Tensor = synchronize(averaged)
     return whole[before : before + rows]

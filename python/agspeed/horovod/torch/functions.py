@@ -56,7 +56,7 @@ def broadcast_optimizer_state(
     described = [[str(each.dtype).removeprefix("torch."), tuple(each.shape)] for each in tensors]
     skeleton, described = broadcast_object([skeleton, described], root_rank, "broadcast_optimizer_state")
     if not is_root:
-        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in described]
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for dtype, shape in described]
     handles = [
         mpi_ops.broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{at}")
         for at, tensor in enumerate(tensors)
@@ -104,9 +104,9 @@ def broadcast_object(
     is_root = job.current().where.rank == root_rank
     own = name if name is not None else "broadcast_object"
     data = objects.encode(obj) if is_root else b""
-    length = torch.tensor([len(data)])
+    length = torch.tensor([len(data)], device="cpu")
     mpi_ops.broadcast_(length, root_rank, f"{own}.size", process_set)
-    content = torch.empty(int(length), dtype=torch.uint8)
+    content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     if is_root and data:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     mpi_ops.broadcast_(content, root_rank, f"{own}.data", process_set)
@@ -117,7 +117,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """The objects of all ranks, in their order. Raises: as broadcast_object."""
     own = name if name is not None else "allgather_object"
     data = torch.frombuffer(bytearray(objects.encode(obj)), dtype=torch.uint8)
-    lengths = mpi_ops.allgather(torch.tensor([data.numel()]), f"{own}.sizes", process_set).tolist()
+    lengths = mpi_ops.allgather(torch.tensor([data.numel()], device="cpu"), f"{own}.sizes", process_set).tolist()
     whole = mpi_ops.allgather(data, f"{own}.data", process_set).numpy().tobytes()
     found, at = [], 0
     for length in lengths:
