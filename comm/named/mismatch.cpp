@@ -87,6 +87,7 @@ std::optional<std::string> fault(int rank, const Request& request, size_t numRan
     }
   }
   if (request.kind != NamedKind::kAllToAll) return std::nullopt;
+  if (request.shapes.size() != 1) return who + formatText("{} tensors; it takes one", request.shapes.size());
   int64_t sum = 0;
   for (const int64_t each : request.splits) sum += each;
   const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });

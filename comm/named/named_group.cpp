@@ -116,9 +116,9 @@ void NamedGroup::checkReadiness() {
     if (isReady && *isReady) ready.push_back(operation);
     return isReady && *isReady;
   });
+  for (const NamedHandle& operation : ready) request(operation);
   if (!failure) return fail(failure);
   if (!unready_.empty()) engine_.tickBy(Clock::now() + kReadinessInterval);
-  for (const NamedHandle& operation : ready) request(operation);
 }
 
 void NamedGroup::request(const NamedHandle& operation) {

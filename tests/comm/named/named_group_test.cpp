@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <mutex>
+#include <atomic>
 
 #include "tests/comm/named/requests.h"
 
@@ -93,6 +92,32 @@ TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
   const Status status = alone->wait();
   EXPECT_THAT(status.message(), AllOf(HasSubstr("One or more tensors were submitted to be reduced"),
                                       HasSubstr("Missing ranks: 0: [alone]")));
+}
+
+TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
+  NamedRanks ranks(2);
+  ranks.run([](int rank, NamedGroup& group) {
+    std::vector<float> values = {1, 2};
+    std::atomic<int> numAsked = 0;
+    for (const bool comes : {true, false}) {
+      NamedCall call;
+      call.request = requestFor(comes ? "comes" : "fails", {2});
+      call.inputs = call.outputs = {std::as_writable_bytes(std::span(values))};
+      if (rank == 1) {
+        call.readiness = [&, comes]() -> StatusOr<bool> {
+          if (!comes) return unavailable("the device has failed");
+          return ++numAsked > 3;
+        };
+      }
+      const auto handle = group.start(std::move(call));
+      ASSERT_TRUE(handle.isOk());
+      const Status status = (*handle)->wait();
+      EXPECT_EQ(status.isOk(), comes);
+      EXPECT_THAT(status.message(), HasSubstr(comes ? "" : "the device has failed"));
+    }
+    EXPECT_EQ(values, (std::vector<float>{2, 4}));
+    EXPECT_EQ(numAsked > 3, rank == 1);
+  });
 }
 
 TEST(NamedGroup, ALostRankIsNoticedAlsoWhileTheCoordinatorHasNothingToWaitFor) {
