@@ -193,7 +193,9 @@ def test_tensors_come_back_as_they_were(shape: tuple[int, ...], dtype: torch.dty
     torch.testing.assert_close(objects.decode(objects.encode(tensor)), tensor, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, print, [lambda: 0], type], ids=str)
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, print, [lambda: 0], type], ids=["object", "set", "function", "list of lambda", "type"]
+)
 def test_other_types_are_named(value: object) -> None:
     with pytest.raises(UserError, match="cannot be sent to other ranks"):
         objects.encode(value)
