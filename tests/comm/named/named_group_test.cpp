@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 
 #include "tests/comm/named/requests.h"
 
@@ -96,10 +97,12 @@ TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
 
 TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
   NamedRanks ranks(2);
-  ranks.run([](int rank, NamedGroup& group) {
+  std::barrier bothHaveTheSum(2);  // a failure ends what has not ended at a rank, also where it has at another
+  ranks.run([&](int rank, NamedGroup& group) {
     std::vector<float> values = {1, 2};
     std::atomic<int> numAsked = 0;
     for (const bool comes : {true, false}) {
+      if (!comes) bothHaveTheSum.arrive_and_wait();
       NamedCall call;
       call.request = requestFor(comes ? "comes" : "fails", {2});
       call.inputs = call.outputs = {std::as_writable_bytes(std::span(values))};
