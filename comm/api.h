@@ -4,6 +4,7 @@
 //   Store         how the ranks of a job find each other (rendezvous/store.h); a frontend may bring its own
 //   World         rails to the other ranks and the engine that drives them; one for all groups of a process
 //   Communicator  a group of ranks: collectives and messages, each an Operation
+//   NamedGroup    the same for operations that ranks start in any order, matched by name
 //   Plan          how collectives run, where a caller wants to say so
 //
 //   auto store = std::make_shared<FileStore>("/shared/job-7");
@@ -21,6 +22,7 @@
 #include "comm/collective/communicator.h"  // IWYU pragma: export
 #include "comm/engine/call.h"              // IWYU pragma: export
 #include "comm/engine/operation.h"         // IWYU pragma: export
+#include "comm/named/named_group.h"        // IWYU pragma: export
 #include "comm/plan/plan.h"                // IWYU pragma: export
 #include "comm/rendezvous/store.h"         // IWYU pragma: export
 #include "comm/topology/interfaces.h"      // IWYU pragma: export

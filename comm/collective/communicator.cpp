@@ -45,7 +45,8 @@ Communicator::~Communicator() {
 }
 
 OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {
-  if (Status status = validate(call, rank_, size()); !status) return failed(std::move(status));
+  if (Status status = validate(call, rank_, size()); !status)
+    return failed(std::move(status), std::move(options.onEnd));
   if (call.collective == Collective::kBarrier) call.input = {std::span(&token_, 1)};
   auto operation = std::make_shared<CollectiveOperation>(engine_);
   operation->call = std::move(call);
@@ -53,6 +54,7 @@ OperationHandle Communicator::start(CollectiveCall call, OperationOptions option
   operation->started = Clock::now();
   operation->deadline = deadlineOf(operation->started, options);
   operation->readiness = std::move(options.readiness);
+  operation->setDriverCallback(std::move(options.onEnd));
   engine_.operationStarted();
   engine_.enqueue([this, operation] { group_->submit(operation); });
   engine_.kick();
@@ -113,8 +115,9 @@ Clock::time_point Communicator::deadlineOf(Clock::time_point now, const Operatio
   return timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max();
 }
 
-OperationHandle Communicator::failed(Status status) {
+OperationHandle Communicator::failed(Status status, Operation::Callback onEnd) {
   auto operation = std::make_shared<Operation>(engine_);
+  operation->setDriverCallback(std::move(onEnd));
   operation->complete(status.withContext(formatText("rank {} of group '{}'", rank_, name_)));
   return operation;
 }

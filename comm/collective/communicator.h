@@ -27,6 +27,8 @@ struct OperationOptions {
   int priority = 0;
   /// Where the bytes to be read come after the call: says when they are there. The operation keeps its place meanwhile.
   Readiness readiness = nullptr;
+  /// Called once on the driver when the operation has ended; by start() itself where the call is wrong.
+  Operation::Callback onEnd = nullptr;
 };
 
 class Communicator {
@@ -39,7 +41,7 @@ class Communicator {
   int size() const { return static_cast<int>(members_.size()); }
   const std::string& name() const { return name_; }
 
-  /// Starts a collective; see CollectiveCall for what it takes.
+  /// Starts a collective; see CollectiveCall for what it takes. Also on the driver.
   OperationHandle start(CollectiveCall call, OperationOptions options = {});
   /// Starts to send to one rank. Messages of one tag between two ranks arrive in the order of their sends; sizes must
   /// be those of the receives. Tags below 2^32 - 1.
@@ -62,7 +64,7 @@ class Communicator {
   OperationHandle startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
                                OperationOptions options);
   Clock::time_point deadlineOf(Clock::time_point now, const OperationOptions& options) const;
-  OperationHandle failed(Status status);
+  OperationHandle failed(Status status, Operation::Callback onEnd = nullptr);
 
   Engine& engine_;
   const int rank_;

@@ -44,6 +44,7 @@ void Operation::complete(Status status) {
   for (auto& callback : callbacks) {
     engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
   }
+  if (driverCallback_) std::exchange(driverCallback_, nullptr)(status_);
 }
 
 StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/engine/engine.h"
@@ -44,6 +45,9 @@ class Operation {
   /// Calls back once on the engine's thread for callbacks, soon if the operation is done already.
   void whenDone(Callback callback);
 
+  /// As whenDone(), but on the driver, within complete(). Requires: nobody else knows the operation yet.
+  void setDriverCallback(Callback callback) { driverCallback_ = std::move(callback); }
+
   /// Ends the operation. On the driver, or before anybody else knows it; once.
   void complete(Status status);
 
@@ -51,6 +55,7 @@ class Operation {
   Engine& engine_;
   std::mutex mutex_;  ///< guards callbacks_ against the end of the operation
   std::vector<Callback> callbacks_;
+  Callback driverCallback_;
   Status status_;
   Clock::time_point endedAt_{};
   std::atomic<bool> isDone_ = false;

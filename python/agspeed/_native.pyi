@@ -161,6 +161,58 @@ def collective_algorithms() -> list[tuple[str, str]]:
 def create_process_group(options: Any) -> ProcessGroup:
     """Joins the group that torch's DistributedBackendOptions describe. Blocks until the ranks can be found."""
 
+# --- named operations (bind_horovod.cpp) ------------------------------------------------------------------------------
+
+class NamedRequest:
+    """What a rank asks for under a name (comm/named/request.h); dtype and shapes are those of the tensors."""
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        name: str,
+        reduction: str = "Sum",
+        cacheable: bool = False,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        splits: Sequence[int] = [],
+    ) -> None: ...
+
+class NamedWork:
+    """A named operation that was started (comm/horovod/tensor_work.h)."""
+
+    def poll(self) -> bool: ...
+    def wait(self) -> list[torch.Tensor]: ...  # RuntimeError or ValueError where it failed
+    def received_rows(self) -> list[int]: ...
+    def last_joined(self) -> int: ...
+
+class NamedGroup:
+    """The ranks of a process set (comm/horovod/tensor_group.h)."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def start(
+        self, request: NamedRequest, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> NamedWork: ...
+    def create_part(self, ranks: Sequence[int]) -> NamedGroup | None: ...
+    def shutdown(self) -> None: ...
+
+def create_named_group(
+    store: Any,  # of torch.distributed
+    rank: int,
+    size: int,
+    *,
+    fusion_bytes: int,
+    cache_capacity: int,
+    stall_warning: float,
+    stall_shutdown: float,
+    timeout: float,
+) -> NamedGroup:
+    """Joins the job of all ranks; seconds of 0 mean never. Blocks until the ranks can be found."""
+
 # --- settings (bind_settings.cpp) -------------------------------------------------------------------------------------
 
 def configure(values: dict[str, bool | int | bytes], origins: dict[str, str] = {}) -> None:

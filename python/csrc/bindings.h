@@ -14,6 +14,8 @@ void bindBuildInfo(pybind11::module_& module);
 void bindDispatcher(pybind11::module_& module);
 /// compile() and Executable.
 void bindExecutable(pybind11::module_& module);
+/// NamedGroup: named operations on tensors, as Horovod has them.
+void bindHorovod(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
 /// explain_interfaces(): which network interfaces carry a job, and why.

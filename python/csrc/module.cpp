@@ -9,6 +9,7 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindBuildInfo(module);
   agspeed::python::bindDispatcher(module);
   agspeed::python::bindExecutable(module);
+  agspeed::python::bindHorovod(module);
   agspeed::python::bindRegion(module);
   agspeed::python::bindMemoryMeter(module);
   agspeed::python::bindNetwork(module);

@@ -76,9 +76,20 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "comm/wire",
         "runtime/base",
     ),
+    "comm/named": (
+        "comm/collective",
+        "comm/engine",
+        "comm/io",
+        "comm/messaging",
+        "comm/reduce",
+        "comm/schedule",
+        "comm/wire",
+        "runtime/base",
+    ),
     "comm/world": _WORLD,
-    "comm": (*_WORLD, "comm/world"),
+    "comm": (*_WORLD, "comm/named", "comm/world"),
     "comm/c10d": ("comm", "runtime/base"),
+    "comm/horovod": ("comm", "comm/c10d", "runtime/base"),
     "comm/examples": ("comm", "runtime/base"),
     "compiler": (),
     "compiler/graph": ("runtime/base",),
@@ -111,6 +122,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "python/csrc": (
         "comm",
         "comm/c10d",
+        "comm/horovod",
         "compiler/driver",
         "runtime/autograd",
         "runtime/tune",
@@ -121,7 +133,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
 
 # Headers of other projects -> the only components that may include them.
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
-    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "python/csrc", "runtime/aten", "runtime/autograd"),
+    r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/horovod", "python/csrc", "runtime/aten", "runtime/autograd"),
     r"(llvm|llvm-c|mlir|mlir-c)/": (
         "compiler/kernel",
         "compiler/kernel/emit",
@@ -142,9 +154,10 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
-    ("_native", "nccl", "netbed", "netprobe", "reporting"),
+    ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
     ("graph_spec", "native"),
     ("distributed",),
+    ("horovod",),
     ("backends",),
     ("tuning",),
     ("frontend",),
@@ -157,6 +170,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 PURE_PYTHON = {
     "errors": (),
     "config": ("errors",),
+    "launch": ("errors",),
     "log": ("errors",),
     "nccl": ("errors",),
     "netbed": ("errors",),

@@ -15,7 +15,10 @@ from pathlib import PurePosixPath
 from tests.lint import sources
 
 # File or folder -> why it may exceed its budget.
-EXPLAINED: dict[str, str] = {}
+EXPLAINED: dict[str, str] = {
+    "python/agspeed/horovod/function_job.py": "run() takes horovod.run()'s arguments, in their order",
+    "python/agspeed/horovod/torch/optimizer.py": "DistributedOptimizer takes Horovod's arguments, in Horovod's order",
+}
 
 MAX_LINES = {".cpp": 600, ".h": 400, ".py": 600, ".cmake": 300, ".txt": 200, ".md": 200}
 PRODUCT = ("backends/", "comm/", "compiler/", "passes/", "python/", "runtime/")

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from agspeed.cli import bench, cache, comm, config, doctor, nccl, netbed, report, version
+from agspeed.cli import bench, cache, comm, config, doctor, nccl, netbed, report, run, version
 from agspeed.errors import AgspeedError, UserError
 
 __all__ = ["EXIT_BAD_INPUT", "EXIT_FOUND_PROBLEMS", "EXIT_INTERRUPTED", "EXIT_OK", "main"]
@@ -24,7 +24,7 @@ _EXIT_CODES = """exit codes:
   2    wrong arguments, settings or files; nothing was changed
   130  interrupted"""
 
-_COMMANDS = (doctor, report, cache, config, bench, comm, nccl, netbed)
+_COMMANDS = (doctor, report, cache, config, bench, run, comm, nccl, netbed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -36,6 +36,7 @@ PARSED = {
     "agspeed doctor --listen": "waits for another host; test_net_peers.py has both sides",
     "agspeed doctor --net": "wants ranks of torchrun on several hosts",
     "agspeed doctor --peer node1,node2,node3": "wants three hosts of those names",
+    "agspeed run -np 4 --as-horovod python train.py": "wants the reader's script; horovod/test_scripts.py has one",
 }
 """Command -> why its words are only parsed."""
 

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/horovod/tensor_group.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "comm/c10d/arguments.h"
+#include "comm/c10d/torch_store.h"
+
+namespace agspeed::comm {
+namespace {
+
+Clock::duration duration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// Numbers that the members of a group agree on: of its communicator and of its messages.
+std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix, int rank, double timeoutSeconds) {
+  const NewGroup group{
+      .name = prefix, .rank = rank, .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeoutSeconds * 1000))};
+  const uint32_t data = valueOrThrow(world.agreeOnId(world.store(), prefix + "/data", group));
+  return {data, valueOrThrow(world.agreeOnId(world.store(), prefix + "/messages", group))};
+}
+
+at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
+  std::vector<int64_t> sizes = like.sizes().vec();
+  sizes[0] = rows;
+  return at::empty(sizes, like.options().device(at::kCPU));
+}
+
+Dimensions sizesOf(const at::Tensor& tensor) { return tensor.sizes().vec(); }
+
+}  // namespace
+
+std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                                                 TensorGroupOptions options) {
+  std::shared_ptr<World> world = World::ofDefaultGroup();
+  if (world == nullptr) world = valueOrThrow(World::create(TorchStore::onOwnConnection(store), rank, size));
+  TORCH_CHECK_VALUE(world->rank() == rank && world->size() == size, "agspeed: rank ", rank, " of ", size,
+                    " cannot join the default process group of torch, where it is rank ", world->rank(), " of ",
+                    world->size(), ": start both with the same ranks");
+  // A world may see several of them, one after another.
+  const int64_t number = valueOrThrow(world->store().add(formatText("horovod/made/{}", rank), 1));
+  std::vector<int> members(static_cast<size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  return std::shared_ptr<TensorGroup>(
+      new TensorGroup(std::move(world), options, formatText("horovod/{}", number), std::move(members)));
+}
+
+std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
+  const uint64_t number = ++numParts_;  // equal at all ranks
+  std::sort(ranks.begin(), ranks.end());
+  if (std::find(ranks.begin(), ranks.end(), world_->rank()) == ranks.end()) return nullptr;
+  return std::shared_ptr<TensorGroup>(
+      new TensorGroup(world_, options_, formatText("{}/part/{}", prefix_, number), std::move(ranks)));
+}
+
+TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions options, std::string prefix,
+                         std::vector<int> members)
+    : world_(std::move(world)), options_(options), prefix_(std::move(prefix)) {
+  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), world_->rank()) - members.begin());
+  NamedOptions named;
+  std::tie(named.group.id, named.messageId) = agreeOnIds(*world_, prefix_, rank, options_.timeoutSeconds);
+  named.group.name = prefix_;
+  named.group.members = std::move(members);
+  named.group.timeout = duration(options_.timeoutSeconds);
+  named.fusionBytes = options_.fusionBytes;
+  named.cacheCapacity = options_.cacheCapacity;
+  named.stallWarning = duration(options_.stallWarningSeconds);
+  named.stallShutdown = duration(options_.stallShutdownSeconds);
+  group_ = valueOrThrow(NamedGroup::create(world_->engine(), std::move(named)));
+}
+
+std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, Tensors outputs) {
+  auto state = std::make_shared<TensorWork::State>();
+  state->world = world_;
+  NamedCall call;
+  const bool isReduction = request.kind == NamedKind::kAllReduce || request.kind == NamedKind::kReduceScatter;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    request.dtype = isReduction ? reducibleTypeOf(input) : movableTypeOf(input);
+    request.isOnDevice = !input.is_cpu();
+    request.shapes.push_back(sizesOf(input));
+    const bool isInPlace = !outputs.empty() && outputs[i].data_ptr() == input.data_ptr();
+    call.inputs.push_back(isInPlace ? state->buffers.update(input) : state->buffers.read(input));
+    if (outputs.empty()) continue;
+    call.outputs.push_back(isInPlace ? call.inputs.back() : state->buffers.write(outputs[i]));
+  }
+  if (outputs.empty()) {
+    call.allocate = [raw = state.get()](const Dimensions& rows) -> StatusOr<BufferList> {
+      BufferList bytes;
+      try {
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const at::Tensor& made = raw->outputs.emplace_back(emptyWithRows(raw->inputs[i], rows[i]));
+          bytes.emplace_back(static_cast<std::byte*>(made.data_ptr()), made.nbytes());
+        }
+      } catch (const std::exception& error) {
+        return resourceExhausted("no memory for the result: {}", error.what());
+      }
+      return bytes;
+    };
+  }
+  call.readiness = state->buffers.readiness();
+  call.request = std::move(request);
+  state->inputs = std::move(inputs);
+  state->outputs = std::move(outputs);
+  return std::make_unique<TensorWork>(valueOrThrow(group_->start(std::move(call))), state);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/horovod/tensor_work.h"
+
+#include <ATen/ATen.h>
+
+#include "comm/c10d/arguments.h"
+
+namespace agspeed::comm {
+
+TensorWork::~TensorWork() {
+  // Not on the driver: what goes with the tensors may want Python's lock.
+  if (!operation_->isDone()) operation_->whenDone([state = state_](const Status&) {});
+}
+
+TensorWork::Tensors TensorWork::wait() {
+  if (const Status status = operation_->wait(); !status) raise(status);
+  if (isFinished_) return state_->outputs;
+  isFinished_ = true;
+  state_->buffers.finish();
+  if (state_->buffers.staging() != nullptr) state_->buffers.staging()->join();
+  for (at::Tensor& output : state_->outputs) {
+    if (!state_->inputs.empty() && output.is_cpu()) output = output.to(state_->inputs[0].device());
+  }
+  return state_->outputs;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks must agree on before an operation runs. The sentences begin as Horovod's do, for those who look for them.
+#include <algorithm>
+#include <cctype>
+
+#include "comm/named/coordinator.h"
+#include "runtime/base/format.h"
+
+namespace agspeed::comm {
+namespace {
+
+using Requests = std::vector<std::shared_ptr<const Request>>;
+
+/// Two ranks and what they asked for.
+struct Two {
+  int firstRank, otherRank;
+  const Request& first;
+  const Request& other;
+
+  std::string differ(const std::string& what, const std::string& ofFirst, const std::string& ofOther) const {
+    return formatText("Mismatched {}: rank {} has {}, but rank {} has {}, for '{}'. Make the same call at all ranks.",
+                      what, firstRank, ofFirst, otherRank, ofOther, first.name);
+  }
+};
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
+  return result;
+}
+
+std::string factors(const Request& request) { return formatText("({}, {})", request.prescale, request.postscale); }
+
+std::string device(const Request& request) { return request.isOnDevice ? "GPU" : "CPU"; }
+
+bool mayDifferInRows(NamedKind kind) { return kind == NamedKind::kAllGather || kind == NamedKind::kAllToAll; }
+
+bool areShapesAlike(NamedKind kind, const Dimensions& left, const Dimensions& right) {
+  if (!mayDifferInRows(kind)) return left == right;
+  return left.size() == right.size() && std::equal(left.begin() + 1, left.end(), right.begin() + 1);
+}
+
+std::optional<std::string> shapesDiffer(const Two& two) {
+  const NamedKind kind = two.first.kind;
+  const std::string what = upper(toString(kind)) + " tensor shapes";
+  const auto &left = two.first.shapes, &right = two.other.shapes;
+  if (left.size() != right.size()) {
+    return two.differ(what, formatText("{} tensors", left.size()), formatText("{} tensors", right.size()));
+  }
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (!areShapesAlike(kind, left[i], right[i])) return two.differ(what, toString(left[i]), toString(right[i]));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> difference(const Two& two) {
+  const Request &first = two.first, &other = two.other;
+  if (first.kind != other.kind) {
+    return two.differ("operations", std::string(toString(first.kind)), std::string(toString(other.kind)));
+  }
+  if (first.dtype != other.dtype) {
+    return two.differ("data types", std::string(toString(first.dtype)), std::string(toString(other.dtype)));
+  }
+  if (first.isOnDevice != other.isOnDevice) {
+    return two.differ(std::string(toString(first.kind)) + " CPU/GPU device selection", device(first), device(other));
+  }
+  if (first.reduction != other.reduction) {
+    return two.differ("reduction operation", std::string(toString(first.reduction)),
+                      std::string(toString(other.reduction)));
+  }
+  if (first.prescale != other.prescale || first.postscale != other.postscale) {
+    return two.differ("prescale and/or postscale factors", factors(first), factors(other));
+  }
+  if (first.root != other.root) {
+    return two.differ("broadcast root ranks", formatText("root {}", first.root), formatText("root {}", other.root));
+  }
+  return shapesDiffer(two);
+}
+
+/// What is wrong with one request, whatever the others are.
+std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
+  const std::string who = formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
+  if (mayDifferInRows(request.kind) || request.kind == NamedKind::kReduceScatter) {
+    for (const Dimensions& shape : request.shapes) {
+      if (shape.empty())
+        return who + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
+    }
+  }
+  if (request.kind != NamedKind::kAllToAll) return std::nullopt;
+  if (request.shapes.size() != 1) return who + formatText("{} tensors; it takes one", request.shapes.size());
+  int64_t sum = 0;
+  for (const int64_t each : request.splits) sum += each;
+  const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });
+  if (request.splits.size() == numRanks && isEven && sum == request.shapes[0][0]) return std::nullopt;
+  return who + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
+                          toString(request.splits), request.shapes[0][0], numRanks);
+}
+
+}  // namespace
+
+std::optional<std::string> findMismatch(const Requests& requests) {
+  const auto isThere = [](const auto& each) { return each != nullptr; };
+  const auto first = std::find_if(requests.begin(), requests.end(), isThere);
+  const auto firstRank = static_cast<int>(first - requests.begin());
+  const bool isAllThere = std::all_of(requests.begin(), requests.end(), isThere);
+  for (size_t rank = 0; rank < requests.size(); ++rank) {
+    if (requests[rank] == nullptr) continue;
+    if (auto text = fault(static_cast<int>(rank), *requests[rank], requests.size())) return text;
+  }
+  for (size_t rank = 0; rank < requests.size(); ++rank) {
+    if (requests[rank] == nullptr) continue;
+    const Two two{firstRank, static_cast<int>(rank), **first, *requests[rank]};
+    if (auto text = difference(two)) return text;
+  }
+  if (isAllThere || (*first)->kind == NamedKind::kAllReduce) return std::nullopt;
+  return formatText(
+      "{} '{}' is not supported with Join at this time: rank {} has joined. Let all ranks call it before join().",
+      upper(toString((*first)->kind)), (*first)->name,
+      std::find_if_not(requests.begin(), requests.end(), isThere) - requests.begin());
+}
+
+}  // namespace agspeed::comm

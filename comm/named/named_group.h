@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// NamedGroup: collective operations that ranks start in any order, matched by name, fused where they are small.
+//
+//   request.h           what ranks tell each other
+//   message_stream.h    how they do
+//   coordinator.h       what is ready at all ranks, and in what order it runs; at the lowest rank
+//   response_runner.h   packs, runs and unpacks what the coordinator has ordered
+//
+// Every rank tells the coordinator what it has ready; once all have it, the coordinator tells all to run it. Two
+// responses at most are under way: what becomes ready meanwhile is fused, so buffers are small while the network is
+// idle and large while it is not. Nothing here has a thread or a cycle of its own: messages and copies are work of the
+// engine's driver.
+//
+// Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A
+// lost rank ends all operations, and later ones fail at once; so does a rank that leaves (shutdown()).
+//
+// Threading: all functions, from any thread but the engine's driver. Ownership: the engine outlives the group;
+// destroying a group ends its operations.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "comm/collective/communicator.h"
+#include "comm/named/coordinator.h"
+#include "comm/named/message_stream.h"
+#include "comm/named/request_codec.h"
+#include "comm/named/response_runner.h"
+
+namespace agspeed::comm {
+
+struct NamedOptions {
+  /// Of the communicator that moves the data.
+  GroupOptions group = {};
+  /// As GroupOptions::id: of the messages between the ranks and their coordinator.
+  uint32_t messageId = 0;
+  size_t fusionBytes = size_t{32} << 20;  ///< what is fused at most; 0: nothing
+  size_t cacheCapacity = 1024;            ///< names that have an id
+  /// After this time an operation that some ranks have not started is logged at the coordinator; zero: never.
+  Clock::duration stallWarning = std::chrono::seconds(60);
+  /// After this time it ends the group; zero: never.
+  Clock::duration stallShutdown = Clock::duration::zero();
+};
+
+class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
+ public:
+  static StatusOr<std::unique_ptr<NamedGroup>> create(Engine& engine, NamedOptions options);
+  ~NamedGroup();
+
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+
+  /// Starts an operation. Fails at once where the group is over or the name is under way; later, by the operation,
+  /// where ranks differ or one is lost.
+  StatusOr<NamedHandle> start(NamedCall call);
+  /// This rank leaves: operations of all ranks that are not under way by then fail, and later ones too.
+  void shutdown();
+  /// Ok, or why the group is over.
+  Status health();
+
+ private:
+  NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Communicator> communicator);
+  bool isCoordinator() const { return coordinator_.has_value(); }
+
+  Clock::time_point tick(Clock::time_point now) override;
+  /// Sends what this rank asks for, or at the coordinator responds: to all that came in one round of the driver.
+  void work(uint64_t token) override;
+  void messageArrived(int rank, std::span<const std::byte> message) override;
+  void peerFailed(int rank, const Status& status) override;
+  void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
+
+  void submit(const NamedHandle& operation);
+  void request(const NamedHandle& operation);
+  void checkReadiness();
+  /// At the coordinator: what `rank` says.
+  void hear(int rank, const Note& note);
+  void respond();
+  void workSoon();
+  /// At every rank: what the coordinator says.
+  void follow(const Note& note);
+  void follow(const Response& response);
+  void run(const Response& response);
+  void learn(const Response::Item& item, const NamedHandle& own);
+  NamedHandle takePending(const std::string& name);
+  void end(const NamedHandle& operation, const Status& status);
+  /// Ends everything and tells the others.
+  void fail(const Status& reason);
+  void tellOthers(const Farewell& farewell);
+  /// Ends what no response has come for, and whatever is started later.
+  void endAll(const Status& reason);
+  /// At the coordinator. Returns: whether it waits for ranks.
+  bool watchAwaited(Clock::time_point now);
+  Clock::time_point checkStalled(Clock::time_point now);
+
+  Engine& engine_;
+  const NamedOptions options_;
+  std::unique_ptr<Communicator> communicator_;
+  MessageStream stream_;
+  std::optional<Coordinator> coordinator_;
+  std::unique_ptr<ResponseRunner> runner_;
+
+  std::mutex mutex_;
+  std::unordered_set<std::string> names_;  ///< of operations that have not ended; guarded by mutex_
+  Status failure_;                         ///< guarded by mutex_; written on the driver
+
+  // Of the driver.
+  struct OwnName {
+    uint32_t id;
+    Request request;
+  };
+  std::unordered_map<std::string, NamedHandle> pending_;  ///< no response has come yet
+  std::vector<NamedHandle> unready_;                      ///< whose inputs are to come
+  Bytes requested_;                                       ///< to be sent to the coordinator
+  bool hasWork_ = false;                                  ///< work() is called soon
+  std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
+  std::vector<Agreement> agreements_;                     ///< by id - 1
+  Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
+  size_t numRunning_ = 0;                                 ///< responses that move data
+  Clock::time_point nextStallWarning_{};
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/request.h"
+
+#include <functional>
+#include <numeric>
+
+#include "runtime/base/format.h"
+
+namespace agspeed::comm {
+
+std::string_view toString(NamedKind kind) {
+  switch (kind) {
+    case NamedKind::kAllReduce: return "allreduce";
+    case NamedKind::kAllGather: return "allgather";
+    case NamedKind::kBroadcast: return "broadcast";
+    case NamedKind::kAllToAll: return "alltoall";
+    case NamedKind::kReduceScatter: return "reducescatter";
+    case NamedKind::kBarrier: return "barrier";
+    case NamedKind::kJoin: return "join";
+  }
+  return "unknown operation";
+}
+
+std::string_view toString(NamedReduction reduction) {
+  switch (reduction) {
+    case NamedReduction::kAverage: return "Average";
+    case NamedReduction::kSum: return "Sum";
+    case NamedReduction::kMin: return "Min";
+    case NamedReduction::kMax: return "Max";
+    case NamedReduction::kProduct: return "Product";
+  }
+  return "unknown reduction";
+}
+
+std::string toString(const Dimensions& dimensions) {
+  std::string text = "[";
+  for (const int64_t each : dimensions) text += formatText("{}{}", text.size() > 1 ? ", " : "", each);
+  return text + "]";
+}
+
+int64_t numElements(const Dimensions& dimensions) {
+  return std::accumulate(dimensions.begin(), dimensions.end(), int64_t{1}, std::multiplies<>());
+}
+
+int64_t elementsPerRow(const Dimensions& dimensions) {
+  if (dimensions.empty()) return 1;
+  return std::accumulate(dimensions.begin() + 1, dimensions.end(), int64_t{1}, std::multiplies<>());
+}
+
+Dimensions scatteredRows(int64_t rows, int numRanks) {
+  Dimensions shares(static_cast<size_t>(numRanks), rows / numRanks);
+  for (int64_t i = 0; i < rows % numRanks; ++i) ++shares[static_cast<size_t>(i)];
+  return shares;
+}
+
+size_t bytesOf(const Request& request) {
+  int64_t count = 0;
+  for (const Dimensions& shape : request.shapes) count += numElements(shape);
+  return static_cast<size_t>(count) * sizeInBytes(request.dtype);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/request_codec.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "comm/wire/byte_io.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// More than any honest message holds of anything; keeps a broken length from allocating.
+constexpr uint32_t kMaxCount = 1u << 24;
+
+class Encoder {
+ public:
+  explicit Encoder(Bytes& out) : out_(out) {}
+
+  template <typename T>
+    requires std::is_trivially_copyable_v<T>
+  void put(const T& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
+  }
+  void put(const std::string& text) {
+    put(static_cast<uint32_t>(text.size()));
+    const auto bytes = std::as_bytes(std::span(text));
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
+  }
+  template <typename T>
+  void put(const std::vector<T>& list) {
+    put(static_cast<uint32_t>(list.size()));
+    for (const T& each : list) put(each);
+  }
+  void put(const Request& request) {
+    put(request.kind);
+    put(request.dtype);
+    put(request.reduction);
+    put(request.isOnDevice);
+    put(request.isCacheable);
+    put(request.root);
+    put(request.prescale);
+    put(request.postscale);
+    put(request.name);
+    put(request.shapes);
+    put(request.splits);
+  }
+  void put(const Response::Item& item) {
+    put(item.cacheId);
+    put(item.isFull);
+    if (!item.isFull) return;
+    put(item.agreement.request);
+    put(item.agreement.rows);
+  }
+  void put(const CachedRequest& request) { put(request.id); }
+  void put(const Farewell& farewell) {
+    put(farewell.isFailure);
+    put(farewell.reason);
+  }
+  void put(const Response& response) {
+    put(response.kind);
+    put(response.lastJoined);
+    put(response.error);
+    put(response.items);
+  }
+
+ private:
+  Bytes& out_;
+};
+
+class Decoder {
+ public:
+  explicit Decoder(std::span<const std::byte> in) : reader_(in), size_(in.size()) {}
+
+  bool isGood() const { return isGood_ && reader_.isComplete(); }
+  bool isAtEnd() const { return reader_.isAtEnd(); }
+
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  void take(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      value = reader_.take<uint8_t>() != 0;
+    } else {
+      value = reader_.take<T>();
+    }
+  }
+  template <typename T>
+    requires std::is_enum_v<T>
+  void take(T& value, T last) {
+    const auto number = reader_.take<std::underlying_type_t<T>>();
+    isGood_ = isGood_ && number <= static_cast<std::underlying_type_t<T>>(last);
+    value = static_cast<T>(isGood_ ? number : 0);
+  }
+  void take(std::string& text) {
+    text.resize(takeCount());
+    reader_.take(std::as_writable_bytes(std::span(text)));
+  }
+  template <typename T>
+  void take(std::vector<T>& list) {
+    const uint32_t count = takeCount();
+    for (uint32_t i = 0; i < count && isGood(); ++i) take(list.emplace_back());
+  }
+  void take(Request& request) {
+    take(request.kind, NamedKind::kJoin);
+    take(request.dtype, DType::kC128);
+    take(request.reduction, NamedReduction::kProduct);
+    take(request.isOnDevice);
+    take(request.isCacheable);
+    take(request.root);
+    take(request.prescale);
+    take(request.postscale);
+    take(request.name);
+    take(request.shapes);
+    take(request.splits);
+  }
+  void take(Response::Item& item) {
+    take(item.cacheId);
+    take(item.isFull);
+    if (!item.isFull) return;
+    take(item.agreement.request);
+    take(item.agreement.rows);
+  }
+  void take(CachedRequest& request) { take(request.id); }
+  void take(Farewell& farewell) {
+    take(farewell.isFailure);
+    take(farewell.reason);
+  }
+  void take(Response& response) {
+    take(response.kind, NamedKind::kJoin);
+    take(response.lastJoined);
+    take(response.error);
+    take(response.items);
+  }
+
+ private:
+  uint32_t takeCount() {
+    const auto count = reader_.take<uint32_t>();
+    isGood_ = isGood_ && count <= kMaxCount && count <= size_;
+    return isGood() ? count : 0;
+  }
+
+  ByteReader reader_;
+  const size_t size_;
+  bool isGood_ = true;
+};
+
+template <size_t kIndex = 0>
+bool takeAlternative(size_t index, Decoder& decoder, Note& note) {
+  if constexpr (kIndex == std::variant_size_v<Note>) {
+    return false;
+  } else {
+    if (index != kIndex) return takeAlternative<kIndex + 1>(index, decoder, note);
+    std::variant_alternative_t<kIndex, Note> value;
+    decoder.take(value);
+    note = std::move(value);
+    return decoder.isGood();
+  }
+}
+
+}  // namespace
+
+void encode(const Note& note, Bytes& message) {
+  Encoder encoder(message);
+  encoder.put(static_cast<uint8_t>(note.index()));
+  std::visit([&](const auto& value) { encoder.put(value); }, note);
+}
+
+StatusOr<std::vector<Note>> decode(std::span<const std::byte> message) {
+  std::vector<Note> notes;
+  Decoder decoder(message);
+  while (!decoder.isAtEnd()) {
+    uint8_t index = 0;
+    decoder.take(index);
+    if (!decoder.isGood() || !takeAlternative(index, decoder, notes.emplace_back())) {
+      return dataLoss("a message of {} bytes about named operations cannot be read after note {}", message.size(),
+                      notes.size());
+    }
+  }
+  return notes;
+}
+
+}  // namespace agspeed::comm

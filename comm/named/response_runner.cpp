@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/response_runner.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "comm/reduce/reduce.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// What is copied between two looks at the network.
+constexpr size_t kCopyBytes = size_t{256} << 10;
+constexpr size_t kMaxFreeBuffers = 4;
+constexpr size_t kMinBufferBytes = size_t{64} << 10;
+/// What the runner's work is about, where it is not a run that has started.
+constexpr uint64_t kPack = 0;
+
+ReduceOp opOf(NamedReduction reduction) {
+  switch (reduction) {
+    case NamedReduction::kAverage:
+    case NamedReduction::kSum: return ReduceOp::kSum;
+    case NamedReduction::kMin: return ReduceOp::kMin;
+    case NamedReduction::kMax: return ReduceOp::kMax;
+    case NamedReduction::kProduct: return ReduceOp::kProduct;
+  }
+  return ReduceOp::kSum;
+}
+
+/// `whole` cut into the rows of each rank.
+BufferList cutRows(std::span<std::byte> whole, const Dimensions& rows, size_t bytesPerRow) {
+  BufferList chunks;
+  for (const int64_t each : rows) {
+    const size_t size = static_cast<size_t>(each) * bytesPerRow;
+    chunks.push_back(whole.first(size));
+    whole = whole.subspan(size);
+  }
+  return chunks;
+}
+
+size_t rowBytes(const Request& request, size_t tensor) {
+  return static_cast<size_t>(elementsPerRow(request.shapes[tensor])) * sizeInBytes(request.dtype);
+}
+
+int64_t sum(const Dimensions& rows) {
+  int64_t total = 0;
+  for (const int64_t each : rows) total += each;
+  return total;
+}
+
+}  // namespace
+
+ResponseRunner::~ResponseRunner() { engine_.removeWork(*this); }
+
+void ResponseRunner::run(std::vector<Agreement> agreements, std::vector<NamedHandle> operations) {
+  auto run = std::make_unique<Run>();
+  run->agreements = std::move(agreements);
+  run->operations = std::move(operations);
+  run->dtype = run->agreements[0].request.dtype;
+  for (const Agreement& each : run->agreements) run->numBytes += bytesOf(each.request);
+  run->status = prepare(*run);
+  runs_.push_back(std::move(run));
+  if (runs_.size() == 1 || runs_[runs_.size() - 2]->hasStarted) workLater(kPack);
+}
+
+void ResponseRunner::workLater(uint64_t token) { engine_.addWork(*this, token, 0); }
+
+void ResponseRunner::cancel(const Status& reason) {
+  engine_.removeWork(*this);
+  for (size_t i = 0; i < runs_.size();) {
+    Run& run = *runs_[i];
+    if (run.hasStarted && run.numCallsLeft > 0) {
+      ++i;
+      continue;
+    }
+    run.status = reason;
+    end(run);
+  }
+}
+
+// --- what a response comes to
+
+double ResponseRunner::factorBefore(const Request& request) const {
+  if (!isFloat(request.dtype) || request.reduction != NamedReduction::kAverage) return request.prescale;
+  return request.prescale * (1.0 / communicator_.size());
+}
+
+double ResponseRunner::factorAfter(const Request& request) const {
+  if (isFloat(request.dtype) || request.reduction != NamedReduction::kAverage) return request.postscale;
+  return request.postscale * (1.0 / communicator_.size());
+}
+
+void ResponseRunner::scaleAfter(Run& run, std::byte* bytes, size_t count) const {
+  const double factor = factorAfter(run.agreements[0].request);
+  if (factor != 1) run.after.push_back({bytes, bytes, count, factor});
+}
+
+void ResponseRunner::takeBuffer(Run& run, size_t size) {
+  const auto found =
+      std::find_if(freeBuffers_.begin(), freeBuffers_.end(), [&](const auto& each) { return each.first >= size; });
+  if (found != freeBuffers_.end()) {
+    std::tie(run.capacity, run.buffer) = std::move(*found);
+    freeBuffers_.erase(found);
+    return;
+  }
+  if (!freeBuffers_.empty()) freeBuffers_.pop_back();  // one that has become too small
+  run.capacity = std::bit_ceil(std::max(size, kMinBufferBytes));
+  run.buffer = std::make_unique_for_overwrite<std::byte[]>(run.capacity);
+}
+
+Status ResponseRunner::prepare(Run& run) {
+  switch (run.agreements[0].request.kind) {
+    case NamedKind::kAllReduce:
+    case NamedKind::kBroadcast: prepareFused(run); return {};
+    case NamedKind::kAllGather: return prepareGather(run);
+    case NamedKind::kAllToAll: return prepareExchange(run);
+    case NamedKind::kReduceScatter: return prepareScatter(run);
+    case NamedKind::kBarrier:
+    case NamedKind::kJoin: return {};
+  }
+  return {};
+}
+
+void ResponseRunner::prepareFused(Run& run) {
+  const Request& first = run.agreements[0].request;
+  const bool isSum = first.kind == NamedKind::kAllReduce;
+  const bool isRoot = isSum || first.root == communicator_.rank();
+  const double factor = isSum ? factorBefore(first) : 1;
+  const size_t size = sizeInBytes(first.dtype);
+  CollectiveCall call{.collective = isSum ? Collective::kAllReduce : Collective::kBroadcast, .dtype = first.dtype};
+  call.op = opOf(first.reduction);
+  call.root = isSum ? 0 : first.root;
+  const bool isInPlace = run.agreements.size() == 1 && first.shapes.size() == 1 && run.operations[0] != nullptr;
+  if (isInPlace) {
+    const NamedCall& own = run.operations[0]->call;
+    const size_t count = own.inputs[0].size() / size;
+    if (isRoot && factor != 1) run.before.push_back({own.outputs[0].data(), own.inputs[0].data(), count, factor});
+    if (isRoot) call.input = {factor != 1 ? own.outputs[0] : own.inputs[0]};
+    call.output = {own.outputs[0]};
+    if (isSum) scaleAfter(run, own.outputs[0].data(), count);
+  } else {
+    takeBuffer(run, run.numBytes);
+    std::byte* at = run.buffer.get();
+    const double after = isSum ? factorAfter(first) : 1;
+    for (size_t i = 0; i < run.agreements.size(); ++i) {
+      const NamedOperation* own = run.operations[i].get();
+      for (size_t j = 0; j < run.agreements[i].request.shapes.size(); ++j) {
+        const auto count = static_cast<size_t>(numElements(run.agreements[i].request.shapes[j]));
+        if (isRoot) run.before.push_back({at, own != nullptr ? own->call.inputs[j].data() : nullptr, count, factor});
+        if (own != nullptr) run.after.push_back({own->call.outputs[j].data(), at, count, after});
+        at += count * size;
+      }
+    }
+    const std::span<std::byte> whole(run.buffer.get(), run.numBytes);
+    if (isRoot) call.input = {whole};
+    call.output = {whole};
+  }
+  run.calls.push_back(std::move(call));
+}
+
+Status ResponseRunner::prepareGather(Run& run) {
+  const Agreement& agreement = run.agreements[0];
+  NamedCall& own = run.operations[0]->call;
+  Dimensions totals;
+  for (const Dimensions& each : agreement.rows) totals.push_back(sum(each));
+  AG_ASSIGN_OR_RETURN(own.outputs, own.allocate(totals));
+  for (size_t i = 0; i < agreement.rows.size(); ++i) {
+    CollectiveCall call{.collective = Collective::kAllGather, .dtype = agreement.request.dtype, .isContiguous = true};
+    call.input = {own.inputs[i]};
+    call.output = cutRows(own.outputs[i], agreement.rows[i], rowBytes(agreement.request, i));
+    run.calls.push_back(std::move(call));
+  }
+  return {};
+}
+
+Status ResponseRunner::prepareExchange(Run& run) {
+  const Agreement& agreement = run.agreements[0];
+  NamedOperation& operation = *run.operations[0];
+  const auto rank = static_cast<size_t>(communicator_.rank());
+  for (const Dimensions& splits : agreement.rows) operation.receivedRows_.push_back(splits[rank]);
+  AG_ASSIGN_OR_RETURN(operation.call.outputs, operation.call.allocate({sum(operation.receivedRows_)}));
+  const size_t bytes = rowBytes(agreement.request, 0);
+  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = agreement.request.dtype};
+  call.input = cutRows(operation.call.inputs[0], agreement.rows[rank], bytes);
+  call.output = cutRows(operation.call.outputs[0], operation.receivedRows_, bytes);
+  run.calls.push_back(std::move(call));
+  return {};
+}
+
+Status ResponseRunner::prepareScatter(Run& run) {
+  const Request& request = run.agreements[0].request;
+  NamedCall& own = run.operations[0]->call;
+  std::vector<Dimensions> rows;
+  Dimensions ownRows;
+  for (const Dimensions& shape : request.shapes) {
+    rows.push_back(scatteredRows(shape[0], communicator_.size()));
+    ownRows.push_back(rows.back()[static_cast<size_t>(communicator_.rank())]);
+  }
+  AG_ASSIGN_OR_RETURN(own.outputs, own.allocate(ownRows));
+  const double factor = factorBefore(request);
+  for (size_t i = 0; i < request.shapes.size(); ++i) {
+    CollectiveCall call{.collective = Collective::kReduceScatter, .dtype = request.dtype, .isContiguous = true};
+    call.op = opOf(request.reduction);
+    if (factor != 1) {
+      call.op = ReduceOp::kPremultipliedSum;
+      call.factor = factor;
+    }
+    call.input = cutRows(own.inputs[i], rows[i], rowBytes(request, i));
+    call.output = {own.outputs[i]};
+    scaleAfter(run, own.outputs[i].data(), own.outputs[i].size() / sizeInBytes(request.dtype));
+    run.calls.push_back(std::move(call));
+  }
+  return {};
+}
+
+// --- running
+
+void ResponseRunner::work(uint64_t token) {
+  if (token == kPack) return packNext();
+  Run& run = *reinterpret_cast<Run*>(token);
+  // A part at a time: bytes move between two of them.
+  if (run.status && !copySome(run, run.after)) return workLater(token);
+  end(run);
+}
+
+void ResponseRunner::packNext() {
+  const auto next = std::find_if(runs_.begin(), runs_.end(), [](const auto& each) { return !each->hasStarted; });
+  if (next == runs_.end()) return;
+  Run& run = **next;
+  const bool isLast = next + 1 == runs_.end();
+  if (run.status && !copySome(run, run.before)) return workLater(kPack);
+  run.hasStarted = true;
+  if (!isLast) workLater(kPack);
+  run.status ? start(run) : end(run);
+}
+
+bool ResponseRunner::copySome(Run& run, std::vector<Copy>& list) {
+  const size_t size = sizeInBytes(run.dtype);
+  size_t numLeft = kCopyBytes / size;
+  size_t numDone = 0;
+  while (numDone < list.size() && numLeft > 0) {
+    Copy& copy = list[numDone];
+    const size_t count = std::min(copy.count, numLeft);
+    if (copy.source == nullptr) {
+      std::memset(copy.target, 0, count * size);
+    } else if (copy.factor != 1) {
+      multiply(copy.target, copy.source, count, run.dtype, copy.factor);
+    } else if (copy.source != copy.target) {
+      std::memcpy(copy.target, copy.source, count * size);
+    }
+    numLeft -= count;
+    copy.count -= count;
+    copy.target += count * size;
+    if (copy.source != nullptr) copy.source += count * size;
+    if (copy.count > 0) break;
+    ++numDone;
+  }
+  list.erase(list.begin(), list.begin() + static_cast<ptrdiff_t>(numDone));
+  return list.empty();
+}
+
+void ResponseRunner::start(Run& run) {
+  run.numCallsLeft = run.calls.size();
+  if (run.calls.empty()) return end(run);
+  for (CollectiveCall& call : std::exchange(run.calls, {})) {
+    communicator_.start(std::move(call), {.onEnd = [this, &run](const Status& status) { callEnded(run, status); }});
+  }
+}
+
+void ResponseRunner::callEnded(Run& run, const Status& status) {
+  if (run.status) run.status = status;
+  if (--run.numCallsLeft > 0) return;
+  workLater(reinterpret_cast<uintptr_t>(&run));
+}
+
+void ResponseRunner::end(Run& run) {
+  const auto at = std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return each.get() == &run; });
+  const std::unique_ptr<Run> ended = std::move(*at);
+  runs_.erase(at);
+  if (ended->buffer != nullptr && freeBuffers_.size() < kMaxFreeBuffers) {
+    freeBuffers_.emplace_back(ended->capacity, std::move(ended->buffer));
+  }
+  listener_.responseEnded(ended->operations, ended->status);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// ResponseRunner: runs the responses of a coordinator, in their order, as collectives of one communicator.
+//
+// A response of one tensor works on the caller's memory; several are packed into a fusion buffer and unpacked from it,
+// in parts between which the engine looks at the network. Scaling is part of packing and unpacking: averages of floats
+// multiply by 1/size before they sum up, as DistributedDataParallel does, so both train to the same bits; integers are
+// scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
+//
+// Memory: fusion buffers are reused; as many stay as were in use at once, four at most, each as large as the largest
+// response so far that took it. Threading: on the engine's driver.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/collective/communicator.h"
+#include "comm/named/request.h"
+
+namespace agspeed::comm {
+
+/// What a caller wants done under a name. The bytes stay in place until the operation is done.
+struct NamedCall {
+  Request request;
+  BufferList inputs = {};   ///< one per shape; empty for barrier and join
+  BufferList outputs = {};  ///< the same; may be the inputs. Of kinds whose sizes depend on other ranks: empty
+  /// Makes the outputs of those kinds, once their rows are known: rows[tensor]. Called on the driver.
+  std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
+  /// Where the inputs come after the call: says when they are there.
+  Readiness readiness = nullptr;
+};
+
+/// A named operation under way.
+class NamedOperation final : public Operation {
+ public:
+  NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call(std::move(wanted)) {}
+
+  /// Of an all-to-all: the rows received from each rank. Requires: isDone().
+  const Dimensions& receivedRows() const { return receivedRows_; }
+  /// Of a join: the rank of the group that joined last. Requires: isDone().
+  int lastJoined() const { return lastJoined_; }
+
+ private:
+  friend class NamedGroup;
+  friend class ResponseRunner;
+
+  NamedCall call;
+  Dimensions receivedRows_;
+  int lastJoined_ = -1;
+};
+
+using NamedHandle = std::shared_ptr<NamedOperation>;
+
+class ResponseListener {
+ public:
+  /// All operations of a response have ended; those that are not null end by this status.
+  virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
+
+ protected:
+  ~ResponseListener() = default;
+};
+
+class ResponseRunner final : private Worker {
+ public:
+  ResponseRunner(Engine& engine, Communicator& communicator, ResponseListener& listener)
+      : engine_(engine), communicator_(communicator), listener_(listener) {}
+  /// Requires: cancel(), and no operation of the communicator is left.
+  ~ResponseRunner();
+
+  /// Runs agreements of one kind; operations[i] is this rank's part of agreements[i] or null.
+  void run(std::vector<Agreement> agreements, std::vector<NamedHandle> operations);
+  /// Ends what has not been started. What has ends by its communicator.
+  void cancel(const Status& reason);
+
+ private:
+  struct Copy {
+    std::byte* target;
+    const std::byte* source;  ///< null: zeros
+    size_t count;             ///< elements
+    double factor = 1;
+  };
+
+  /// A response under way.
+  struct Run {
+    std::vector<Agreement> agreements;
+    std::vector<NamedHandle> operations;
+    DType dtype = DType::kU8;
+    size_t numBytes = 0;
+    std::vector<Copy> before, after;  ///< what is copied before the calls start, and when they have ended
+    std::vector<CollectiveCall> calls;
+    size_t numCallsLeft = 0;
+    bool hasStarted = false;
+    std::unique_ptr<std::byte[]> buffer;
+    size_t capacity = 0;
+    Status status;
+  };
+
+  Status prepare(Run& run);
+  void prepareFused(Run& run);
+  Status prepareGather(Run& run);
+  Status prepareExchange(Run& run);
+  Status prepareScatter(Run& run);
+  void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
+  double factorBefore(const Request& request) const;
+  double factorAfter(const Request& request) const;
+  void takeBuffer(Run& run, size_t size);
+
+  void work(uint64_t token) override;
+  /// Packs a part of the oldest response that has not started, and starts it once packed.
+  void packNext();
+  void workLater(uint64_t token);
+  /// Copies a part of the list; returns whether it is all copied.
+  bool copySome(Run& run, std::vector<Copy>& list);
+  void start(Run& run);
+  void callEnded(Run& run, const Status& status);
+  void end(Run& run);
+
+  Engine& engine_;
+  Communicator& communicator_;
+  ResponseListener& listener_;
+  std::deque<std::unique_ptr<Run>> runs_;  ///< in the order of their responses
+  std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agspeed run`: starts the ranks of a job on this host, with horovodrun's flags."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from dataclasses import replace
+from typing import Any
+
+from agspeed.launch import arguments as flags
+from agspeed.launch import local
+
+__all__ = ["add"]
+
+_EPILOG = """\
+examples:
+  agspeed run -np 4 python train.py              four ranks of a script that says import agspeed.horovod.torch as hvd
+  agspeed run -np 4 --as-horovod python train.py the same for a script that says import horovod.torch as hvd
+  agspeed run -np 2 --output-filename logs python train.py --epochs 3
+
+Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
+own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
+ends the job, with its last lines and its status."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="start a job of several ranks on this host",
+        description="Starts ranks of one command on this host, as horovodrun does.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    flags.add_to(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.check_build:
+        _print_build()
+        return 0
+    request = flags.request_of(arguments)
+    if arguments.as_horovod:
+        request = replace(request, command=_as_horovod(request.command))
+    unused = flags.ignored(arguments)
+    if unused:
+        print(f"agspeed: ignored, as there is nothing of it here: {', '.join(unused)}", file=sys.stderr)
+    if arguments.verbose:
+        print(f"agspeed: {request.num_ranks} ranks run {' '.join(request.command)}", file=sys.stderr)
+    return local.run(request)
+
+
+def _as_horovod(command: Any) -> list[str]:
+    """`python train.py` as `python -m agspeed.horovod train.py`; a script by itself is run by this Python."""
+    words = list(command)
+    is_python = words[0].rsplit("/", 1)[-1].startswith("python")
+    return [words[0] if is_python else sys.executable, "-m", "agspeed.horovod", *(words[1:] if is_python else words)]
+
+
+def _print_build() -> None:
+    def mark(is_there: bool) -> str:
+        return "[X]" if is_there else "[ ]"
+
+    has_torch = importlib.util.find_spec("torch") is not None
+    has_native = importlib.util.find_spec("agspeed._native") is not None
+    print(
+        f"agspeed, Horovod's API:\n\n"
+        f"Available Frameworks:\n    {mark(False)} TensorFlow\n    {mark(has_torch and has_native)} PyTorch\n"
+        f"    {mark(False)} MXNet\n\n"
+        f"Available Controllers:\n    {mark(False)} MPI\n    {mark(has_native)} agspeed\n\n"
+        f"Available Tensor Operations:\n    {mark(False)} NCCL\n    {mark(False)} DDL\n    {mark(False)} CCL\n"
+        f"    {mark(False)} MPI\n    {mark(has_native)} agspeed"
+    )

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the environment says: which rank this process is, by any launcher's variables, and Horovod's settings.
+
+Needs neither torch nor the native extension.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agspeed.errors import UserError
+
+__all__ = ["Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
+
+_RANKS = (
+    # rank, size, local rank, local size
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+)
+_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_FIRST_PORT, _NUM_PORTS = 20000, 12000
+_MIB = 1 << 20
+
+_WITHOUT_EFFECT = {
+    "what is ready leaves at once": ("HOROVOD_CYCLE_TIME",),
+    "algorithms follow from hosts and sizes": (
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "HOROVOD_TORUS_ALLREDUCE",
+        "LIGHT_2D_ALLREDUCE",
+        "LIGHT_HIERARCHICAL_THRESHOLD",
+        "LIGHT_INTRA_SIZE",
+        "PERSEUS_ALLREDUCE_MODE",
+    ),
+    "gradients keep their bits unless compression= says otherwise": (
+        "LIGHT_TOPK_ALLREDUCE",
+        "LIGHT_TOPK_FP16",
+        "LIGHT_TOPK_RATIO",
+        "LIGHT_TOPK_THRESHOLD",
+        "PERSEUS_ALLREDUCE_DTYPE",
+    ),
+    "nothing is tuned": (
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_AUTOTUNE_LOG",
+        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+        "PERSEUS_ALLREDUCE_FUSION",
+        "PERSEUS_ALLREDUCE_STREAMS",
+        "TIACC_TRAINING_FUSION_THRESHOLD",
+    ),
+    "there is no such thing here": (
+        "HOROVOD_NUM_NCCL_STREAMS",
+        "HOROVOD_THREAD_AFFINITY",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "PERSEUS_ALLREDUCE_NANCHECK",
+        "TIACC_TRAINING_NUM_NCCL_STREAMS",
+    ),
+    "agspeed.distributed.trace writes a timeline": ("HOROVOD_TIMELINE",),
+}
+"""Why -> variables of Horovod and of those who accelerate it that change nothing here."""
+_UNSET = ("", "0", "DYNAMIC")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which rank this process is, of how many; on its host; and its host among the hosts that have its local rank."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def placement(environ: Mapping[str, str] = os.environ) -> Placement:
+    """By HOROVOD_*, torchrun's, Open MPI's, PMI's or Slurm's variables; one process alone without any.
+
+    Raises: RuntimeError where only one of a pair is set, UserError where a number is none.
+    """
+    for rank_name, size_name, local_rank_name, local_size_name in _RANKS:
+        if (rank_name in environ) != (size_name in environ):
+            there, lacking = (rank_name, size_name) if rank_name in environ else (size_name, rank_name)
+            raise RuntimeError(f"{there} is set and {lacking} is not: a launcher sets both; set it or unset {there}.")
+        if rank_name not in environ:
+            continue
+        rank, size = _number(environ, rank_name), _number(environ, size_name)
+        if not 0 <= rank < size:
+            raise UserError(
+                f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
+            )
+        if local_size_name in environ:
+            local_size = _number(environ, local_size_name)
+        else:
+            local_size = int(environ.get("SLURM_TASKS_PER_NODE", str(size)).split("(")[0].split(",")[0])
+        local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
+        cross_size = (
+            _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
+        )
+        cross_rank = _number(environ, "HOROVOD_CROSS_RANK") if "HOROVOD_CROSS_RANK" in environ else rank // local_size
+        return Placement(rank, size, local_rank, local_size, cross_rank, cross_size)
+    return Placement(0, 1, 0, 1, 0, 1)
+
+
+def meeting_point(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """The address and port at which the ranks find each other: the launcher's, or one of this host that follows from
+    the number that mpirun or srun gave the job.
+    """
+    if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
+    job = [f"{name}={environ[name]}" for name in _JOBS if name in environ]
+    if where.cross_size > 1 or not job:
+        raise UserError(
+            f"rank {where.rank} of {where.size} does not know where to find the others: set MASTER_ADDR to the name of "
+            "rank 0's host and MASTER_PORT to a free port there, the same at all ranks."
+        )
+    return "127.0.0.1", _FIRST_PORT + zlib.crc32(" ".join(job).encode()) % _NUM_PORTS
+
+
+@dataclass(frozen=True)
+class Options:
+    """Horovod's settings that hold here. Seconds of 0: never."""
+
+    fusion_bytes: int
+    cache_capacity: int
+    stall_warning: float
+    stall_shutdown: float
+    timeout: float
+    are_process_sets_dynamic: bool
+    is_elastic: bool
+
+
+def options(environ: Mapping[str, str] = os.environ) -> Options:
+    """Raises: UserError for values that are no numbers or make no sense."""
+    is_checked = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") in ("", "0")
+    warning = _seconds(environ, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60) if is_checked else 0
+    shutdown = _seconds(environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0) if is_checked else 0
+    if 0 < shutdown < warning:
+        raise UserError(
+            f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown:g} must exceed "
+            f"HOROVOD_STALL_CHECK_TIME_SECONDS={warning:g}."
+        )
+    return Options(
+        fusion_bytes=_number(environ, "HOROVOD_FUSION_THRESHOLD", 32 * _MIB),
+        cache_capacity=_number(environ, "HOROVOD_CACHE_CAPACITY", 1024),
+        stall_warning=warning,
+        stall_shutdown=shutdown,
+        timeout=1800,
+        are_process_sets_dynamic=environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0"),
+        is_elastic=environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"),
+    )
+
+
+def without_effect(environ: Mapping[str, str] = os.environ) -> str:
+    """One sentence about the variables that are set and change nothing; empty where there are none."""
+    reasons = []
+    for reason, names in _WITHOUT_EFFECT.items():
+        found = [name for name in names if environ.get(name, "") not in _UNSET]
+        if found:
+            reasons.append(f"{', '.join(found)} ({reason})")
+    return f"set, but without effect: {'; '.join(reasons)}." if reasons else ""
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environ.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text.isdigit():
+        raise UserError(f"{name}={text!r} is not valid: write a number, 0 or more.")
+    return int(text)
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        seconds = -1
+    if seconds < 0:
+        raise UserError(f"{name}={text!r} is not valid: write a number of seconds, 0 for never.")
+    return seconds

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod.run(): calls a function at every rank of a job on this host, and returns what each of them returned.
+
+The function travels by its name: every rank imports its module, or runs the script that defines it. Arguments and
+results are of the types of torch/objects.py and travel in files of a folder that only this user can read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agspeed.errors import UserError
+from agspeed.launch import local
+
+__all__ = ["call", "run"]
+
+_AS_MODULE = "__agspeed_main__"
+
+
+def run(
+    func: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Any = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """func(*args, **kwargs) at `num_proc` ranks. Returns: their results, by rank.
+
+    Raises: UserError for what cannot be started (other hosts, elastic jobs, MPI, a function without a name of its own),
+    RuntimeError where a rank fails.
+    """
+    refused = {
+        "min_num_proc": min_num_proc or min_np,
+        "max_num_proc": max_num_proc or max_np,
+        "slots": slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+        "hostfile": hostfile,
+        "host_discovery_script": host_discovery_script,
+        "ssh_port": ssh_port,
+        "ssh_identity_file": ssh_identity_file,
+        "use_mpi": use_mpi,
+        "mpi_args": mpi_args,
+    }
+    named = [name for name, value in refused.items() if value]
+    if named or (hosts is not None and not hosts.startswith("localhost:")):
+        raise UserError(
+            f"run({', '.join(named or ['hosts'])}): ranks are started on this host only, a fixed number of them, "
+            "without MPI; for several hosts use torchrun, mpirun or srun with a script."
+        )
+    interfaces = network_interfaces or network_interface
+    with tempfile.TemporaryDirectory(prefix="agspeed-run-") as name:
+        folder = Path(name)
+        _write(folder / "call", {"function": _name_of(func), "args": tuple(args), "kwargs": dict(kwargs or {})})
+        request = local.Request(
+            num_ranks=num_proc if np is None else np,
+            command=[executable or sys.executable, "-m", "agspeed.horovod", "--call", name],
+            variables={"AGSPEED_SOCKET_IFNAME": interfaces} if interfaces else {},
+            output_folder=Path(output_filename) if output_filename else None,
+        )
+        status = local.run(request)
+        if status != 0:
+            raise RuntimeError(
+                "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be "
+                f"terminated; the status of the first is {status}, and its last lines are above."
+            )
+        return [_read(folder / f"result.{rank}") for rank in range(request.num_ranks)]
+
+
+def call(folder: Path) -> None:
+    """At a rank: calls what run() has written, and writes the result."""
+    from agspeed.horovod import environment
+
+    wanted = _read(folder / "call")
+    module, path, qualified_name = wanted["function"]
+    found: Any = _script(path) if path is not None else importlib.import_module(module)
+    for word in qualified_name.split("."):
+        found = getattr(found, word)
+    result = found(*wanted["args"], **wanted["kwargs"])
+    _write(folder / f"result.{environment.placement().rank}", result)
+
+
+def _script(path: str) -> Any:
+    sys.path.insert(0, str(Path(path).parent))
+    names = runpy.run_path(path, run_name=_AS_MODULE)
+    return type(
+        "Script", (), {name: staticmethod(value) if callable(value) else value for name, value in names.items()}
+    )
+
+
+def _name_of(func: Callable[..., Any]) -> list[str | None]:
+    """Its module, the script that is it (None: it can be imported), its name there."""
+    module, name = getattr(func, "__module__", None), getattr(func, "__qualname__", "")
+    if not module or not name or "<" in name:
+        raise UserError(f"run({func!r}): every rank looks the function up by its name: define it with def in a module.")
+    if module != "__main__":
+        return [module, None, name]
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    if path is None:
+        raise UserError(f"run({name}): every rank reads the function's file, and it has none: define it in a module.")
+    return [module, str(Path(path).resolve()), name]
+
+
+def _write(path: Path, value: Any) -> None:
+    from agspeed.horovod.torch import objects
+
+    path.write_bytes(objects.encode(value))
+
+
+def _read(path: Path) -> Any:
+    from agspeed.horovod.torch import objects
+
+    return objects.decode(path.read_bytes())

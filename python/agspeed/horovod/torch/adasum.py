@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adasum: a sum that adds what points in different directions and averages what points in one (arXiv 2006.02924).
+
+Ranks are joined in pairs, and pairs in pairs, so their number is a power of two. Every rank gets the tensors of all and
+joins them by itself: results are equal everywhere, and a tensor takes its size times the ranks for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from agspeed.horovod.torch.handles import start, synchronize
+from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
+
+__all__ = ["AdasumSteps", "combine", "start_adasum"]
+
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object
+
+
+def combine(rows: torch.Tensor) -> torch.Tensor:
+    """The Adasum of the rows, a power of two of them; computed in float64."""
+    vectors = list(rows.double())
+    while len(vectors) > 1:
+        vectors = [_join(left, right) for left, right in zip(vectors[::2], vectors[1::2], strict=True)]
+    joined: torch.Tensor = vectors[0].to(rows.dtype)
+    return joined
+
+
+def _join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    product = torch.dot(left, right)
+    norms = [torch.dot(each, each) for each in (left, right)]
+    factors = [1 - product / (2 * norm) if norm > 0 else 1.0 for norm in norms]
+    return factors[0] * left + factors[1] * right
+
+
+def start_adasum(
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+    finish: Callable[[Any, list[torch.Tensor]], Any],
+) -> int:
+    """Starts the Adasum of each tensor into its output; `factors` scale before and after. Returns: a handle.
+
+    Raises: ValueError for other than floats, a number of ranks that is no power of two, or a process set.
+    """
+    size = process_set.size()
+    if process_set.process_set_id != global_process_set.process_set_id:
+        raise ValueError("op=hvd.Adasum reduces over all ranks only: leave process_set out.")
+    if size & (size - 1):
+        raise ValueError(
+            f"op=hvd.Adasum joins ranks in pairs of pairs, and {size} is no power of two: use hvd.Average."
+        )
+    if not all(tensor.is_floating_point() for tensor in inputs):
+        raise ValueError("op=hvd.Adasum needs floats: use hvd.Sum for integers.")
+
+    def write(work: Any, gathered: list[torch.Tensor]) -> Any:
+        for rows, output in zip(gathered, outputs, strict=True):
+            output.detach().copy_((combine(rows * factors[0]) * factors[1]).reshape(output.shape))
+        return finish(work, list(outputs))
+
+    return start("allgather", name, process_set, [tensor.detach().reshape(1, -1) for tensor in inputs], [], write)
+
+
+class AdasumSteps(_Base):
+    """What DistributedOptimizer puts before the user's class for Adasum: not gradients are reduced but what a step of
+    this rank changes.
+    """
+
+    _adasum_names: dict[torch.Tensor, str]
+    _adasum_compression: Any
+
+    def synchronize(self) -> None:
+        """Nothing is under way between two steps."""
+
+    def skip_synchronize(self) -> None:
+        """Raises: AssertionError."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Gradients are summed up until step() is called, however many backwards there were."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """A step of this rank, and the Adasum of all ranks' steps."""
+        names, compression = self._adasum_names, self._adasum_compression
+        before = {parameter: parameter.detach().clone() for parameter in names if parameter.requires_grad}
+        with torch.enable_grad():
+            result = super().step(closure) if closure is not None else super().step()
+        handles = []
+        for parameter, start_value in before.items():
+            tensor, ctx = compression.compress((parameter - start_value).contiguous())
+            handle = start_adasum([tensor], [tensor], names[parameter], global_process_set, (1.0, 1.0), _first)
+            handles.append((parameter, handle, ctx))
+        for parameter, handle, ctx in handles:
+            parameter.copy_(before[parameter] + compression.decompress(synchronize(handle), ctx))
+        return result
+
+
+def _first(_work: Any, outputs: list[torch.Tensor]) -> torch.Tensor:
+    return outputs[0]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations that can be differentiated, and how.
+
+allreduce      the gradient is reduced alike
+allgather      the average over the ranks of the gradient, of which a rank takes its own rows
+broadcast      the average over the ranks at the root, zero elsewhere
+alltoall       the gradient's rows go back to where they came from
+reducescatter  the gradients are gathered, times the number of ranks for sums, and times both factors
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+from agspeed.horovod.torch import async_ops as ops
+from agspeed.horovod.torch.arguments import Average, Sum, reduction_of
+from agspeed.horovod.torch.handles import synchronize
+
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Broadcast",
+    "GroupedAllGather",
+    "GroupedAllReduce",
+    "ReduceScatter",
+    "apply",
+]
+
+
+def apply(function: type[Function], *arguments: Any) -> Any:
+    """What the function makes of the arguments, with a way back for gradients."""
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+# Functions of torch are called with their context first, and return a gradient per argument.
+
+
+class AllReduce(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, average: Any, name: Any, op: Any, *rest: Any) -> Any:
+        ctx.op, ctx.rest = reduction_of(op, average), rest
+        return synchronize(ops.allreduce_async(tensor, None, name, ctx.op, *rest))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        reduced = apply(AllReduce, gradients[0].contiguous(), None, None, ctx.op, *ctx.rest)
+        return reduced, *[None] * (3 + len(ctx.rest))
+
+
+class GroupedAllReduce(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, average: Any, name: Any, op: Any, pre: Any, post: Any, process_set: Any, *tensors: Any
+    ) -> Any:
+        ctx.op, ctx.rest = reduction_of(op, average), (pre, post, process_set)
+        return tuple(synchronize(ops.grouped_allreduce_async(tensors, None, name, ctx.op, *ctx.rest)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        dense = [gradient.contiguous() for gradient in gradients]
+        return *[None] * 6, *apply(GroupedAllReduce, None, None, ctx.op, *ctx.rest, *dense)
+
+
+class AllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: Any, process_set: Any) -> Any:
+        ctx.rows, ctx.process_set = tensor.shape[0] if tensor.dim() else 0, process_set
+        return synchronize(ops.allgather_async(tensor, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _own_rows(gradients[0], ctx.rows, ctx.process_set), None, None
+
+
+class GroupedAllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, name: Any, process_set: Any, *tensors: Any) -> Any:
+        ctx.rows, ctx.process_set = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors], process_set
+        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        own = [_own_rows(each, rows, ctx.process_set) for each, rows in zip(gradients, ctx.rows, strict=True)]
+        return None, None, *own
+
+
+class Broadcast(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Any, process_set: Any) -> Any:
+        ctx.root, ctx.process_set = root_rank, process_set
+        return synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient = synchronize(_average(gradients[0], ctx.process_set))
+        is_root = ctx.process_set.rank() == ctx.process_set.place_of(ctx.root)
+        return gradient if is_root else torch.zeros_like(gradient), None, None, None
+
+
+class AllToAll(Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Any, process_set: Any) -> Any:
+        ctx.process_set = process_set
+        result = synchronize(ops.alltoall_async(tensor, splits, name, process_set))
+        if splits is None:
+            ctx.received = None
+            return result
+        ctx.received = result[1]
+        ctx.mark_non_differentiable(result[1])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        sent = synchronize(ops.alltoall_async(gradients[0].contiguous(), ctx.received, None, ctx.process_set))
+        return sent if ctx.received is None else sent[0], None, None, None
+
+
+class ReduceScatter(Function):
+    @staticmethod
+    def forward(ctx: Any, name: Any, op: int, process_set: Any, pre: float, post: float, *tensors: Any) -> Any:
+        ctx.process_set = process_set
+        ctx.factor = pre * post * (process_set.size() if op == Sum else 1)
+        return tuple(synchronize(ops.grouped_reducescatter_async(tensors, name, op, process_set, pre, post)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        scaled = [(gradient * ctx.factor).contiguous() for gradient in gradients]
+        return *[None] * 5, *synchronize(ops.grouped_allgather_async(scaled, None, ctx.process_set))
+
+
+def _average(gradient: torch.Tensor, process_set: Any) -> int:
+    return ops.allreduce_async(gradient.contiguous(), name=None, op=Average, process_set=process_set)
+
+
+def _own_rows(gradient: torch.Tensor, rows: int, process_set: Any) -> torch.Tensor:
+    averaged = _average(gradient, process_set)
+    counts = synchronize(ops.allgather_async(torch.tensor([rows], device="cpu"), None, process_set)).tolist()
+    before = sum(counts[: process_set.rank()])
+    whole: torch.Tensor = synchronize(averaged)
+    return whole[before : before + rows]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job this process is a rank of: init(), shutdown(), who is where.
+
+The ranks find each other by torch's store: the one of torch.distributed's default group where that is ours, else the
+launcher's. The connections, and the negotiation that matches operations by name, are C++ (``comm/named``).
+
+Threading: init() and shutdown() by one thread; the rest from any.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from agspeed import native
+from agspeed.errors import AgspeedError, UserError
+from agspeed.horovod import environment
+from agspeed.log import warn_once
+
+__all__ = ["Job", "current", "init", "is_initialized", "shutdown"]
+
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+@dataclass
+class Job:
+    """A job between init() and shutdown()."""
+
+    group: Any
+    """_native.NamedGroup of all ranks."""
+    where: environment.Placement
+    options: environment.Options
+    parts: dict[int, Any] = field(default_factory=dict)
+    """The groups of process sets beside the global one, by their number; None where this rank is in none of it."""
+    counts: Counter[tuple[int | None, str]] = field(default_factory=Counter)
+    """Operations without a name so far, per process set and kind: equal at all ranks that call alike."""
+
+    def next_name(self, process_set_id: int | None, kind: str) -> str:
+        """For an operation that its caller has given none."""
+        self.counts[process_set_id, kind] += 1
+        return f"{kind}.noname.{self.counts[process_set_id, kind]}"
+
+    def restart_names(self, process_set_id: int | None) -> None:
+        """After a join: until then ranks have made different numbers of calls."""
+        for key in [key for key in self.counts if key[0] == process_set_id]:
+            del self.counts[key]
+
+
+_job: Job | None = None
+_store: Any = None
+"""Of the first init(), kept: its server is where the others look at the next one."""
+
+
+def current() -> Job:
+    """Raises ValueError before init() and after shutdown()."""
+    if _job is None:
+        raise ValueError(_NOT_INITIALIZED)
+    return _job
+
+
+def is_initialized() -> bool:
+    return _job is not None
+
+
+def init(comm: Any = None) -> None:
+    """Finds the other ranks; blocks until all have called it. A second call does nothing.
+
+    comm: None, or the list of all ranks: jobs of a part of the ranks that were started are refused.
+    """
+    global _job
+    if _job is not None:
+        return
+    where, options = _placement(), environment.options()
+    if comm is not None and not _is_everybody(comm, where.size):
+        raise UserError(
+            f"init(comm={comm!r}): only all {where.size} ranks make a job here; start as many as you need, or use "
+            "process_sets for parts of them."
+        )
+    module = native.load()
+    if module is None:
+        raise AgspeedError(f"agspeed.horovod.torch is not there: {native.why_missing()}")
+    native.configure()
+    group = module.create_named_group(
+        _find_store(where),
+        where.rank,
+        where.size,
+        fusion_bytes=options.fusion_bytes,
+        cache_capacity=options.cache_capacity,
+        stall_warning=options.stall_warning,
+        stall_shutdown=options.stall_shutdown,
+        timeout=options.timeout,
+    )
+    _job = Job(group, where, options)
+    sentence = environment.without_effect()
+    if sentence and where.rank == 0:
+        warn_once(sentence, sentence)
+    atexit.register(shutdown)
+
+
+def shutdown() -> None:
+    """Leaves the job: operations of other ranks that wait for this one fail. Does nothing before init()."""
+    global _job
+    if _job is None:
+        return
+    job, _job = _job, None
+    atexit.unregister(shutdown)
+    for part in job.parts.values():
+        if part is not None:
+            part.shutdown()
+    job.parts.clear()
+    job.group.shutdown()
+
+
+def _is_everybody(comm: Any, size: int) -> bool:
+    if isinstance(comm, Sequence):
+        return sorted(comm) == list(range(size)) or len(comm) == 0
+    return getattr(comm, "Get_size", lambda: -1)() == size
+
+
+def _placement() -> environment.Placement:
+    where = environment.placement()
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return where
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    if (rank, size) == (where.rank, where.size):
+        return where
+    return environment.Placement(rank, size, rank, size, 0, 1)  # started by hand, on one host as far as we know
+
+
+def _find_store(where: environment.Placement) -> Any:
+    global _store
+    distributed: Any = torch.distributed
+    if _store is None:
+        if distributed.is_initialized():
+            _store = distributed.distributed_c10d._get_default_store()
+        elif where.size == 1:
+            _store = distributed.HashStore()
+        else:
+            address, port = environment.meeting_point(where)
+            url = f"tcp://{address}:{port}"
+            if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+                url = "env://"  # torchrun may have made the store already
+            _store = next(distributed.rendezvous(url, where.rank, where.size))[0]
+    return distributed.PrefixStore("agspeed.horovod", _store)

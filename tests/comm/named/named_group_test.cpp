@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/named_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+
+#include "tests/comm/named/requests.h"
+
+namespace agspeed::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(NamedGroup, RanksMayStartInOppositeOrders) {
+  NamedRanks ranks(3);
+  ranks.run([](int rank, NamedGroup& group) {
+    constexpr int kCount = 40;
+    std::vector<std::unique_ptr<Started>> started(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      const int at = rank == 1 ? kCount - 1 - i : i;
+      const std::vector<float> values(static_cast<size_t>(at + 1), static_cast<float>(at * (rank + 1)));
+      started[static_cast<size_t>(at)] = start(group, requestFor("x" + std::to_string(at), {at + 1}), {values});
+    }
+    for (int i = 0; i < kCount; ++i) {
+      ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
+      EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0], std::vector<float>(static_cast<size_t>(i + 1), i * 6.0f));
+    }
+  });
+}
+
+TEST(NamedGroup, AWrongCallFailsAloneAndTheNextOneWorks) {
+  NamedRanks ranks(2);
+  ranks.run([](int rank, NamedGroup& group) {
+    const std::vector<float> values(static_cast<size_t>(2 + rank), 1);
+    const Status status = start(group, requestFor("a", {2 + rank}), {values})->wait();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("rank 0 has [2], but rank 1 has [3]"));
+    auto next = start(group, requestFor("a", {2}), {{1, 2}});
+    ASSERT_TRUE(next->wait().isOk());
+    EXPECT_EQ(next->outputs[0], (std::vector<float>{2, 4}));
+  });
+}
+
+TEST(NamedGroup, ANameThatIsUnderWayIsRefused) {
+  NamedRanks ranks(2);
+  auto first = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
+  const auto second = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
+  ASSERT_FALSE(second->handle.isOk());
+  EXPECT_THAT(second->handle.status().message(), HasSubstr("same name as another tensor"));
+  auto other = start(*ranks.groups[1], requestFor("a"), {{1, 2, 3, 4}});
+  EXPECT_TRUE(first->wait().isOk());
+  EXPECT_TRUE(other->wait().isOk());
+}
+
+TEST(NamedGroup, ARankThatLeavesEndsWhatWaitsForIt) {
+  for (const int leaving : {0, 1}) {
+    NamedRanks ranks(3);
+    ranks.run([&](int rank, NamedGroup& group) {
+      if (rank == leaving) return group.shutdown();
+      const Status status = start(group, requestFor("a"), {{1, 2, 3, 4}})->wait();
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+      EXPECT_THAT(status.message(), AllOf(HasSubstr("Horovod has been shut down"),
+                                          HasSubstr("Rank " + std::to_string(leaving) + " has called shutdown()")));
+    });
+  }
+}
+
+TEST(NamedGroup, AJoinedRankContributesZeros) {
+  NamedRanks ranks(3);
+  ranks.run([](int rank, NamedGroup& group) {
+    for (int i = 0; i < rank; ++i) {
+      auto sum = start(group, requestFor("step" + std::to_string(i)), {{1, 2, 3, 4}});
+      ASSERT_TRUE(sum->wait().isOk());
+      const auto present = static_cast<float>(2 - i);
+      EXPECT_EQ(sum->outputs[0], (std::vector<float>{present, 2 * present, 3 * present, 4 * present}));
+    }
+    auto joined = start(group, requestFor("join", {}, NamedKind::kJoin), {});
+    ASSERT_TRUE(joined->wait().isOk());
+    EXPECT_EQ((*joined->handle)->lastJoined(), 2);
+  });
+}
+
+TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
+  NamedOptions options;
+  options.stallWarning = std::chrono::milliseconds(50);
+  options.stallShutdown = std::chrono::milliseconds(100);
+  NamedRanks ranks(2, options);
+  auto alone = start(*ranks.groups[1], requestFor("alone"), {{1, 2, 3, 4}});
+  const Status status = alone->wait();
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("One or more tensors were submitted to be reduced"),
+                                      HasSubstr("Missing ranks: 0: [alone]")));
+}
+
+TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
+  NamedRanks ranks(2);
+  std::barrier bothHaveTheSum(2);  // a failure ends what has not ended at a rank, also where it has at another
+  ranks.run([&](int rank, NamedGroup& group) {
+    std::vector<float> values = {1, 2};
+    std::atomic<int> numAsked = 0;
+    for (const bool comes : {true, false}) {
+      if (!comes) bothHaveTheSum.arrive_and_wait();
+      NamedCall call;
+      call.request = requestFor(comes ? "comes" : "fails", {2});
+      call.inputs = call.outputs = {std::as_writable_bytes(std::span(values))};
+      if (rank == 1) {
+        call.readiness = [&, comes]() -> StatusOr<bool> {
+          if (!comes) return unavailable("the device has failed");
+          return ++numAsked > 3;
+        };
+      }
+      const auto handle = group.start(std::move(call));
+      ASSERT_TRUE(handle.isOk());
+      const Status status = (*handle)->wait();
+      EXPECT_EQ(status.isOk(), comes);
+      EXPECT_THAT(status.message(), HasSubstr(comes ? "" : "the device has failed"));
+    }
+    EXPECT_EQ(values, (std::vector<float>{2, 4}));
+    EXPECT_EQ(numAsked > 3, rank == 1);
+  });
+}
+
+TEST(NamedGroup, ALostRankIsNoticedAlsoWhileTheCoordinatorHasNothingToWaitFor) {
+  for (const NamedKind kind : {NamedKind::kAllReduce, NamedKind::kJoin}) {
+    NamedRanks ranks(3);
+    const bool isJoin = kind == NamedKind::kJoin;
+    auto waits = start(*ranks.groups[1], requestFor("a", {4}, kind), {{1, 2, 3, 4}});
+    const auto alsoWaits = isJoin ? start(*ranks.groups[0], requestFor("a", {4}, kind), {{1, 2, 3, 4}}) : nullptr;
+    ranks.network.kill(2);
+    const Status status = waits->wait();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr("rank 2 is lost"));
+  }
+}
+
+TEST(NamedGroup, NamesThatComeAgainAreFusedAndStayRight) {
+  NamedOptions options;
+  options.fusionBytes = 4096;
+  NamedRanks ranks(4, options);
+  ranks.run([](int rank, NamedGroup& group) {
+    for (int step = 0; step < 20; ++step) {
+      std::vector<std::unique_ptr<Started>> started;
+      for (int i = 0; i < 30; ++i) {
+        const std::vector<float> values(100, static_cast<float>(rank + i + step));
+        started.push_back(start(group, requestFor("gradient" + std::to_string(i), {100}), {values}));
+      }
+      for (int i = 0; i < 30; ++i) {
+        ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
+        EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0],
+                  std::vector<float>(100, static_cast<float>(6 + 4 * (i + step))));
+      }
+    }
+  });
+}
+
+TEST(NamedGroup, OperationsThatNobodyWaitsForEndByThemselves) {
+  NamedRanks ranks(2);
+  std::vector<std::unique_ptr<Started>> started;
+  for (int rank = 0; rank < 2; ++rank) {
+    started.push_back(start(*ranks.groups[static_cast<size_t>(rank)], requestFor("a"), {{1, 2, 3, 4}}));
+  }
+  const auto until = Clock::now() + std::chrono::seconds(30);
+  while (!((*started[0]->handle)->isDone() && (*started[1]->handle)->isDone()) && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE((*started[0]->handle)->isDone());
+  EXPECT_TRUE((*started[1]->handle)->isDone());
+}
+
+}  // namespace
+}  // namespace agspeed::comm

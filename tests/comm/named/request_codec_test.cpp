@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/request_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/comm/named/requests.h"
+
+namespace agspeed::comm {
+namespace {
+
+Bytes exampleMessage() {
+  Request request = requestFor("layer.weight", {3, 4});
+  request.splits = {1, 2};
+  request.prescale = 0.5;
+  Response response;
+  response.kind = NamedKind::kAllGather;
+  response.lastJoined = 2;
+  response.items.push_back({7, true, {request, {{1, 2}, {3}}}});
+  response.items.push_back({8, false, {}});
+  Bytes message;
+  encode(request, message);
+  encode(CachedRequest{9}, message);
+  encode(response, message);
+  encode(Farewell{true, "rank 1 is lost"}, message);
+  return message;
+}
+
+TEST(RequestCodec, WhatIsEncodedIsDecoded) {
+  const auto notes = decode(exampleMessage());
+  ASSERT_TRUE(notes.isOk()) << notes.status().toString();
+  ASSERT_EQ(notes->size(), 4u);
+  const auto& request = std::get<Request>((*notes)[0]);
+  EXPECT_EQ(request.name, "layer.weight");
+  EXPECT_EQ(request.shapes, (std::vector<Dimensions>{{3, 4}}));
+  EXPECT_EQ(request.prescale, 0.5);
+  EXPECT_EQ(std::get<CachedRequest>((*notes)[1]).id, 9u);
+  const auto& response = std::get<Response>((*notes)[2]);
+  EXPECT_EQ(response.items[0].agreement.request, request);
+  EXPECT_EQ(response.items[0].agreement.rows, (std::vector<Dimensions>{{1, 2}, {3}}));
+  EXPECT_FALSE(response.items[1].isFull);
+  EXPECT_EQ(std::get<Farewell>((*notes)[3]).reason, "rank 1 is lost");
+}
+
+TEST(RequestCodec, CutMessagesAreDataLoss) {
+  const Bytes message = exampleMessage();
+  size_t numGood = 0;
+  for (size_t size = 1; size < message.size(); ++size) {
+    const auto notes = decode(std::span(message).first(size));
+    if (notes.isOk()) {
+      ++numGood;  // it ends where a note does
+    } else {
+      EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss);
+    }
+  }
+  EXPECT_EQ(numGood, 3u);
+}
+
+TEST(RequestCodec, NoBytesMakeItReadOrAllocateBeyondThem) {
+  constexpr unsigned kSeed = 11;
+  std::mt19937 random(kSeed);
+  const Bytes message = exampleMessage();
+  for (int round = 0; round < 2000; ++round) {
+    Bytes changed = message;
+    for (int i = 0; i < 4; ++i) changed[random() % changed.size()] = static_cast<std::byte>(random());
+    const auto notes = decode(changed);
+    if (!notes.isOk())
+      EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss) << "seed " << kSeed << " round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace agspeed::comm

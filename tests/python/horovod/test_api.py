@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, arguments in their order, and defaults: those of Horovod's torch API."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+import agspeed.horovod
+import agspeed.horovod.torch as hvd
+from agspeed.errors import UserError
+from agspeed.horovod import environment
+from agspeed.horovod.torch import mpi_ops, objects
+
+_REDUCE = "op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"
+_SCATTER = "op=0, process_set=GLOBAL, prescale_factor=1.0, postscale_factor=1.0"
+SIGNATURES = {
+    "add_process_set": "process_set",
+    "allgather": "tensor, name=None, process_set=GLOBAL",
+    "allgather_async": "tensor, name=None, process_set=GLOBAL",
+    "allgather_object": "obj, name=None, process_set=GLOBAL",
+    "allreduce": f"tensor, average=None, name=None, compression=NONE, {_REDUCE}",
+    "allreduce_": f"tensor, average=None, name=None, {_REDUCE}",
+    "allreduce_async": f"tensor, average=None, name=None, {_REDUCE}",
+    "allreduce_async_": f"tensor, average=None, name=None, {_REDUCE}",
+    "alltoall": "tensor, splits=None, name=None, process_set=GLOBAL",
+    "alltoall_async": "tensor, splits=None, name=None, process_set=GLOBAL",
+    "barrier": "process_set=GLOBAL",
+    "broadcast": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_async": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_async_": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set=GLOBAL",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_parameters": "params, root_rank",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression=NONE, backward_passes_per_step=1, op=0, "
+    "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, process_set=GLOBAL",
+    "grouped_allgather": "tensors, name=None, process_set=GLOBAL",
+    "grouped_allgather_async": "tensors, name=None, process_set=GLOBAL",
+    "grouped_allreduce": f"tensors, average=None, name=None, compression=NONE, {_REDUCE}",
+    "grouped_allreduce_": f"tensors, average=None, name=None, {_REDUCE}",
+    "grouped_allreduce_async": f"tensors, average=None, name=None, {_REDUCE}",
+    "grouped_allreduce_async_": f"tensors, average=None, name=None, {_REDUCE}",
+    "grouped_reducescatter": f"tensors, name=None, compression=NONE, {_SCATTER}",
+    "grouped_reducescatter_async": f"tensors, name=None, {_SCATTER}",
+    "init": "comm=None, process_sets=None",
+    "join": "device=-1",
+    "poll": "handle",
+    "ProcessSet": "ranks_or_comm",
+    "reducescatter": f"tensor, name=None, compression=NONE, {_SCATTER}",
+    "reducescatter_async": f"tensor, name=None, {_SCATTER}",
+    "remove_process_set": "process_set",
+    "shutdown": "",
+    "sparse_allreduce_async": "tensor, name, op, process_set=GLOBAL",
+    "start_timeline": "file_path, mark_cycles=False",
+    "stop_timeline": "",
+    "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True",
+    "synchronize": "handle",
+}
+FACTS = [
+    # keep-sorted
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "size",
+]
+NAMES = ["Adasum", "Average", "Compression", "HorovodInternalError", "HostsUpdatedInterrupt", "Max", "Min", "Product"]
+
+
+def written(function: object) -> str:
+    """ "tensor, name=None, ..." of a callable."""
+    words = []
+    for parameter in inspect.signature(function).parameters.values():  # type: ignore[arg-type]
+        default = parameter.default
+        text = {hvd.global_process_set: "GLOBAL", hvd.Compression.none: "NONE"}.get(default) or repr(default)
+        words.append(parameter.name if default is inspect.Parameter.empty else f"{parameter.name}={text}")
+    return ", ".join(words)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_are_horovods(name: str) -> None:
+    assert written(getattr(hvd, name)) == SIGNATURES[name]
+
+
+def test_run_takes_horovods_arguments() -> None:
+    assert written(agspeed.horovod.run).startswith("func, args=(), kwargs=None, num_proc=1, min_num_proc=None")
+    with pytest.raises(UserError, match="run\\(min_num_proc\\): ranks are started on this host only"):
+        agspeed.horovod.run(print, min_np=1)
+    with pytest.raises(UserError, match="every rank looks the function up by its name"):
+        agspeed.horovod.run(lambda: None)
+
+
+def test_every_name_is_there_and_no_other_is_public() -> None:
+    assert set(hvd.__all__) == {*SIGNATURES, *FACTS, *NAMES, "Sum", "elastic", "global_process_set"}
+    assert all(written(getattr(hvd, name)) == "" for name in FACTS)
+    assert callable(mpi_ops.is_homogeneous)
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1, 0, 1, 0, 1)),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "RANK": "9", "WORLD_SIZE": "10"}, (3, 4, 3, 4, 0, 1)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, (5, 8, 1, 4, 1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2, 1, 2, 0, 1)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2, 0, 2, 0, 1)),
+        (
+            {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "2(x2)"},
+            (3, 4, 1, 2, 1, 2),
+        ),
+    ],
+    ids=str,
+)
+def test_any_launchers_variables_say_which_rank_this_is(variables: dict[str, str], expected: tuple[int, ...]) -> None:
+    found = environment.placement(variables)
+    where = (found.rank, found.size, found.local_rank, found.local_size, found.cross_rank, found.cross_size)
+    assert where == expected
+
+
+def test_half_a_pair_of_variables_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="HOROVOD_RANK is set and HOROVOD_SIZE is not"):
+        environment.placement({"HOROVOD_RANK": "0"})
+
+
+def test_ranks_of_one_job_meet_where_no_launcher_says_where() -> None:
+    where = environment.Placement(0, 2, 0, 2, 0, 1)
+    first = environment.meeting_point(where, {"PMIX_NAMESPACE": "job-1"})
+    assert first == environment.meeting_point(where, {"PMIX_NAMESPACE": "job-1"})
+    assert first[0] == "127.0.0.1" and 20000 <= first[1] < 32000
+    with pytest.raises(UserError, match="set MASTER_ADDR"):
+        environment.meeting_point(where, {})
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"HOROVOD_FUSION_THRESHOLD": "64M"}, "HOROVOD_FUSION_THRESHOLD='64M' is not valid"),
+        ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "soon"}, "HOROVOD_STALL_CHECK_TIME_SECONDS='soon' is not valid"),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=5 must exceed"),
+    ],
+)
+def test_settings_that_make_no_sense_say_so(variables: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        environment.options(variables)
+
+
+def test_variables_that_change_nothing_are_named_with_the_reason() -> None:
+    assert environment.without_effect({"HOROVOD_CYCLE_TIME": "0", "HOROVOD_TIMELINE": "DYNAMIC"}) == ""
+    variables = {"HOROVOD_CYCLE_TIME": "5", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01"}
+    assert environment.without_effect(variables) == (
+        "set, but without effect: HOROVOD_CYCLE_TIME (what is ready leaves at once); LIGHT_TOPK_ALLREDUCE, "
+        "LIGHT_TOPK_RATIO (gradients keep their bits unless compression= says otherwise)."
+    )
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+OBJECT = {
+    "none": None,
+    3: [True, False, 0, -1, 1 << 80, -(1 << 70), 2.5, float("inf")],
+    (1, "é"): b"\x00\xff",
+    "nested": {"tuple": (torch.Size([2, 3]), torch.bfloat16, [])},
+}
+
+
+def test_objects_come_back_as_they_were() -> None:
+    assert objects.decode(objects.encode(OBJECT)) == OBJECT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)], ids=str)
+def test_tensors_come_back_as_they_were(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.arange(6).reshape(3, 2)[: shape[0] if shape else 3].to(dtype)
+    tensor = tensor if shape == (3, 2) else torch.ones(shape, dtype=dtype)
+    torch.testing.assert_close(objects.decode(objects.encode(tensor)), tensor, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, print, [lambda: 0], type], ids=["object", "set", "function", "list of lambda", "type"]
+)
+def test_other_types_are_named(value: object) -> None:
+    with pytest.raises(UserError, match="cannot be sent to other ranks"):
+        objects.encode(value)
+
+
+def test_no_bytes_make_more_than_they_hold_or_run_anything() -> None:
+    seed = 5
+    data = objects.encode({**OBJECT, "tensor": torch.ones(3)})
+    generator = torch.Generator().manual_seed(seed)
+    for cut in range(len(data)):
+        with pytest.raises(UserError):
+            objects.decode(data[:cut])
+    for round_ in range(500):
+        changed = bytearray(data)
+        for at in torch.randint(0, len(data), (3,), generator=generator).tolist():
+            changed[at] = int(torch.randint(0, 256, (1,), generator=generator))
+        try:
+            objects.decode(bytes(changed))
+        except (UserError, UnicodeDecodeError, TypeError) as error:
+            assert "MemoryError" not in repr(error), f"seed {seed}, round {round_}"

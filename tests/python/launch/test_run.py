@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agspeed run`: what ranks find, what of them is seen, how a job ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lint import sources
+
+_TIMEOUT_S = 60
+
+
+def start(*words: str | Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGSPEED_", "HOROVOD_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "agspeed", "run", *map(str, words)],
+        env=environment | {"PYTHONPATH": str(sources.ROOT / "python")} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*words: str | Path, **variables: str) -> tuple[int, str, str]:
+    process = start(*words, **variables)
+    out, err = process.communicate(timeout=_TIMEOUT_S)
+    return process.returncode, out, err
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def test_ranks_find_their_numbers_and_where_to_meet() -> None:
+    names = "HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_CROSS_SIZE RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR"
+    status, out, _ = run("-np", "2", *python(f"import os; print(*(os.environ[name] for name in '{names}'.split()))"))
+    assert status == 0
+    assert sorted(out.splitlines()) == [
+        "[0]<stdout>:0 2 0 1 0 2 0 127.0.0.1",
+        "[1]<stdout>:1 2 1 1 1 2 1 127.0.0.1",
+    ]
+
+
+def test_flags_become_the_settings_of_ranks() -> None:
+    names = (
+        "HOROVOD_FUSION_THRESHOLD HOROVOD_CACHE_CAPACITY HOROVOD_STALL_CHECK_DISABLE NCCL_IB_DISABLE "
+        "AGSPEED_SOCKET_IFNAME"
+    )
+    flags = ["--fusion-threshold-mb", "8", "--cache-capacity", "5", "--no-stall-check", "--tcp"]
+    flags += ["--network-interfaces", "lo,eth7"]
+    text = f"import os; print(*(os.environ[name] for name in '{names}'.split()))"
+    status, out, _ = run("-np", "1", *flags, *python(text))
+    assert (status, out) == (0, "[0]<stdout>:8388608 5 1 1 lo,eth7\n")
+
+
+def test_the_job_key_is_in_the_memory_of_the_ranks_alone() -> None:
+    """Equal at all ranks, another for each job; not in their environment, command lines or output."""
+    text = """
+import hashlib, os, pathlib, stat
+path = os.environ["AGSPEED_JOB_KEY_FILE"]
+key = pathlib.Path(path).read_text()
+seen = "".join(pathlib.Path(f"/proc/{at}/{name}").read_text(errors="replace")
+               for at in (os.getpid(), os.getppid()) for name in ("cmdline", "environ"))
+print(len(key), key in seen, oct(stat.S_IMODE(os.stat(path).st_mode)), hashlib.sha256(key.encode()).hexdigest())
+"""
+    jobs = [run("-np", "2", *python(text)) for _ in range(2)]
+    lines = [[line.split(":", 1)[1] for line in out.splitlines()] for _, out, _ in jobs]
+    assert lines[0][0] == lines[0][1] and lines[1][0] == lines[1][1]
+    assert lines[0][0] != lines[1][0]
+    assert lines[0][0].startswith("64 False 0o600 ")
+
+
+def test_a_key_of_the_users_own_is_left_to_him() -> None:
+    text = "import os; print(os.environ['AGSPEED_JOB_KEY'], 'AGSPEED_JOB_KEY_FILE' in os.environ)"
+    _, out, _ = run("-np", "1", *python(text), AGSPEED_JOB_KEY="sixteen bytes and more")
+    assert out == "[0]<stdout>:sixteen bytes and more False\n"
+
+
+def test_the_first_rank_that_fails_ends_the_job_with_its_status_and_last_lines() -> None:
+    text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('no more data'); time.sleep(600)"
+    status, _, err = run("-np", "3", *python(text))
+    assert status == 1
+    assert err.endswith("agspeed: rank 1 ended with status 1, so the job was ended; its last lines:\n  no more data\n")
+
+
+def test_a_rank_that_a_signal_ends_is_named_by_it() -> None:
+    status, _, err = run("-np", "1", *python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert status == 128 + signal.SIGKILL
+    assert "rank 0 ended by signal SIGKILL" in err
+
+
+def test_ending_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
+    text = f"import os, pathlib, time; pathlib.Path('{tmp_path}', str(os.getpid())).touch(); time.sleep(600)"
+    process = start("-np", "2", *python(text))
+    until = time.monotonic() + _TIMEOUT_S
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=_TIMEOUT_S)
+    assert process.returncode == 130
+    left = [path.name for path in tmp_path.iterdir() if Path("/proc", path.name).exists()]
+    assert len(list(tmp_path.iterdir())) == 2 and left == []
+
+
+def test_output_is_written_to_files_as_well(tmp_path: Path) -> None:
+    text = "import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr)"
+    status, out, _ = run("-np", "2", "--output-filename", tmp_path / "logs", "-prefix-timestamp", *python(text))
+    assert status == 0
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank.{rank}" / "stdout").read_text() == f"out {rank}\n"
+        assert (tmp_path / "logs" / f"rank.{rank}" / "stderr").read_text() == "err\n"
+        assert f"[{rank}]<stdout>:out {rank}\n" in out
+    assert all(not line.startswith("[") for line in out.splitlines())  # the time is before it
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["python", "x.py"], "say how many ranks to start"),
+        (["-np", "2"], "say what every rank runs"),
+        (["-np", "0", "true"], "say how many ranks to start"),
+        (["-np", "2", "-H", "localhost", "true"], "Invalid host input, please make sure it has format as"),
+        (["-np", "2", "-H", "localhost:1", "true"], "Requested more processes (2) than there are available slots (1)"),
+        (["-np", "2", "-H", "node7:2", "true"], "starts ranks on this host only"),
+        (["-np", "2", "--hostfile", "hosts", "true"], "--hostfile: `agspeed run` starts ranks on this host only"),
+        (["-np", "2", "--min-np", "1", "--mpi", "true"], "--min-np, --mpi: `agspeed run` starts ranks"),
+        (["-np", "1", "--cache-capacity", "-1", "true"], "--cache-capacity -1: write a number, 0 or more"),
+        (["-np", "1", "no-such-command-here"], "cannot start no-such-command-here: No such file"),
+    ],
+)
+def test_what_cannot_be_started_says_why(words: list[str], sentence: str) -> None:
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert sentence in err
+
+
+def test_flags_without_matter_here_are_named_once() -> None:
+    status, _, err = run("-np", "1", "--cycle-time-ms", "3", "--gloo", "--autotune", "true")
+    assert status == 0
+    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --autotune, --gloo\n"
+
+
+def test_the_build_is_shown() -> None:
+    status, out, _ = run("--check-build")
+    assert status == 0
+    assert "Available Frameworks:\n    [ ] TensorFlow" in out and "] PyTorch" in out
