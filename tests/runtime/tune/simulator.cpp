@@ -63,6 +63,7 @@ bool Simulator::carryOut(const Action& action) {
     case ActionKind::kWait: return wait(action);
     case ActionKind::kLoad: return load(action);
     case ActionKind::kRun: running_ = action.arm; return false;
+    case ActionKind::kRefine: return false;  // of groups
     case ActionKind::kDecide: outcome_.decidedAtStep = step_; return false;
     case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return false;
   }

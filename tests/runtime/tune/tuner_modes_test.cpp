@@ -239,7 +239,8 @@ TEST(AutoMode, ALoadWaitsUntilWhatItIsExpectedToTakeIsEarned) {
       for (const Action& action : tuner->advance()) {
         isLoading |= action.kind == ActionKind::kLoad;
         if (action.kind == ActionKind::kCapture) tuner->captureFinished(0), tuner->expectLoads(4);
-        if (action.kind == ActionKind::kCompile) EXPECT_TRUE(tuner->armChanged({"native", ArmState::kCompiled}).isOk());
+        if (action.kind != ActionKind::kCompile) continue;
+        EXPECT_TRUE(tuner->armChanged({"native", ArmState::kCompiled, "", 0, 0}).isOk());
       }
       EXPECT_TRUE(tuner->stepFinished({"eager", 0.1, "s", 0, false}).isOk());
     }

@@ -38,7 +38,8 @@ std::string interruptedFindings(World world, int32_t numBlocks) {
 
 size_t numPairs(const std::string& findings) {
   size_t count = 0;
-  for (const ArmFindings& arm : parseFindings(findings).value()) count += arm.pairs.size();
+  const std::vector<ArmFindings> arms = parseFindings(findings).value();
+  for (const ArmFindings& arm : arms) count += arm.pairs.size();
   return count;
 }
 
