@@ -4,8 +4,9 @@
 Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
 same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
 backward that reduces gradients: whoever comes there waits for the others in that backward anyway. A forward without a
-backward, an evaluation or a sample that one rank draws alone does not count. There the ranks exchange their records,
-over a process group of their own, so that no collective of the user's is ever paired with one of ours.
+backward, a gradient for inputs alone, an evaluation or a sample that one rank draws alone does not count. There the
+ranks exchange their records, over a process group of their own, so that no collective of the user's is ever paired with
+one of ours.
 
 Before that they *greet*: each says in the job's store, at its first training forward, what it is. At its second
 backward rank 0 has all greetings, for the first one could not end without every rank's forward. It writes there whether
@@ -31,7 +32,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.autograd.graph import register_multi_grad_hook
+from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
@@ -58,6 +59,29 @@ class Greeting:
     """E.g. "rank 1 on node3"."""
     must_agree: Mapping[str, str]
     may_differ: Mapping[str, str]
+
+
+class News:
+    """What rank 0 announces in one backward for the next: all ranks know of it at the same one.
+
+    Written before rank 0's gradients leave: whoever begins the next backward finds it. A rank that is late may find it
+    in the same backward already, and waits.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._found: dict[str, Any] | None = None
+
+    def announce(self, backward: int, content: dict[str, Any]) -> None:
+        self._found = {**content, "backward": backward + 1}
+        self._store.set("news", json.dumps(self._found))
+        self._store.check(["news"])  # answered once the news is there
+
+    def of_backward(self, backward: int) -> dict[str, Any] | None:
+        """What was announced for the backward that begins, or for an earlier one."""
+        if self._found is None and _is_looked_at(backward - 1) and self._store.check(["news"]):
+            self._found = json.loads(self._store.get("news"))
+        return self._found if self._found is not None and self._found["backward"] <= backward else None
 
 
 class Meetings:
@@ -94,10 +118,13 @@ class Meetings:
         self._wanted_layout = ""
         self._names: list[str] = []
         self._store = _store_of(self._user_group)
+        self._news = News(self._store)
         self._group: Any = None
         self._thread = threading.get_ident()
         self._is_due = False
         self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
+        self._task = -1  # autograd's number of that backward
+        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
         self._store.set(f"greeting/{self._rank}", json.dumps(asdict(greeting)))
@@ -153,9 +180,10 @@ class Meetings:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
 
     def _backward_begins(self, forward: int) -> None:
-        if forward <= self._latest or not self._hooks:
+        task = torch._C._current_graph_task_id()
+        if forward <= self._latest or task == self._task or not self._hooks or not self._reduces():
             return
-        self._latest = forward
+        self._latest, self._task = forward, task
         if self.layouts is not None and self.layouts.current is not None:
             self.layout = self.layouts.current.name
         else:
@@ -170,6 +198,12 @@ class Meetings:
                 self._greet()
         except Exception as error:  # a peer is gone, or the store: the user's own collectives will say so
             self._give_up(f"the ranks cannot exchange what they measure: {type(error).__name__}: {error}")
+
+    def _reduces(self) -> bool:
+        """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing."""
+        ddp = self._ddp()
+        trained = (parameter for parameter in ddp.parameters() if parameter.requires_grad) if ddp is not None else ()
+        return any(torch._C._will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
@@ -195,33 +229,27 @@ class Meetings:
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
-        if self._uses_device and _is_looked_at(self._num_backwards):
+        number = self._num_backwards
+        if self._uses_device and (_is_looked_at(number) or _is_looked_at(number - 1)):
             torch.accelerator.synchronize()  # the host may be ahead of the reductions that order all this
-        if _is_looked_at(self._num_backwards - 1) and self._store.check(["news"]):
-            news = json.loads(self._store.get("news"))
+        if (news := self._news.of_backward(number)) is not None:
             self._names, self.refused = news["names"], news["refused"]
             if self.refused is None:
                 self._begin()
             self._on_news()
-        elif self._rank == 0 and _is_looked_at(self._num_backwards):
+        elif self._rank == 0 and _is_looked_at(number):
             self._lead()
 
     def _lead(self) -> None:
+        refused = None
         if not self._names:
             self._names, refused = _judged([self._greeting_of(rank) for rank in range(self._size)])
-            if refused is not None:
-                self._announce(refused)
-                return
-        if self._is_due:
-            self._announce(None)
+        if refused is not None or self._is_due:
+            self._news.announce(self._num_backwards, {"names": self._names, "refused": refused})
 
     def _greeting_of(self, rank: int) -> Greeting | None:
         key = f"greeting/{rank}"
         return Greeting(**json.loads(self._store.get(key))) if self._store.check([key]) else None
-
-    def _announce(self, refused: str | None) -> None:
-        self._store.set("news", json.dumps({"names": self._names, "refused": refused}))
-        self._store.check(["news"])  # answered once the news is there
 
     def _begin(self) -> None:
         ranks = distributed.get_process_group_ranks(self._user_group)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agspeed import native
-from agspeed.distributed.meetings import Greeting, _is_looked_at, _judged
+from agspeed.distributed.meetings import Greeting, News, _is_looked_at, _judged
 from tests.python.distributed import together_cases
 from tests.python.distributed.ranks import Ranks
 
@@ -61,6 +61,7 @@ def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Pa
     "case",
     [
         together_cases.accumulating,
+        together_cases.adversarial,
         together_cases.one_rank_does_more,
         together_cases.paused_at_one_rank,
         together_cases.copied_while_tuning,
@@ -136,6 +137,20 @@ def test_the_first_difference_is_named_with_both_values() -> None:
     assert _judged([greeting(0), None, None])[1] == (
         "rank 1, rank 2: no agspeed.optimize there, or AGSPEED_DISABLE is set"
     )
+
+
+@pytest.mark.parametrize("announced", [2, 3, 4, 6, 64])
+def test_news_holds_at_the_same_backward_for_early_and_late_ranks(announced: int) -> None:
+    store = torch.distributed.HashStore()
+    first, late, later = News(store), News(store), News(store)
+    for backward in range(1, announced):
+        assert not any(news.of_backward(backward) for news in (first, late, later))
+    assert first.of_backward(announced) is None
+    assert later.of_backward(announced) is None
+    first.announce(announced, {"names": ["a"]})
+    assert late.of_backward(announced) is None, "found in the backward in which it was written"
+    for news in (first, late, later):
+        assert news.of_backward(announced + 1) == {"names": ["a"], "backward": announced + 1}
 
 
 def test_few_backwards_look_for_news() -> None:

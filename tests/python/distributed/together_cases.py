@@ -111,6 +111,22 @@ def one_rank_does_more(cache: str) -> dict[str, Any]:
     return train(model, at=20, do=alone)
 
 
+def adversarial(cache: str) -> dict[str, Any]:
+    """Each step first asks for the gradient of its inputs, which reduces nothing; ranks take their time by turns."""
+    model = wrapped(Path(cache))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(30):
+        if number % 2 == dist.get_rank():
+            time.sleep(0.02)
+        batch = torch.randn(16, 64, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(batch).square().mean(), batch)
+        time.sleep(0.01 * ((number + dist.get_rank()) % 3 == 0))
+        optimizer.zero_grad()
+        model((batch + 0.1 * slope.sign()).detach()).square().mean().backward()
+        optimizer.step()
+    return train(model)
+
+
 def paused_at_one_rank(cache: str) -> dict[str, Any]:
     model = wrapped(Path(cache))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
