@@ -145,6 +145,7 @@ Status GroupTuner::meet(const std::vector<std::string>& texts) {
     return {};
   }
   for (const std::string& text : texts) digest_ = mix(digest_, text);
+  numQuiet_ = 0;
   feed(records);
   const bool haveAllCarriedOut =
       std::all_of(records.begin(), records.end(), [](const RankRecord& record) { return record.hasCarriedOut; });
