@@ -25,9 +25,8 @@ import json
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -35,6 +34,7 @@ from torch import distributed, nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
+from agspeed.distributed.greetings import Greeting, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.log import logger, warn_once
@@ -42,46 +42,11 @@ from agspeed.log import logger, warn_once
 _PACKET_BYTES = 2048
 """Of a record in the first exchange; longer ones take a second."""
 _LENGTH_BYTES = 8
-_TIMEOUT = datetime.timedelta(minutes=10)
-"""Of an exchange. Ranks come to it within what one of them does alone between two steps: a compile of one region."""
+_TIMEOUT = datetime.timedelta(minutes=2)
+"""Of making the group and of an exchange. Ranks come to it within what one of them does alone between two steps."""
 
 _PROBED_BYTES = (64 << 10, 1 << 20, 4 << 20)
 _PROBES = 3
-_numbers: Counter[str] = Counter()
-"""By the name of a group: the meetings that were made there."""
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """What a rank says of itself. Those that tune together have to agree in `must_agree`, name by name."""
-
-    who: str
-    """E.g. "rank 1 on node3"."""
-    must_agree: Mapping[str, str]
-    may_differ: Mapping[str, str]
-
-
-class News:
-    """What rank 0 announces in one backward for the next: all ranks know of it at the same one.
-
-    Written before rank 0's gradients leave: whoever begins the next backward finds it. A rank that is late may find it
-    in the same backward already, and waits.
-    """
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._found: dict[str, Any] | None = None
-
-    def announce(self, backward: int, content: dict[str, Any]) -> None:
-        self._found = {**content, "backward": backward + 1}
-        self._store.set("news", json.dumps(self._found))
-        self._store.check(["news"])  # answered once the news is there
-
-    def of_backward(self, backward: int) -> dict[str, Any] | None:
-        """What was announced for the backward that begins, or for an earlier one."""
-        if self._found is None and _is_looked_at(backward - 1) and self._store.check(["news"]):
-            self._found = json.loads(self._store.get("news"))
-        return self._found if self._found is not None and self._found["backward"] <= backward else None
 
 
 class Meetings:
@@ -117,7 +82,7 @@ class Meetings:
         """The name of the one that the latest reducing backward had; "" for the user's own."""
         self._wanted_layout = ""
         self._names: list[str] = []
-        self._store = _store_of(self._user_group)
+        self._store = store_of(self._user_group)
         self._news = News(self._store)
         self._group: Any = None
         self._thread = threading.get_ident()
@@ -127,8 +92,7 @@ class Meetings:
         _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
-        self._store.set(f"greeting/{self._rank}", json.dumps(asdict(greeting)))
-        self._store.check([f"greeting/{self._rank}"])  # answered once the greeting is there
+        put(self._store, f"greeting/{self._rank}", json.dumps(asdict(greeting)))
         self._hooks = [
             wrapper.register_forward_pre_hook(_Hook(self, "before_forward")),
             wrapper.register_forward_hook(_Hook(self, "after_forward")),
@@ -230,26 +194,26 @@ class Meetings:
 
     def _greet(self) -> None:
         number = self._num_backwards
-        if self._uses_device and (_is_looked_at(number) or _is_looked_at(number - 1)):
+        if self._uses_device and (is_looked_at(number) or is_looked_at(number - 1)):
             torch.accelerator.synchronize()  # the host may be ahead of the reductions that order all this
         if (news := self._news.of_backward(number)) is not None:
             self._names, self.refused = news["names"], news["refused"]
             if self.refused is None:
                 self._begin()
             self._on_news()
-        elif self._rank == 0 and _is_looked_at(number):
+        elif self._rank == 0 and is_looked_at(number):
             self._lead()
 
     def _lead(self) -> None:
         refused = None
         if not self._names:
-            self._names, refused = _judged([self._greeting_of(rank) for rank in range(self._size)])
+            self._names, refused = judged([self._greeting_of(rank) for rank in range(self._size)])
         if refused is not None or self._is_due:
             self._news.announce(self._num_backwards, {"names": self._names, "refused": refused})
 
     def _greeting_of(self, rank: int) -> Greeting | None:
-        key = f"greeting/{rank}"
-        return Greeting(**json.loads(self._store.get(key))) if self._store.check([key]) else None
+        text = found_in(self._store, f"greeting/{rank}")
+        return Greeting(**json.loads(text)) if text else None
 
     def _begin(self) -> None:
         ranks = distributed.get_process_group_ranks(self._user_group)
@@ -332,45 +296,6 @@ def _leaving(make_tuner: Callable[[list[str]], Any], reason: str) -> Callable[[l
         return tuner
 
     return make
-
-
-def _is_looked_at(number: int) -> bool:
-    """Whether `number` is 2, 3, 4, 6, 8, 12, 16 ..."""
-    power = 1 << (number.bit_length() - 1) if number >= 2 else 0
-    return number >= 2 and number in (power, power + power // 2)
-
-
-def _judged(greetings: list[Greeting | None]) -> tuple[list[str], str | None]:
-    """The ranks' names, and why they cannot tune together, if so."""
-    silent = [rank for rank, greeting in enumerate(greetings) if greeting is None]
-    names = [greeting.who if greeting else f"rank {rank}" for rank, greeting in enumerate(greetings)]
-    first = greetings[0]
-    if silent or first is None:
-        who = ", ".join(names[rank] for rank in silent)
-        return names, f"{who}: no agspeed.optimize there, or AGSPEED_DISABLE is set"
-    for greeting in greetings:
-        assert greeting is not None
-        for field, value in first.must_agree.items():
-            if greeting.must_agree.get(field) != value:
-                there = greeting.must_agree.get(field)
-                return names, f"{greeting.who} has another {field} than {first.who}: {there} and {value}"
-    differing = sorted({field for other in greetings for field in _differing(first, other)})
-    if differing:
-        logger.info("ranks tune together though they differ in %s", ", ".join(differing))
-    return names, None
-
-
-def _differing(first: Greeting, other: Greeting | None) -> list[str]:
-    return [field for field, value in first.may_differ.items() if other and other.may_differ.get(field) != value]
-
-
-def _store_of(group: Any) -> Any:
-    """The group's store, with a room for each model that meets there. Ranks make their models in the same order."""
-    from torch.distributed import distributed_c10d as c10d
-
-    _, store = c10d._world.pg_map[group]
-    _numbers[group.group_name] += 1
-    return c10d.PrefixStore(f"agspeed/meetings/{_numbers[group.group_name]}", store)
 
 
 def _timeout_of(group: Any) -> datetime.timedelta:

@@ -17,7 +17,8 @@ from torch import nn
 from agspeed import native, version
 from agspeed.backends import CompileOptions
 from agspeed.config import Settings
-from agspeed.distributed.meetings import Greeting, Meetings
+from agspeed.distributed.greetings import Greeting
+from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.reducers import why_left_alone
 from agspeed.distributed.wrapper import Wrapper, ddp_around, wrapper_of
 from agspeed.log import logger

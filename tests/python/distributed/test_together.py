@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from agspeed import native
-from agspeed.distributed.meetings import Greeting, News, _is_looked_at, _judged
+from agspeed.distributed import greetings
+from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
 from tests.python.distributed import together_cases
 from tests.python.distributed.ranks import Ranks
 
@@ -130,11 +132,11 @@ def greeting(rank: int, **fields: str) -> Greeting:
 
 
 def test_the_first_difference_is_named_with_both_values() -> None:
-    names, refused = _judged([greeting(0), greeting(1), greeting(2, torch="2.12")])
+    names, refused = judged([greeting(0), greeting(1), greeting(2, torch="2.12")])
     assert names == ["rank 0 on node0", "rank 1 on node1", "rank 2 on node2"]
     assert refused == "rank 2 on node2 has another torch than rank 0 on node0: 2.12 and 2.11"
-    assert _judged([greeting(0), greeting(1)]) == (names[:2], None)
-    assert _judged([greeting(0), None, None])[1] == (
+    assert judged([greeting(0), greeting(1)]) == (names[:2], None)
+    assert judged([greeting(0), None, None])[1] == (
         "rank 1, rank 2: no agspeed.optimize there, or AGSPEED_DISABLE is set"
     )
 
@@ -153,5 +155,19 @@ def test_news_holds_at_the_same_backward_for_early_and_late_ranks(announced: int
         assert news.of_backward(announced + 1) == {"names": ["a"], "backward": announced + 1}
 
 
+class SilentStore:
+    """As one whose host cannot be reached any longer."""
+
+    def check(self, keys: list[str]) -> bool:
+        time.sleep(5)
+        return False
+
+
+def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greetings, "_STORE_SECONDS", 0.1)
+    with pytest.raises(TimeoutError, match=r"the job's store has not answered for 0\.1 s"):
+        News(SilentStore()).of_backward(3)
+
+
 def test_few_backwards_look_for_news() -> None:
-    assert [number for number in range(100) if _is_looked_at(number)] == [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
+    assert [number for number in range(100) if is_looked_at(number)] == [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]

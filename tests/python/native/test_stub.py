@@ -41,6 +41,7 @@ def differences(stub: Api, extension: Api) -> list[str]:
 
 def api_of_stub(text: str) -> Api:
     typed_dicts = {"TypedDict"}
+    common: dict[str, list[ast.stmt]] = {}
 
     def api_of(body: list[ast.stmt], prefix: str) -> Api:
         api: Api = {}
@@ -50,8 +51,11 @@ def api_of_stub(text: str) -> Api:
                 api[prefix + node.name] = "property" if is_property else parameters(node)
             elif isinstance(node, ast.ClassDef) and typed_dicts.intersection(map(ast.unparse, node.bases)):
                 typed_dicts.add(node.name)
+            elif isinstance(node, ast.ClassDef) and node.name.startswith("_"):
+                common[node.name] = node.body  # what classes of the extension have in common
             elif isinstance(node, ast.ClassDef):
-                api |= {prefix + node.name: "class"} | api_of(node.body, f"{prefix}{node.name}.")
+                body = [*node.body, *(part for base in node.bases for part in common.get(ast.unparse(base), []))]
+                api |= {prefix + node.name: "class"} | api_of(body, f"{prefix}{node.name}.")
         return api
 
     return api_of(ast.parse(text).body, "")
