@@ -11,7 +11,7 @@ FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
 	@echo "make build      the compiler, the runtime and the _native extension"
-	@echo "make demo       four acts in 4 to 9 minutes: the gain, the second start, two ranks, the report"
+	@echo "make demo       four acts in some minutes: the gain, the second start, two ranks, the report"
 	@echo "make test       every C++, lit and Python test"
 	@echo "make test-fast  the tests that finish within a minute"
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"

