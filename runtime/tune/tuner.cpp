@@ -234,7 +234,7 @@ void Tuner::apply(const Action& action) {
     case ActionKind::kCapture: phase_ = Phase::kCapturing; return log("capture", "", action.reason);
     case ActionKind::kCompile:
       arms_[arm].state = ArmState::kCompiling;
-      compileLevel_ = action.level;
+      if (arms_[arm].needsBackground()) compileLevel_ = action.level;
       return log("compile", action.arm, std::string(toString(action.level)));
     case ActionKind::kPriority:
       compileLevel_ = action.level;

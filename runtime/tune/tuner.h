@@ -214,6 +214,7 @@ class Tuner {
   bool planBlockBeside(size_t compiling);
   bool planConfirmation();
   void planTurn(size_t arm);
+  [[nodiscard]] bool takesTurns() const;
   void proposeWait(size_t arm, double seconds);
   void beginPause();
   bool setCompileLevel(size_t arm, Level level);

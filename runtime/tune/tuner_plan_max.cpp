@@ -32,8 +32,10 @@ void Tuner::planMax() {
   if (!compiling && startNextCompile()) return;
   if (const std::optional<size_t> arm = nextToLoad()) {
     if (!isRested()) return compiling ? planTurn(*compiling) : void();
-    // A compile that stands still may hold the lock of a cache that the load needs.
-    if (compiling) setCompileLevel(*compiling, Level::kRaised);
+    // Beside a compile a load takes several times as long. One that stands still may hold the lock of a cache that
+    // another arm compiled in the background needs.
+    const bool mayWait = !arms_[*arm].needsBackground() && takesTurns();
+    if (compiling) setCompileLevel(*compiling, mayWait ? Level::kSuspended : Level::kRaised);
     return advanceArm(*arm);
   }
   if (compiling) {
@@ -57,7 +59,8 @@ bool Tuner::startNextCompile() {
   const auto next =
       firstArm([](const Arm& arm) { return arm.isWaiting() && arm.needsBackground() && arm.spec.standsInFor.empty(); });
   if (!next) return false;
-  proposals_.push_back({ActionKind::kCompile, arms_[*next].spec.name, Level::kRaised, 0, {}});
+  const Level level = takesTurns() ? Level::kSuspended : Level::kRaised;  // its first turn comes after a step
+  proposals_.push_back({ActionKind::kCompile, arms_[*next].spec.name, level, 0, {}});
   return !nextToLoad();
 }
 
@@ -87,10 +90,12 @@ bool Tuner::planBlockBeside(size_t compiling) {
 /// The compile of `arm` and the steps of the arm in force go on, beside each other or in turns.
 void Tuner::planTurn(size_t arm) {
   const bool isTrainingsTurn = ledger_.trainedSeconds() < turnEndsAt_ || !isRested();
-  const bool takesTurns = !config_.hasSpareCores || cached_;
-  setCompileLevel(arm, takesTurns && isTrainingsTurn ? Level::kSuspended : Level::kRaised);
-  if (takesTurns && !isTrainingsTurn) proposeWait(arm, config_.maxPauseSeconds);
+  setCompileLevel(arm, takesTurns() && isTrainingsTurn ? Level::kSuspended : Level::kRaised);
+  if (takesTurns() && !isTrainingsTurn) proposeWait(arm, config_.maxPauseSeconds);
 }
+
+/// Whether steps and a compile run one after the other.
+bool Tuner::takesTurns() const { return !config_.hasSpareCores || cached_; }
 
 void Tuner::proposeWait(size_t arm, double seconds) {
   proposals_.push_back({ActionKind::kWait, arms_[arm].spec.name, Level::kRaised, seconds, {}});

@@ -13,12 +13,13 @@ Built-in candidates are one module each in this package. Other packages add thei
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import fx
 
+Result = TypeVar("Result")
 Runner = Callable[..., Sequence[Any]]
 """A compiled region: ``runner(*flat_args) -> outputs``."""
 
@@ -78,6 +79,25 @@ class Candidate(ABC):
             Exception: anything else counts as a failure of the candidate and is reported, never raised to the user.
         """
 
+    def compile_in_parts(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+    ) -> Generator[None, None, Runner]:
+        """`compile` with pauses, during which training steps may run: for compiles of several seconds.
+
+        Each part runs under the ambient modes of the capture; a part changes no setting of the process beyond its end.
+        """
+        yield from ()
+        return self.compile(gm, example_inputs, options)
+
     def fingerprint(self) -> dict[str, str]:
         """Versions of what generates the code; part of the tuning database's key."""
         return {}
+
+
+def to_end(parts: Generator[None, None, Result]) -> Result:
+    """Runs all parts without a pause."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,8 +24,8 @@ from torch.nn import functional
 
 from agspeed.backends import vector_isa
 from agspeed.backends.aot import run_by_aten
-from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, Joint, Recorder, aot_settings, finish
+from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
+from agspeed.backends.joint import BoxedRunner, Half, Joint, Recorder, aot_settings, finish, new_context
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.errors import UnsupportedError
@@ -48,41 +48,34 @@ class Inductor(Candidate):
         return _compiler_missing()
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        from torch._inductor import compile_fx, config
+        return to_end(self.compile_in_parts(gm, example_inputs, options))
 
+    def compile_in_parts(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+    ) -> Generator[None, None, Runner]:
+        from torch._inductor import compile_fx  # noqa: F401 - takes seconds, the first time
+
+        yield
         pool_by_mean(gm)
-        recorder = Recorder()
-        sources: list[str] = []
-        layout: dict[str, Any] = {}
-
-        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> BoxedRunner:
-            if _draws_for_feature_maps(graph):
-                layout["layout_optimization"] = False  # in the backward, too
-            with config.patch(layout):
-                compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
-            sources.append(getattr(compiled, "source_code", ""))
-            run: BoxedRunner = _without_wrapper(compiled)
-            return run
-
-        def inner_compile(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-            role = _role(keywords)
-            is_compiled_later = role == "backward" and self.needs_stages
-            run = run_by_aten(graph, inputs) if is_compiled_later else compile_graph(graph, inputs, **keywords)
-            return recorder.record(role, graph, inputs, run)
-
-        with aot_settings(example_inputs), config.patch(self.config(options)), vector_isa.remembering():
-            from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
-            joint = finish(recorder, from_aot, example_inputs)
-            stages, runs = self._compile_stages(joint, options, compile_graph)
+        work = _Compile(self.config(options), example_inputs)
+        joint = work.trace(gm, example_inputs)
+        if joint.backward is not None:
+            yield
+        stages, runs = yield from self._compile_backward(joint, options, work)
         runner = make_runner(joint, gm, stages, runs)
-        if not any(has_choices(half.graph) for half in recorder.halves.values()):
+        if not any(has_choices(half.graph) for half in work.recorder.halves.values()):
             runner.twins = self.same_without_choices
-        return with_digest(runner, sources)
+        return with_digest(runner, work.sources)
 
-    def _compile_stages(
-        self, joint: Joint, options: CompileOptions, compile_graph: Callable[..., BoxedRunner]
-    ) -> tuple[Stages | None, list[BoxedRunner]]:
-        """How the backward is cut, and the code of each part; (None, []) where it is one."""
+    def _compile_backward(
+        self, joint: Joint, options: CompileOptions, work: _Compile
+    ) -> Generator[None, None, tuple[Stages | None, list[BoxedRunner]]]:
+        """How the backward is cut, and the code of each part; (None, []) where it is one, whose code is with `joint`
+        then.
+        """
+        yield from ()
+        if joint.backward is not None:
+            joint.backward.run = work.compile_backward(joint.backward)
         return None, []
 
     def config(self, options: CompileOptions) -> dict[str, Any]:
@@ -104,26 +97,81 @@ class InductorStaged(Inductor):
     def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
         return None if options.stage_bytes else "nobody takes gradients before the backward has ended"
 
-    def _compile_stages(
-        self, joint: Joint, options: CompileOptions, compile_graph: Callable[..., BoxedRunner]
-    ) -> tuple[Stages | None, list[BoxedRunner]]:
+    def _compile_backward(
+        self, joint: Joint, options: CompileOptions, work: _Compile
+    ) -> Generator[None, None, tuple[Stages | None, list[BoxedRunner]]]:
         stages = cut(joint, options.stage_bytes, _MAX_PARTS) if joint.backward is not None else None
         if stages is None:
             raise UnsupportedError("its backward is no more than one stage, which inductor compiles")
         assert joint.backward is not None
         placeholders = joint.backward.graph.graph.find_nodes(op="placeholder")
         known = {node.name: value for node, value in zip(placeholders, joint.backward.example_inputs, strict=True)}
-        runs = []
+        runs: list[BoxedRunner] = []
         for part in stages.parts:
+            if runs:
+                yield
             output = part.graph.graph.output_node()
             output.meta["user_visible_output_idxs"] = list(
                 range(part.num_gradients + len(part.carried))
             )  # keep strides
-            with _without_donations():
-                runs.append(compile_graph(part.graph, [known[name] for name in part.inputs], is_backward=True))
+            runs.append(work.compile_stage(part.graph, [known[name] for name in part.inputs]))
             results: Any = part.graph.graph.output_node().args[0]
             known |= {name: results[part.num_gradients + at].meta["val"] for at, name in enumerate(part.carried)}
         return stages, runs
+
+
+class _Compile:
+    """One compile of a region, in parts that share what AOTAutograd found out. Between them no setting is changed."""
+
+    def __init__(self, config: dict[str, Any], example_inputs: Sequence[Any]) -> None:
+        self.recorder = Recorder()
+        self.sources: list[str] = []
+        """The generated code so far; "" where Inductor does not tell."""
+        self._config, self._context = config, new_context(example_inputs)
+        self._layout: dict[str, Any] = {}
+        self._backward_keywords: dict[str, Any] = {}
+
+    def trace(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
+        """Traces both directions and compiles the forward. Raises UnsupportedError with the reason."""
+        from torch._inductor import compile_fx
+
+        def compile_unless_backward(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+            role = _role(keywords)
+            if role == "backward":
+                self._backward_keywords = keywords
+                return self.recorder.record(role, graph, inputs, run_by_aten(graph, inputs))
+            return self.recorder.record(role, graph, inputs, self._compile(graph, inputs, keywords))
+
+        with self._settings():
+            from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=compile_unless_backward)
+            return finish(self.recorder, from_aot, example_inputs)
+
+    def compile_backward(self, backward: Half) -> BoxedRunner:
+        with self._settings():
+            return self._compile(backward.graph, backward.example_inputs, self._backward_keywords)
+
+    def compile_stage(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> BoxedRunner:
+        """A part of the backward."""
+        with self._settings(), _without_donations():
+            return self._compile(graph, inputs, {"is_backward": True})
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        from torch._inductor import config
+
+        with aot_settings(self._context), config.patch(self._config), vector_isa.remembering():
+            yield
+
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:
+        from torch._inductor import compile_fx, config
+
+        if _draws_for_feature_maps(graph):
+            self._layout["layout_optimization"] = False  # in the backward, too
+        with config.patch(self._layout):
+            compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
+        self.sources.append(getattr(compiled, "source_code", ""))
+        run: BoxedRunner = _without_wrapper(compiled)
+        return run
 
 
 @contextlib.contextmanager

@@ -117,17 +117,21 @@ def fake_inputs(gm: fx.GraphModule) -> list[Any]:
     return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
+def new_context(example_inputs: Sequence[Any]) -> TracingContext:
+    """What AOTAutograd and the compilers of both halves of one region share."""
+    return TracingContext(torch._guards.detect_fake_mode(list(example_inputs)))
+
+
 @contextlib.contextmanager
-def aot_settings(example_inputs: Sequence[Any]) -> Iterator[None]:
+def aot_settings(context: TracingContext) -> Iterator[None]:
     """AOTAutograd's configuration for our regions, scoped: both halves at once, no autograd cache."""
-    fake_mode = torch._guards.detect_fake_mode(list(example_inputs))
     with (
         functorch_config.patch(
             force_non_lazy_backward_lowering=True,
             donated_buffer=True,
             enable_autograd_cache=False,
         ),
-        tracing(TracingContext(fake_mode)),
+        tracing(context),
         torch._dynamo.utils.preserve_rng_state(),
     ):
         yield
@@ -144,7 +148,7 @@ def trace(
 ) -> Joint:
     """Both halves of `gm`, each made by `compiler`. Raises UnsupportedError with the reason."""
     recorder = Recorder()
-    with aot_settings(example_inputs):
+    with aot_settings(new_context(example_inputs)):
         from_aot = aot_module_simplified(
             gm,
             list(example_inputs),

@@ -9,7 +9,7 @@ instructions in eager's order and draw from torch's default generator, so their 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from agspeed import native
 from agspeed.backends.aot import run_by_aten
-from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
@@ -58,6 +58,11 @@ class Native(Candidate):
         return None if hasattr(module, "compile") else "the native extension was built without the compiler"
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
+        return to_end(self.compile_in_parts(gm, example_inputs, options))
+
+    def compile_in_parts(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+    ) -> Generator[None, None, Runner]:
         joint = trace(
             gm,
             example_inputs,
@@ -69,6 +74,7 @@ class Native(Candidate):
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
+        yield
         memory = inputs_in_memory_of(joint) if options.stage_bytes else []
         executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options, memory)
         failures = _Failures()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,10 +47,9 @@ class History:
         """Training waited until now for a "start-up", a "capture" or a "compile"."""
         self.timeline.pause(kind, seconds, candidate)
 
-    def compiled(self, outcomes: Sequence[Outcome], seconds: float) -> None:
-        """Training waited until now for compiles and checks."""
-        checking = min(sum(outcome.gate_seconds for outcome in outcomes), seconds)
-        candidate = outcomes[0].candidate if outcomes else None
+    def compiled(self, candidate: str, outcome: Outcome | None, seconds: float) -> None:
+        """Training waited until now for a part of a compile, and for the check where that is its `outcome`."""
+        checking = min(outcome.gate_seconds, seconds) if outcome is not None else 0.0
         self.timeline.pause("compile", seconds - checking, candidate, before_s=checking)
         self.timeline.pause("gate", checking, candidate)
 

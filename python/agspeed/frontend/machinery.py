@@ -7,10 +7,10 @@ Only `Session` imports this module, inside its functions.
 from agspeed.backends import candidates
 from agspeed.frontend.capture import Capture
 from agspeed.frontend.region import Region
-from agspeed.tuning.build import build
+from agspeed.tuning.build import build_in_parts
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.deferred_regions import DeferredRegions
 
-__all__ = ["Capture", "Controller", "DeferredRegions", "Region", "build"]
+__all__ = ["Capture", "Controller", "DeferredRegions", "Region", "build_in_parts"]
 
 candidates()  # their modules are the largest part

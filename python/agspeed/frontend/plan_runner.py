@@ -69,19 +69,28 @@ class PlanRunner:
         self._on_new_region(region)
         return region
 
-    def compile_all(
-        self, regions: list[Region], plan: str, options: CompileOptions, settings: Settings
-    ) -> list[Outcome]:
-        """Compiles and gates what `plan` wants for each of `regions`, once.
+    def compile_part(self, region: Region, plan: str, options: CompileOptions, settings: Settings) -> Outcome | None:
+        """The next part of compiling and gating what `plan` wants for `region`; None while more are left.
 
-        Raises: see `Session.compile_regions`.
+        Raises: see `Session.compile_part`.
         """
-        outcomes = [_compile(region, candidate_of(plan, region.index), options) for region in regions]
+        from agspeed.frontend.machinery import build_in_parts
+
+        name = candidate_of(plan, region.index)
+        if name not in region.outcomes:
+            parts = region.unfinished.pop(name, None) or build_in_parts(name, region, options)
+            try:
+                next(parts)
+            except StopIteration as end:
+                region.outcomes[name] = end.value
+            else:
+                region.unfinished[name] = parts
+                return None
+        outcome = region.outcomes[name]
         faults = {"failed"} if settings.numerics == "exact" else {"failed", "rejected"}
-        bad = [outcome for outcome in outcomes if outcome.state in faults] if settings.strict else []
-        if bad:
-            raise AgspeedError(f"{bad[0].candidate}: {bad[0].reason} (raised because strict is set)")
-        return outcomes
+        if settings.strict and outcome.state in faults:
+            raise AgspeedError(f"{outcome.candidate}: {outcome.reason} (raised because strict is set)")
+        return outcome
 
     def _captured(self) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture
@@ -92,14 +101,6 @@ class PlanRunner:
 
     def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         return self.add_region(gm).dispatcher  # type: ignore[no-any-return]
-
-
-def _compile(region: Region, name: str, options: CompileOptions) -> Outcome:
-    from agspeed.frontend.machinery import build
-
-    if name not in region.outcomes:
-        region.outcomes[name] = build(name, region, options)
-    return region.outcomes[name]
 
 
 def _close(regions: list[Region]) -> None:

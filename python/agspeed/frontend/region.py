@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,8 @@ class Region:
     """Told about each call while the region is observed (no decision, no outcome); not called in steady state."""
     on_failure: Callable[[Region, str, BaseException], None]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    unfinished: dict[str, Generator[None, None, Outcome]] = field(default_factory=dict)
+    """By candidate: the rest of its compile."""
     sample: list[Any] | None = None
     selected: str = GRAPH_EAGER
     proofs: dict[str, Proof] = field(default_factory=dict)

@@ -138,16 +138,16 @@ class Session:
         except Exception as error:
             warn_once(("report", str(self.settings.report)), f"the report could not be written: {error}")
 
-    def compile_regions(self, plan: str, regions: list[Region] | None = None) -> list[Outcome]:
-        """Compiles and gates what `plan` wants for every region that has not been tried with it yet. Foreground.
+    def compile_part(self, plan: str, region: Region) -> Outcome | None:
+        """The next part of compiling and gating what `plan` wants for `region`, in the foreground; None: more are left.
 
         Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected; under numerics="exact" other
         bits than eager's are what most candidates are expected to give, and no fault.
         """
-        begun, chosen = time.perf_counter(), self.regions if regions is None else regions
-        outcomes = self._runner.compile_all(chosen, plan, self.options, self.settings)
-        self.history.compiled(outcomes, time.perf_counter() - begun)
-        return outcomes
+        begun = time.perf_counter()
+        outcome = self._runner.compile_part(region, plan, self.options, self.settings)
+        self.history.compiled(candidate_of(plan, region.index), outcome, time.perf_counter() - begun)
+        return outcome
 
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from torch import fx
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.backends.ambient import AmbientModes
-from agspeed.backends.base import Runner
+from agspeed.backends.base import Runner, to_end
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.tuning.gate import check as gate
@@ -46,26 +46,41 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
 
     Returns: an Outcome in state "ready" with a runner, or "skipped", "failed" or "rejected" with the reason.
     """
+    return to_end(build_in_parts(name, region, options))
+
+
+def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) -> Generator[None, None, Outcome]:
+    """`build` with pauses, during which training steps may run."""
     chosen = candidate(name)
     reason = chosen.unavailable() or chosen.skip_reason(region.gm, options)
     if reason:
         return Outcome(name, "skipped", reason)
-    started = time.perf_counter()
-    try:
-        with region.modes.restored(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            runner = chosen.compile(copy.deepcopy(region.gm), region.example_inputs, options)
-    except UnsupportedError as error:
-        return Outcome(name, "skipped", str(error), compile_seconds=time.perf_counter() - started)
-    except (Exception, SystemExit) as error:
-        logger.debug("%s could not compile the region at %s", name, region.where, exc_info=True)
-        reason = f"compile failed with {type(error).__name__}: {_first_line(error)}"
-        return Outcome(name, "failed", reason, compile_seconds=time.perf_counter() - started)
-    outcome = Outcome(name, "ready", runner=runner, compile_seconds=time.perf_counter() - started)
+    parts: Generator[None, None, Runner] | None = None
+    seconds, runner, is_compiled = 0.0, None, False
+    while not is_compiled:
+        started = time.perf_counter()
+        try:
+            with region.modes.restored(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                parts = parts or chosen.compile_in_parts(copy.deepcopy(region.gm), region.example_inputs, options)
+                next(parts)
+        except StopIteration as end:
+            runner, is_compiled = end.value, True
+        except UnsupportedError as error:
+            return Outcome(name, "skipped", str(error), compile_seconds=seconds + time.perf_counter() - started)
+        except (Exception, SystemExit) as error:
+            logger.debug("%s could not compile the region at %s", name, region.where, exc_info=True)
+            reason = f"compile failed with {type(error).__name__}: {_first_line(error)}"
+            return Outcome(name, "failed", reason, compile_seconds=seconds + time.perf_counter() - started)
+        seconds += time.perf_counter() - started
+        if not is_compiled:
+            yield
+    outcome = Outcome(name, "ready", runner=runner, compile_seconds=seconds)
     proof = region.proofs.get(name)
     if proof is not None and proof.covers(outcome):
         proof.apply(outcome)
     elif name != "graph-eager":
+        yield
         _gate(outcome, region, options)
     return outcome
 

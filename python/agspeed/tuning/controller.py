@@ -269,8 +269,8 @@ class Controller:
         return True
 
     def _load(self, name: str, limit_s: float) -> bool:
-        """Compiles and gates what plan `name` wants here, region by region; the rest is for the next border of a step
-        once `limit_s` are over.
+        """Compiles and gates what plan `name` wants here, part by part; the rest is for the next border of a step once
+        `limit_s` are over.
         """
         self._unfinished.recall()
         self._unfinished.keep()
@@ -278,7 +278,10 @@ class Controller:
         regions, outcomes = list(self._session.regions), []
         try:
             while regions and time.perf_counter() - started < limit_s:
-                outcomes += self._session.compile_regions(name, [regions.pop(0)])
+                outcome = self._session.compile_part(name, regions[0])
+                if outcome is not None:
+                    outcomes.append(outcome)
+                    regions.pop(0)
         except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise

@@ -32,7 +32,7 @@ class Adopter(Protocol):
     options: CompileOptions
 
     def candidate_for(self, region: Any) -> str: ...
-    def compile_regions(self, plan: str, regions: list[Any] | None = None) -> list[Outcome]: ...
+    def compile_part(self, plan: str, region: Any) -> Outcome | None: ...
     def adopt_region(self, region: Any) -> None: ...
 
 
@@ -102,5 +102,6 @@ class DeferredRegions:
 
     def _adopt(self, region: Any) -> None:
         """Compiles here what the child has found to be sound, and switches to it."""
-        self._session.compile_regions(self._session.candidate_for(region), [region])
+        while self._session.compile_part(self._session.candidate_for(region), region) is None:
+            pass
         self._session.adopt_region(region)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import fx
 
-from agspeed.backends import CompileOptions
+from agspeed.backends import Candidate, CompileOptions
 from agspeed.backends.ambient import AmbientModes
 from agspeed.tuning import build as building
 from agspeed.tuning.gate.layouts import LaidOut
@@ -44,10 +44,16 @@ def _region(**proofs: Proof) -> Any:
     )
 
 
+class _WrongCandidate(Candidate):
+    name = "wrong"
+
+    def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Any:
+        return _Wrong()
+
+
 @pytest.fixture(autouse=True)
 def wrong_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = SimpleNamespace(unavailable=lambda: None, skip_reason=lambda *_: None, compile=lambda *_: _Wrong())
-    monkeypatch.setattr(building, "candidate", lambda name: stub)
+    monkeypatch.setattr(building, "candidate", lambda name: _WrongCandidate())
 
 
 def test_code_without_a_proof_is_checked() -> None:

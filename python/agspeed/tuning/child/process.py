@@ -124,10 +124,11 @@ class Child:
         _set_idle(self._process.pid, level != "raised")
         if (level == "suspended") == was_suspended:
             return
-        self._signal_group(signal.SIGCONT if was_suspended else signal.SIGSTOP)
         if not was_suspended:
-            self._suspended_at = time.monotonic()
-        elif self._running is not None and self._running.started is not None:
+            self._suspend()
+            return
+        self._signal_group(signal.SIGCONT)
+        if self._running is not None and self._running.started is not None:
             self._running.started += time.monotonic() - self._suspended_at  # a time limit counts time it may run
 
     def close(self) -> None:
@@ -186,6 +187,8 @@ class Child:
             os.close(writer)
         os.set_blocking(reader, False)
         _set_idle(self._process.pid, self._level != "raised")
+        if self._level == "suspended":
+            self._suspend()
 
     def _read(self) -> None:
         while self._answers >= 0 and not self._is_silent:
@@ -247,6 +250,10 @@ class Child:
         if self._answers >= 0:
             os.close(self._answers)
             self._answers = -1
+
+    def _suspend(self) -> None:
+        self._signal_group(signal.SIGSTOP)
+        self._suspended_at = time.monotonic()
 
     def _signal_group(self, number: int) -> None:
         assert self._process is not None
