@@ -14,7 +14,7 @@ import torch
 from agspeed import native
 from agspeed.distributed import greetings
 from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
-from tests.python.distributed import together_cases
+from tests.python.distributed import random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
@@ -125,6 +125,21 @@ def test_a_killed_rank_is_an_error_of_the_others_within_the_peer_timeout(tmp_pat
     seconds, _, error = (tmp_path / "raised").read_text().partition(" ")
     assert "rank 1" in error
     assert float(seconds) < 60
+
+
+@pytest.mark.slow
+def test_random_jobs_end_alike_or_with_an_error_that_names_the_dead(tmp_path: Path) -> None:
+    """More of them: see random_jobs.py."""
+    group = random_jobs.Group(2)
+    try:
+        for seed in range(6):
+            folder = tmp_path / f"run-{seed}"
+            folder.mkdir()
+            plan = random_jobs.Plan.draw(seed, 2)
+            print(plan)
+            group.run(plan, folder)
+    finally:
+        group.close()
 
 
 def greeting(rank: int, **fields: str) -> Greeting:

@@ -52,13 +52,21 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def train(model: DistributedDataParallel, *, at: int = -1, do: Callable[[], None] | None = None) -> dict[str, Any]:
-    """Trains until it is decided; what this rank came to. do: called before step `at`."""
+def train(
+    model: DistributedDataParallel,
+    *,
+    at: int = -1,
+    do: Callable[[], None] | None = None,
+    before_each: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Trains until it is decided; what this rank came to. do: called before step `at`; before_each: before each step,
+    with its number."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     count = 0
     while agspeed.status(model) == "tuning" and count < _MOST_STEPS:
         if count == at and do is not None:
             do()
+        before_each(count)
         step(model, optimizer)
         count += 1
     for _ in range(3):  # what is left of the meetings goes

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.python.distributed.random_jobs --runs 200 --seed 0`: groups that tune together while ranks stand
+still, are slow, lose candidates or die, over caches that are empty, know the decision, are damaged or vanish.
+
+Each run has a seed of its own. Ranks must decide alike and hold equal weights, or the survivors of a dead rank must
+raise an error that names it, within the peer timeout; nobody waits beyond its bound and no process is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from agspeed.backends import candidate
+from agspeed.errors import AgspeedError
+from tests.python.distributed import together_cases
+from tests.python.distributed.ranks import Ranks
+
+PEER_TIMEOUT_S = 5
+_ERROR_SLACK_S = 40
+"""Beyond the peer timeout, until survivors have raised, on a busy machine."""
+_TIMEOUT_S = 240
+_KINDS = ("slow", "stall", "stall", "compile-fails", "compile-hangs", "kill")
+_VANISH_AT = 8
+_CACHES = ("own", "own", "known", "damaged", "vanishing")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to `rank` from step `step` on."""
+
+    kind: str
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, all of it from its seed."""
+
+    seed: int
+    size: int
+    backend: str
+    caches: Sequence[str]
+    troubles: Sequence[Trouble]
+
+    @classmethod
+    def draw(cls, seed: int, size: int) -> Plan:
+        rng = random.Random(seed)
+        kinds = rng.sample(_KINDS, rng.choice((0, 1, 1, 2, 3)))
+        troubles = [Trouble(kind, rng.randrange(size), rng.choice((0, 3, 12, 30, 60))) for kind in dict.fromkeys(kinds)]
+        return cls(seed, size, "agspeed", [rng.choice(_CACHES) for _ in range(size)], troubles)
+
+    @property
+    def dead(self) -> int | None:
+        """The rank that dies."""
+        return next((trouble.rank for trouble in self.troubles if trouble.kind == "kill"), None)
+
+
+def trained(caches: Sequence[str], troubles: Sequence[dict[str, Any]], folder: str) -> dict[str, Any]:
+    """What one rank does. Its error, and after how long it came, goes into a file: it may die before it is asked."""
+    rank = dist.get_rank()
+    mine = {trouble["kind"]: trouble["step"] for trouble in troubles if trouble["rank"] == rank}
+    native = type(candidate("native"))
+    untouched = native.compile_in_parts
+    if "compile-fails" in mine:
+        native.compile_in_parts = _failing  # type: ignore[method-assign]
+    elif "compile-hangs" in mine:
+        native.compile_in_parts = _slow(untouched)  # type: ignore[method-assign]
+    model = together_cases.wrapped(Path(caches[rank]))
+    death = min((trouble["step"] for trouble in troubles if trouble["kind"] == "kill"), default=-1)
+    begun = time.monotonic()
+
+    def between_steps(number: int) -> None:
+        nonlocal begun
+        if number == death:
+            begun = time.monotonic()
+        if number == _VANISH_AT and Path(caches[rank]).name.startswith("vanishing"):
+            shutil.rmtree(caches[rank], ignore_errors=True)
+        if number == mine.get("stall"):
+            _stand_still(3)
+        if number >= mine.get("slow", number + 1):
+            time.sleep(0.01)
+        if number == mine.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        return together_cases.train(model, before_each=between_steps)
+    except (RuntimeError, AgspeedError) as error:
+        (Path(folder) / f"raised-{rank}").write_text(f"{time.monotonic() - begun:.1f} {error}")
+        raise
+    finally:
+        native.compile_in_parts = untouched  # type: ignore[method-assign]
+
+
+def _failing(self: Any, *_: Any) -> Any:
+    raise RuntimeError("injected: this compile fails")
+
+
+def _slow(compile_in_parts: Any) -> Any:
+    def slowly(self: Any, *arguments: Any) -> Any:
+        time.sleep(2)
+        return compile_in_parts(self, *arguments)
+
+    return slowly
+
+
+def _stand_still(seconds: int) -> None:
+    """As a debugger or the machine would stop this process."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def run(plan: Plan, ranks: Ranks, folder: Path) -> str:
+    """Runs `plan` once on `ranks`. Returns: what came of it, in a word. Raises: AssertionError with what went wrong."""
+    caches = [_prepared(kind, folder, rank) for rank, kind in enumerate(plan.caches)]
+    arguments = {"caches": caches, "troubles": [asdict(trouble) for trouble in plan.troubles], "folder": str(folder)}
+    try:
+        results = ranks.run(trained, folder, plan.backend, **arguments)
+    except (AssertionError, EOFError, ConnectionError) as error:
+        return _judged_death(plan, folder, error)
+    assert plan.dead is None or results[0]["steps"] <= max(t.step for t in plan.troubles if t.kind == "kill"), (
+        f"rank {plan.dead} was to die"
+    )
+    first = results[0]
+    for rank, result in enumerate(results):
+        for key in ("status", "plan"):
+            assert result[key] == first[key], f"rank {rank}: {key} {result[key]}, rank 0: {first[key]}"
+        assert result["status"] != "tuning", f"rank {rank} undecided after {result['steps']} steps: {result['reason']}"
+        assert torch.equal(result["weights"], first["weights"]), f"rank {rank} has other weights than rank 0"
+    return "eager" if first["plan"] == "eager" else "tuned"
+
+
+def _judged_death(plan: Plan, folder: Path, error: BaseException) -> str:
+    assert plan.dead is not None, f"nobody was to die: {error}"
+    limit = PEER_TIMEOUT_S + _ERROR_SLACK_S
+    deadline = time.monotonic() + limit
+    survivors = [rank for rank in range(plan.size) if rank != plan.dead]
+    while not all((folder / f"raised-{rank}").exists() for rank in survivors):
+        assert time.monotonic() < deadline, f"survivors of rank {plan.dead} did not raise within {limit} s"
+        time.sleep(0.1)
+    for rank in survivors:
+        seconds, _, told = (folder / f"raised-{rank}").read_text().partition(" ")
+        assert float(seconds) < limit, f"rank {rank} raised after {seconds} s only: {told}"
+        assert "rank" in told, f"rank {rank} raised without a name: {told}"
+    return "died"
+
+
+def _prepared(kind: str, folder: Path, rank: int) -> str:
+    """A cache folder of that kind for a rank. One that is "known" outlives the run: it may hold a decision."""
+    cache = folder.parent / f"known-{rank}" if kind == "known" else folder / f"{kind}-{rank}"
+    cache.mkdir(exist_ok=True)
+    if kind == "damaged":
+        (cache / "tuning.sqlite").write_bytes(b"not a database " * 100)
+    return str(cache)
+
+
+def left_behind(token: str) -> list[int]:
+    """Processes with `token` in their environment, this one and torch's fork server left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if token.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+class Group:
+    """Ranks of one size, started again where a run has ended them."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.token = size, f"agspeed-random-jobs-{os.urandom(6).hex()}"
+        self._ranks: Ranks | None = None
+
+    def run(self, plan: Plan, folder: Path) -> str:
+        if self._ranks is None:
+            variables = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000), "AGSPEED_TEST_TOKEN": self.token}
+            self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **variables)
+        try:
+            result = run(plan, self._ranks, folder)
+        except BaseException:
+            self.close()
+            raise
+        if result == "died":
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Ends the ranks. Raises: AssertionError where a process is left."""
+        if self._ranks is None:
+            return
+        self._ranks.close()
+        self._ranks = None
+        deadline = time.monotonic() + 20
+        while left := left_behind(self.token):
+            assert time.monotonic() < deadline, f"processes {left} are left"
+            time.sleep(0.1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.python.distributed.random_jobs", description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="how many (default 20)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run; each has its own")
+    options = parser.parse_args()
+    found: Counter[str] = Counter()
+    groups = {size: Group(size) for size in (2, 3, 4)}
+    home = Path(tempfile.mkdtemp(prefix="agspeed-random-jobs-"))
+    for seed in range(options.seed, options.seed + options.runs):
+        plan = Plan.draw(seed, (2, 3, 4)[seed % 3])
+        folder = home / f"run-{seed}"
+        folder.mkdir()
+        begun = time.monotonic()
+        try:
+            result = groups[plan.size].run(plan, folder)
+        except AssertionError as error:
+            result = "wrong"
+            print(f"{plan}: {error}", flush=True)
+        found[result] += 1
+        print(f"seed {seed}: {plan.size} ranks, {result}, {time.monotonic() - begun:.1f} s; {dict(found)}", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    for group in groups.values():
+        group.close()
+    shutil.rmtree(home, ignore_errors=True)
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
