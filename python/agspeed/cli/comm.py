@@ -29,6 +29,7 @@ _EPILOG = """\
 examples:
   agspeed comm bench --ranks 4                                   four ranks on this host, through shared memory
   AGSPEED_SHARED_MEMORY=0 agspeed comm bench --ranks 4           the same over loopback
+  agspeed comm bench --ranks 4 --against gloo                    how many times as fast as Gloo, measured in turns
   agspeed comm bench --ranks 4 --collectives all_reduce --algorithms all --html bench.html
   on each of four hosts, N being 0 to 3, and node0 the first one's name or address:
   torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
@@ -62,6 +63,7 @@ def add(commands: Any) -> None:
     bench.add_argument("--algorithms", default="auto", metavar="A,B", help="names, auto (what the plan takes), or all")
     bench.add_argument("--dtype", default="float32", help="a type of torch (default float32)")
     bench.add_argument("--backend", default="agspeed", help="agspeed, or another backend to compare with: gloo, nccl")
+    bench.add_argument("--against", metavar="BACKEND", help="also time another backend, in turns: gloo, nccl")
     bench.add_argument("--seconds", type=float, default=0.3, help="about how long to time a row (default 0.3)")
     bench.add_argument(
         "--link-rate",
@@ -105,6 +107,10 @@ def _request(arguments: argparse.Namespace) -> Request:
     collectives = _names(arguments.collectives, list(bench.COLLECTIVES), "--collectives")
     known = list(dict.fromkeys(name for each in collectives for name in bench.algorithms(each)))
     algorithms = _names(arguments.algorithms, [bench.AUTO, *known], "--algorithms")
+    if arguments.against is not None and not distributed.is_backend_available(arguments.against):
+        raise UserError(f"--against {arguments.against}: this torch has no such backend; use gloo")
+    if arguments.against == arguments.backend:
+        raise UserError(f"--against {arguments.against}: that is the backend itself; name another one, like gloo")
     if arguments.backend != "agspeed" and algorithms != [bench.AUTO]:
         raise UserError(f"--algorithms {arguments.algorithms}: only backend agspeed lets you choose them")
     sizes = _sizes(arguments.sizes)
@@ -113,7 +119,7 @@ def _request(arguments: argparse.Namespace) -> Request:
     if needed > there:
         lacking = f"{fmt.plural(on_host, 'rank')} need {fmt.size(needed)} here, and there are {fmt.size(there)}"
         raise UserError(f"--sizes {arguments.sizes}: {lacking}")
-    return bench.Request(collectives, sizes, algorithms, dtype, arguments.seconds)
+    return bench.Request(collectives, sizes, algorithms, dtype, arguments.seconds, arguments.against or "")
 
 
 # --- one rank ---------------------------------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ def _measure(arguments: argparse.Namespace, request: Request, links: list[float]
     try:
         is_first = distributed.get_rank() == 0
         link_bytes = sum(links) or None
-        printer = _Printer(link_bytes) if is_first and not arguments.json else None
+        printer = _Printer(link_bytes, arguments.against) if is_first and not arguments.json else None
         rows = []
         for row in bench.measure(request):
             rows.append(row.to_json())
@@ -159,6 +165,7 @@ def _document(
         "versions": conditions["versions"],
         "machine": conditions["machine"],
         "backend": arguments.backend,
+        "against": arguments.against,
         "ranks": ranks,
         "dtype": arguments.dtype,
         "command": arguments.started_by or environment.command(),
@@ -182,10 +189,11 @@ class _Printer:
 
     _FORMAT = "{:<15} {:<14} {:>10} {:>12} {:>12} {:>12}"
 
-    def __init__(self, link_bytes: float | None) -> None:
+    def __init__(self, link_bytes: float | None, against: str | None) -> None:
         self._link_gbytes = link_bytes / 1e9 if link_bytes else None
         titles = self._FORMAT.format("collective", "algorithm", "size", "time", "algbw GB/s", "busbw GB/s")
-        print(titles + (f" {'of the link':>12}" if self._link_gbytes else ""), flush=True)
+        titles += f" {'of the link':>12}" if self._link_gbytes else ""
+        print(titles + (f" {against:>12} {'speed-up':>9}" if against else ""), flush=True)
 
     def print(self, row: dict[str, Any]) -> None:
         speeds = (f"{row[key]:.3f}" for key in ("algorithm_gbytes_per_s", "bus_gbytes_per_s"))
@@ -193,6 +201,9 @@ class _Printer:
         line = self._FORMAT.format(row["collective"], row["algorithm"], fmt.size(row["bytes"]), taken, *speeds)
         if self._link_gbytes:
             line += f" {fmt.percent(row['bus_gbytes_per_s'] / self._link_gbytes):>12}"
+        if row["against_microseconds"] is not None:
+            ratio = row["against_microseconds"] / row["microseconds"]
+            line += f" {fmt.milliseconds(row['against_microseconds'] / 1000):>12} {ratio:>8.2f}x"
         print(line + ("" if row["is_correct"] else "  WRONG RESULT"), flush=True)
 
     def print_rails(self, row: dict[str, Any], links: Sequence[float]) -> None:
@@ -263,7 +274,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
 
 def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
     """The command line of a single rank that does what `arguments` ask for."""
-    names = ("collectives", "sizes", "algorithms", "dtype", "backend", "seconds", "link_rate", "html")
+    names = ("collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html")
     given = [(name, getattr(arguments, name)) for name in names]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
     options.append(f"--started-by={environment.command()}")

@@ -40,6 +40,8 @@ class Request:
     algorithms: Sequence[str] = (AUTO,)
     dtype: torch.dtype = torch.float32
     seconds: float = 0.3  # per row, about
+    against: str = ""
+    """Another backend, each row's rounds of which alternate with ours."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class RailUse:
 
 @dataclass(frozen=True)
 class Row:
-    """`rails`: none where the backend is another one, or nothing left the host."""
+    """`rails`: none where the backend is another one, or nothing left the host. `against_microseconds`: of the other
+    backend, where one was asked for."""
 
     collective: str
     algorithm: str
@@ -64,6 +67,7 @@ class Row:
     bus_gbytes_per_s: float
     is_correct: bool
     rails: list[RailUse] = field(default_factory=list)
+    against_microseconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,9 +81,14 @@ class _Prepared(NamedTuple):
     is_correct: Callable[[], bool]
 
 
+Group = distributed.ProcessGroup | None
+"""None: the default group."""
+
+
 class _Collective(NamedTuple):
     bus_factor: Callable[[int], float]  # of the number of ranks
-    prepare: Callable[[int, torch.dtype], _Prepared]  # of elements per rank's part, whose number of ranks is the whole
+    prepare: Callable[[int, torch.dtype, Group], _Prepared]
+    """Of elements per rank's part; as many parts as ranks are the whole."""
 
 
 def algorithms(collective: str) -> list[str]:
@@ -91,6 +100,7 @@ def algorithms(collective: str) -> list[str]:
 def measure(request: Request) -> Iterator[Row]:
     """One row after another. Every rank must ask for the same and take all rows."""
     ours = groups.find()
+    other = distributed.new_group(backend=request.against) if request.against else None
     for name in request.collectives:
         known = algorithms(name) if ours is not None else []
         for algorithm in request.algorithms:
@@ -99,24 +109,26 @@ def measure(request: Request) -> Iterator[Row]:
             if ours is not None:
                 ours.set_algorithm(name, "" if algorithm == AUTO else algorithm)
             for wanted in request.sizes:
-                yield _row(request, name, algorithm, wanted)
+                yield _row(request, name, algorithm, wanted, other)
         if ours is not None:
             ours.set_algorithm(name, "")
 
 
-def _row(request: Request, name: str, algorithm: str, wanted: int) -> Row:
+def _row(request: Request, name: str, algorithm: str, wanted: int, other: Group) -> Row:
     size = distributed.get_world_size()
     element = torch.empty(0, dtype=request.dtype).element_size()
     part = max(wanted // (element * size), 1)
-    prepared = COLLECTIVES[name].prepare(part, request.dtype)
-    is_correct = _agree(_is_correct(prepared), distributed.ReduceOp.MIN) == 1
+    groups_timed = [None, other] if other is not None else [None]
+    prepared = [COLLECTIVES[name].prepare(part, request.dtype, group) for group in groups_timed]
+    is_correct = _agree(min(_is_correct(each) for each in prepared), distributed.ReduceOp.MIN) == 1
     before = _rails()
-    seconds, num_runs = _time(prepared.run, request.seconds)
+    (seconds, num_runs), *others = _time([each.run for each in prepared], request.seconds)
     rails = _use(before, _rails(), num_runs * seconds)
     num_bytes = part * size * element
     speed = num_bytes / seconds / 1e9
     bus_speed = speed * COLLECTIVES[name].bus_factor(size)
-    return Row(name, algorithm, num_bytes, 1e6 * seconds, speed, bus_speed, is_correct, rails)
+    against = 1e6 * others[0][0] if others else None
+    return Row(name, algorithm, num_bytes, 1e6 * seconds, speed, bus_speed, is_correct, rails, against)
 
 
 def _rails() -> list[dict[str, Any]]:
@@ -139,18 +151,25 @@ def _is_correct(prepared: _Prepared) -> float:
     return float(prepared.is_correct())
 
 
-def _time(run: Callable[[], Any], budget: float) -> tuple[float, int]:
-    """Seconds per call, the median of rounds, each as long as the rank that took longest; and how many calls it took
-    to find out."""
-    run()
-    distributed.barrier()
-    once = _agree(_seconds(run, _FIRST_RUNS), distributed.ReduceOp.MAX)
-    count = min(max(int(budget / _ROUNDS / once), 1), _MAX_PER_ROUND)
-    rounds = []
-    for _ in range(_ROUNDS):
+def _time(runs: Sequence[Callable[[], Any]], budget: float) -> list[tuple[float, int]]:
+    """For each of `runs`: seconds per call, the median of rounds, each as long as the rank that took longest, and how
+    many calls it took to find out. Rounds of one alternate with those of the others.
+    """
+    counts = []
+    for run in runs:
+        run()
         distributed.barrier()
-        rounds.append(_agree(_seconds(run, count), distributed.ReduceOp.MAX))
-    return statistics.median(rounds), 1 + _FIRST_RUNS + _ROUNDS * count
+        once = _agree(_seconds(run, _FIRST_RUNS), distributed.ReduceOp.MAX)
+        counts.append(min(max(int(budget / _ROUNDS / once), 1), _MAX_PER_ROUND))
+    rounds: list[list[float]] = [[] for _ in runs]
+    for _ in range(_ROUNDS):
+        for run, count, found in zip(runs, counts, rounds, strict=True):
+            distributed.barrier()
+            found.append(_agree(_seconds(run, count), distributed.ReduceOp.MAX))
+    return [
+        (statistics.median(found), 1 + _FIRST_RUNS + _ROUNDS * count)
+        for found, count in zip(rounds, counts, strict=True)
+    ]
 
 
 def _seconds(run: Callable[[], Any], count: int) -> float:
@@ -193,7 +212,7 @@ def _sum_of_ranks() -> float:
     return size * (size + 1) / 2
 
 
-def _all_reduce(part: int, dtype: torch.dtype) -> _Prepared:
+def _all_reduce(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
 
     def is_correct() -> bool:
@@ -201,15 +220,15 @@ def _all_reduce(part: int, dtype: torch.dtype) -> _Prepared:
         data.zero_()  # stays in range however often it is summed
         return found
 
-    return _Prepared(_filled(data), lambda: distributed.all_reduce(data), is_correct)
+    return _Prepared(_filled(data), lambda: distributed.all_reduce(data, group=group), is_correct)
 
 
-def _broadcast(part: int, dtype: torch.dtype) -> _Prepared:
+def _broadcast(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
-    return _Prepared(_filled(data), lambda: distributed.broadcast(data, src=0), lambda: _all_are(data, 1))
+    return _Prepared(_filled(data), lambda: distributed.broadcast(data, src=0, group=group), lambda: _all_are(data, 1))
 
 
-def _reduce(part: int, dtype: torch.dtype) -> _Prepared:
+def _reduce(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     data = torch.zeros(part * distributed.get_world_size(), dtype=dtype)
 
     def is_correct() -> bool:
@@ -217,39 +236,39 @@ def _reduce(part: int, dtype: torch.dtype) -> _Prepared:
         data.zero_()
         return found
 
-    return _Prepared(_filled(data), lambda: distributed.reduce(data, dst=0), is_correct)
+    return _Prepared(_filled(data), lambda: distributed.reduce(data, dst=0, group=group), is_correct)
 
 
-def _all_gather(part: int, dtype: torch.dtype) -> _Prepared:
+def _all_gather(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
-    run = lambda: distributed.all_gather_into_tensor(whole, own)  # noqa: E731
+    run = lambda: distributed.all_gather_into_tensor(whole, own, group=group)  # noqa: E731
     return _Prepared(_filled(own), run, lambda: _ranks_in_order(whole))
 
 
-def _reduce_scatter(part: int, dtype: torch.dtype) -> _Prepared:
+def _reduce_scatter(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
-    run = lambda: distributed.reduce_scatter_tensor(own, whole)  # noqa: E731
+    run = lambda: distributed.reduce_scatter_tensor(own, whole, group=group)  # noqa: E731
     return _Prepared(_filled(whole), run, lambda: _all_are(own, _sum_of_ranks()))
 
 
-def _all_to_all(part: int, dtype: torch.dtype) -> _Prepared:
+def _all_to_all(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     sent, received = (torch.zeros(part * distributed.get_world_size(), dtype=dtype) for _ in range(2))
-    run = lambda: distributed.all_to_all_single(received, sent)  # noqa: E731
+    run = lambda: distributed.all_to_all_single(received, sent, group=group)  # noqa: E731
     return _Prepared(_filled(sent), run, lambda: _ranks_in_order(received))
 
 
-def _gather(part: int, dtype: torch.dtype) -> _Prepared:
+def _gather(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
     is_root = distributed.get_rank() == 0
     outputs = list(whole.chunk(distributed.get_world_size())) if is_root else None
-    run = lambda: distributed.gather(own, outputs, dst=0)  # noqa: E731
+    run = lambda: distributed.gather(own, outputs, dst=0, group=group)  # noqa: E731
     return _Prepared(_filled(own), run, lambda: not is_root or _ranks_in_order(whole))
 
 
-def _scatter(part: int, dtype: torch.dtype) -> _Prepared:
+def _scatter(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
     own, whole = torch.zeros(part, dtype=dtype), torch.zeros(part * distributed.get_world_size(), dtype=dtype)
     inputs = list(whole.chunk(distributed.get_world_size())) if distributed.get_rank() == 0 else None
-    run = lambda: distributed.scatter(own, inputs, src=0)  # noqa: E731
+    run = lambda: distributed.scatter(own, inputs, src=0, group=group)  # noqa: E731
     return _Prepared(_filled(whole), run, lambda: _all_are(own, 1))
 
 

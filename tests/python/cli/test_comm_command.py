@@ -47,6 +47,18 @@ def test_ranks_on_this_host(tmp_path: Path) -> None:
 
 
 @needs_native
+def test_against_another_backend() -> None:
+    found = run("agspeed", "comm", "bench", "--ranks=2", "--against=gloo", "--sizes=64K", "--seconds=0.01", "--json")
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert document["against"] == "gloo"
+    assert all(row["is_correct"] and row["against_microseconds"] > 0 for row in document["rows"])
+    shown = run("agspeed", "comm", "bench", "--ranks=2", "--against=gloo", "--sizes=64K", "--seconds=0.01")
+    titles, row = shown.stdout.splitlines()[:2]
+    assert titles.split()[-2:] == ["gloo", "speed-up"] and row.endswith("x")
+
+
+@needs_native
 def test_ranks_of_torchrun() -> None:
     options = ["--sizes=64K", "--seconds=0.01", "--link-rate=10gbit", "--dtype=bfloat16"]
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
@@ -109,6 +121,7 @@ def test_other_backends_can_be_timed() -> None:
         (["--ranks", "2", "--html", "no/such/plot.html"], "there is no folder no/such"),
         (["--ranks", "2", "--sizes", "1M:1K"], "write the smaller size first"),
         (["--ranks", "2", "--backend", "gloo", "--algorithms", "ring"], "only backend agspeed"),
+        (["--ranks", "2", "--against", "agspeed"], "that is the backend itself"),
     ],
 )
 def test_mistakes_are_one_sentence(
