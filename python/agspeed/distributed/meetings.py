@@ -39,6 +39,7 @@ from agspeed.distributed import groups
 from agspeed.distributed.greetings import Greeting, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
+from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
 
 _PACKET_BYTES = 2048
@@ -226,6 +227,11 @@ class Meetings:
         backend = "agspeed" if groups.backend_of(self._user_group) == "agspeed" else "gloo"
         self._group = distributed.new_group(ranks, _CREATION_TIMEOUT, backend, use_local_synchronization=True)
         self.tuner = self._make_tuner(self._names)
+
+    def latest_step(self) -> StepProfile | None:
+        """When the buckets of the latest timed step were full and reduced; None where nobody timed one."""
+        wrapper = self._ddp()
+        return latest_step(wrapper) if wrapper is not None else None
 
     # --- meetings -----------------------------------------------------------------------------------------------------
 

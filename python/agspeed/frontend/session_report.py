@@ -16,7 +16,7 @@ import torch
 
 from agspeed import config
 from agspeed.distributed import groups, metrics
-from agspeed.distributed.layouts import plan_of
+from agspeed.distributed.layouts import plan_of, predicted_seconds
 from agspeed.reporting import environment, listing, model, parts
 from agspeed.tuning import balance, plan_times
 from agspeed.tuning.outcome import Outcome
@@ -92,7 +92,18 @@ def _together(meetings: Meetings | None) -> Json | None:
         "own_buckets": dataclasses.asdict(layouts.own) if layouts is not None else None,
         "reduction_s": cost.seconds if cost is not None else None,
         "reduction_s_per_byte": cost.seconds_per_byte if cost is not None else None,
+        "step": _step(meetings),
     }
+
+
+def _step(meetings: Meetings) -> Json | None:
+    """When the buckets of one step were full, on their way and done."""
+    step, cost = meetings.latest_step(), meetings.cost
+    if step is None:
+        return None
+    full = [(bucket.ready_s, bucket.bytes) for bucket in step.buckets]
+    predicted = max(predicted_seconds(full, cost) - step.gradients_s, 0.0) if cost is not None else None
+    return {**dataclasses.asdict(step), "exposed_s": step.exposed_s, "predicted_exposed_s": predicted}
 
 
 def make_idle_report(name: str, reason: str) -> model.Report:

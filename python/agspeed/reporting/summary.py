@@ -59,6 +59,18 @@ def group(group: Json) -> str:
 def _buckets(together: Json | None) -> str:
     if together is None:
         return ""
+    return f"{_layout(together)}{_exposed(together.get('step'))}"
+
+
+def _exposed(step: Json | None) -> str:
+    if step is None:
+        return ""
+    waited = f"{fmt.milliseconds(1e3 * step['exposed_s'])} of a step's communication came after its last gradient"
+    predicted = step["predicted_exposed_s"]
+    return f"; {waited}" + (f" ({fmt.milliseconds(1e3 * predicted)} predicted)" if predicted is not None else "")
+
+
+def _layout(together: Json) -> str:
     if together["own_buckets"] is None:
         return "; all tune as one, buckets are left alone"
     own, chosen = together["own_buckets"], together["buckets"]

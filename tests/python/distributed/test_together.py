@@ -59,6 +59,25 @@ def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Pa
         assert second[0]["steps"] < 40, second[0]["reason"]
 
 
+@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    page = tmp_path / "report.html"
+    arguments = {"path": str(page), "cache": str(tmp_path / "cache")}
+    (result, _) = two_ranks.run(together_cases.reported, tmp_path, backend, **arguments)
+    step = result["report"]["group"]["together"]["step"]
+    assert step["gradients_s"] > 0 and step["communication_begun_s"] < step["communication_done_s"]
+    assert step["exposed_s"] == max(step["communication_done_s"] - step["gradients_s"], 0)
+    assert sum(bucket["bytes"] for bucket in step["buckets"]) == 4 * (64 * 64 + 64 + 64 * 4 + 4 + 2 * 64)
+    for bucket in step["buckets"]:
+        assert bucket["ready_s"] >= 0
+        if backend == "agspeed":  # which records its reductions
+            assert bucket["begun_s"] < bucket["done_s"]
+        else:
+            assert bucket["begun_s"] is None and bucket["done_s"] is None
+    assert "came after its last gradient" in " ".join(result["text"].split())
+    assert 'data-chart="One step"' in page.read_text()
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -88,6 +88,19 @@ def decided(cache: str) -> dict[str, Any]:
     return train(wrapped(Path(cache)))
 
 
+def reported(path: str, cache: str) -> dict[str, Any]:
+    """The report of a decided model after a step that the wrapper has timed; its page is at `path`."""
+    model = wrapped(Path(cache))
+    train(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(101):
+        step(model, optimizer)
+    report = agspeed.report(model)
+    if dist.get_rank() == 0:
+        report.save(path)
+    return {"report": report.to_dict(), "text": str(report)}
+
+
 def decided_with_caches(caches: list[str]) -> dict[str, Any]:
     return train(wrapped(Path(caches[dist.get_rank()])))
 

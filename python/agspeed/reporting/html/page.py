@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from agspeed.reporting import format as fmt
 from agspeed.reporting import summary
-from agspeed.reporting.html import charts, pages, timeline_chart
+from agspeed.reporting.html import charts, pages, step_chart, timeline_chart
 from agspeed.reporting.html.glossary import TERMS
 
 __all__ = ["render"]
@@ -47,6 +47,7 @@ def render(report: Mapping[str, Any]) -> str:
         group=summary.group,
         mean_ms=summary.mean_ms,
         timeline=_timeline(report),
+        step=_step(report),
         steps_timeline=[drawing for css, width in _FULL if (drawing := timeline_chart.by_steps(report, width, css))],
         columns=_columns(report),
         plans=[plan for plan in report["plans"] if not fmt.is_folded(plan)],
@@ -58,6 +59,18 @@ def render(report: Mapping[str, Any]) -> str:
         style=Markup(pages.asset("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _step(report: Mapping[str, Any]) -> Figure:
+    return _figure(
+        report,
+        "One step of the group",
+        "Above: the backward. Dot: a bucket has its last gradient. Bar: it is reduced. What lies behind the line, the"
+        " last gradient, keeps the step waiting.",
+        "",
+        step_chart.by_bucket,
+        _FULL,
     )
 
 
