@@ -173,16 +173,22 @@ def _time_to_speed(cells: list[Cell]) -> str:
                 str(cell["threads"]),
                 *(_reached(way) for way in (inductor, best, auto)),
                 " / ".join(f"{cell[key]:.2f}" if key in cell else "–" for key in ("ratio", "auto_ratio")),
+                " / ".join(_seconds(way["inductors_speed_seconds"]) for way in (inductor, best)),
                 *(f"{way['standstill_seconds']:.1f}" for way in (inductor, best, auto)),
                 ", ".join(dict.fromkeys(best["chosen"].values())),
             ]
         )
     columns = ["case", "threads", "Inductor s (ms)", "max s (ms)", "auto s (ms)", "max / Inductor, auto / max"]
+    columns += ["Inductor, max at Inductor's speed s"]
     columns += [f"{name} standstill s" for name in ("Inductor", "max", "auto")]
     legend = (
         "Seconds from the first step until 20 in a row run at 0.97 of the final speed (its step); longest standstill."
     )
     return "\n\n".join([markdown.table([*columns, "chosen"], rows), legend])
+
+
+def _seconds(value: float | None) -> str:
+    return f"{value:.1f}" if value is not None else "–"
 
 
 def _reached(way: Cell) -> str:

@@ -166,18 +166,22 @@ def test_the_speed_is_reached_where_twenty_steps_begin_without_a_pause() -> None
 
 
 def test_time_to_speed_has_its_table() -> None:
+    ends = [0.0, *(30 + 0.08 * count for count in range(30))]
     way = {"seconds": 40.0, "settled_seconds": 0.0, "standstill_seconds": 35.0, "step_ms": 80.0, "steps": 300}
+    way |= {"ends": ends}
     ours = way | {"candidate": "agspeed", "seconds": 50.0, "standstill_seconds": 6.0, "chosen": {"model": "native"}}
     auto = ours | {"candidate": "agspeed-auto", "seconds": 75.0}
     head = {"case": "a", "kind": "time_to_speed", "stresses": "", "threads": 2, "wall_seconds": 1.0}
-    found = result_of(head | time_to_speed.summarize({}, [way | {"candidate": "inductor"}, ours, auto]))
+    ways = lambda *rows: [dict(row) for row in rows]  # noqa: E731 - `summarize` takes them over
+    found = result_of(head | time_to_speed.summarize({}, ways(way | {"candidate": "inductor"}, ours, auto)))
     jsonschema.validate(found, SCHEMA)
-    assert "| a | 2 | 40.0 (80) | 50.0 (80) | 75.0 (80) | 1.25 / 1.50 | 35.0 | 6.0 | 6.0 | native |" in table.render(
-        found
+    assert (
+        "| a | 2 | 40.0 (80) | 50.0 (80) | 75.0 (80) | 1.25 / 1.50 | 30.0 / 30.0 | 35.0 | 6.0 | 6.0 | native |"
+        in table.render(found)
     )
-    never = time_to_speed.summarize({}, [way | {"candidate": "inductor"}, ours | {"seconds": None}, auto])
+    never = time_to_speed.summarize({}, ways(way | {"candidate": "inductor"}, ours | {"seconds": None}, auto))
     assert never["status"] == "void" and never["reason"].startswith("agspeed did not settle")
-    late = time_to_speed.summarize({}, [way | {"candidate": "inductor"}, ours, auto | {"seconds": None}])
+    late = time_to_speed.summarize({}, ways(way | {"candidate": "inductor"}, ours, auto | {"seconds": None}))
     shown = table.render(result_of(head | late))
     assert "| a | 2 | 40.0 (80) | 50.0 (80) | still tuning (80) | 1.25 / – |" in shown
 
