@@ -155,7 +155,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
     ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
-    ("graph_spec", "native"),
+    ("devices", "graph_spec", "native"),
     ("distributed",),
     ("horovod",),
     ("backends",),

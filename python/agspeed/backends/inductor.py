@@ -72,12 +72,16 @@ class Inductor(Candidate):
 
         with aot_settings(example_inputs), config.patch(self.config(options)), vector_isa.remembering():
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=inner_compile)
-            joint = finish(recorder, from_aot, example_inputs)
+            joint = self.finished(finish(recorder, from_aot, example_inputs))
             stages, runs = self._compile_stages(joint, options, compile_graph)
         runner = make_runner(joint, gm, stages, runs)
         if not any(has_choices(half.graph) for half in recorder.halves.values()):
             runner.twins = self.same_without_choices
         return with_digest(runner, sources)
+
+    def finished(self, joint: Joint) -> Joint:
+        """What becomes of the compiled halves."""
+        return joint
 
     def _compile_stages(
         self, joint: Joint, options: CompileOptions, compile_graph: Callable[..., BoxedRunner]
