@@ -35,6 +35,7 @@ _WORLD = (
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/base": (),
     "runtime/memory": ("runtime/base",),
+    "runtime/device": ("runtime/base",),
     "runtime/tune/measure": ("runtime/base",),
     "runtime/tune/store": ("runtime/base",),
     "runtime/tune": ("runtime/base", "runtime/tune/measure", "runtime/tune/store"),
