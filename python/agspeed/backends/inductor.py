@@ -28,6 +28,7 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, Joint, Recorder, aot_settings, finish
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
+from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 
 _MAX_PARTS = 8
@@ -75,7 +76,8 @@ class Inductor(Candidate):
             joint = self.finished(finish(recorder, from_aot, example_inputs))
             stages, runs = self._compile_stages(joint, options, compile_graph)
         runner = make_runner(joint, gm, stages, runs)
-        if not any(has_choices(half.graph) for half in recorder.halves.values()):
+        on_cpu = home_of(tensors_in(list(example_inputs))).type == "cpu"
+        if on_cpu and not any(has_choices(half.graph) for half in recorder.halves.values()):
             runner.twins = self.same_without_choices
         return with_digest(runner, sources)
 

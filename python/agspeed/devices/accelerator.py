@@ -8,7 +8,6 @@ for the training thread; none waits for the device but `synchronize`.
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,7 +15,6 @@ import torch
 from agspeed.devices import driver
 from agspeed.devices.clock import Event
 
-_KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 CHILD_BYTES = 1 << 30
 """What a second process on a GPU takes before it computes: its context and the libraries' workspaces."""
 
@@ -52,7 +50,10 @@ class Accelerator:
 
     def allocated_bytes(self) -> tuple[int, int]:
         """(allocated now, the most since somebody last reset torch's peak), of tensors and of graphs' private pools."""
-        found = torch._C._accelerator_getDeviceStats(self.device.index or 0)["allocated_bytes"]["all"]
+        try:
+            found = torch._C._accelerator_getDeviceStats(self.device.index or 0)["allocated_bytes"]["all"]
+        except RuntimeError:  # its allocator counts nothing
+            return 0, 0
         return int(found["current"]), int(found["peak"])
 
     def identity(self) -> dict[str, str]:
@@ -127,15 +128,6 @@ def _identity(device: torch.device) -> dict[str, str]:
     return {
         "name": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
-        "driver": kernel_driver() or driver.look().cuda,
+        "driver": driver.kernel_driver() or driver.look().cuda,
         "runtime": str(torch.version.cuda),
     }
-
-
-def kernel_driver() -> str:
-    """The version of NVIDIA's kernel driver, as 570.86.15; empty where none is loaded."""
-    try:
-        first = _KERNEL_DRIVER.read_text(encoding="ascii", errors="replace").splitlines()[0]
-    except (OSError, IndexError):
-        return ""
-    return next((word for word in first.split() if word[:1].isdigit() and "." in word), "")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from pathlib import Path
 from typing import Any, NamedTuple
 
 EXCLUSIVE_MODES = ("exclusive process", "exclusive thread", "prohibited")
 _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 _COMPUTE_MODE, _MAJOR, _MINOR = 20, 75, 76  # CU_DEVICE_ATTRIBUTE_...
 _LIBRARY = "libcuda.so.1"
+_KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 _NAME_BYTES = 256
 
 
@@ -51,6 +53,15 @@ def look(name: str = _LIBRARY) -> Driver:
         return _look(library)
     except AttributeError as error:
         return Driver((), "", f"{name} is no CUDA driver: {error}")
+
+
+def kernel_driver() -> str:
+    """The version of NVIDIA's kernel driver, as 570.86.15; empty where none is loaded."""
+    try:
+        first = _KERNEL_DRIVER.read_text(encoding="ascii", errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return ""
+    return next((word for word in first.split() if word[:1].isdigit() and "." in word), "")
 
 
 def _look(library: Any) -> Driver:
