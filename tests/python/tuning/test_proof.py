@@ -46,7 +46,9 @@ def _region(**proofs: Proof) -> Any:
 
 @pytest.fixture(autouse=True)
 def wrong_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = SimpleNamespace(devices=("cpu",), unavailable=lambda: None, skip_reason=lambda *_: None, compile=lambda *_: _Wrong())
+    stub = SimpleNamespace(
+        devices=("cpu",), unavailable=lambda: None, skip_reason=lambda *_: None, compile=lambda *_: _Wrong()
+    )
     monkeypatch.setattr(building, "candidate", lambda name: stub)
 
 

@@ -54,8 +54,8 @@ struct World {
   std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   std::function<bool(int64_t step)> grows;      ///< steps that capture another graph
-  int32_t maxLate = 0;       ///< steps that run before an earlier one is reported; how many of them varies
-  double missingShare = 0;   ///< of the steps, whose times nobody learns: told as skipped
+  int32_t maxLate = 0;      ///< steps that run before an earlier one is reported; how many of them varies
+  double missingShare = 0;  ///< of the steps, whose times nobody learns: told as skipped
   int32_t numShapes = 1;
   bool takesNaps = false;          ///< reports quiet steps in one sum, 240 at most, as the driver in Python does
   bool doShapesTakeTurns = false;  ///< else each step draws one
