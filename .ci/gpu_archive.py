@@ -2,7 +2,8 @@
 """Packs dist/gpu-check.tar.gz: the wheel for this Python, the benchmarks, and the packages they need beside torch.
 
 On the machine with a GPU, with the same Python and torch for CUDA, without network:
-    tar xf gpu-check.tar.gz && cd gpu-check && python -m pip install --no-index --find-links wheels --no-deps wheels/*.whl
+    tar xf gpu-check.tar.gz && cd gpu-check
+    python -m pip install --no-index --find-links wheels --no-deps wheels/*.whl
     python -m benchmarks.gpu_check --out results
 """
 

@@ -106,7 +106,7 @@ class Home:
         if device.type in placement.TIMED_DEVICES and device != self.device:
             self.device, self.accelerator = device, accelerator_of(device)
             self.late = LateSteps(StepTimer(self.accelerator)) if self.accelerator is not None else None
+            self.meter = DeviceMeter(self.accelerator) if self.accelerator is not None else None
             self._clock.timer = self.late.timer if self.late is not None else None
-            if self.late is not None and self.accelerator is not None:
-                self.meter = DeviceMeter(self.accelerator)
+            if self.late is not None and self.meter is not None:
                 self.late.timer.on_forward_end = self.meter.sample
