@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/python
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup build demo test test-fast format lint wheel wheel-check clean
+.PHONY: help setup build demo test test-fast format lint wheel wheel-check gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
 	@echo "make wheel      dist/*.whl with LLVM and MLIR inside; make wheel-check tries it out"
+	@echo "make gpu-archive  dist/gpu-check.tar.gz: what benchmarks.gpu_check needs on a machine with a GPU"
 	@echo "make clean      removes build products, keeps .venv"
 
 setup:
@@ -49,6 +50,9 @@ wheel: setup
 
 wheel-check: wheel
 	@$(PY) .ci/check_wheel.py dist
+
+gpu-archive: wheel
+	@$(PY) .ci/gpu_archive.py dist
 
 clean:
 	@rm -rf build dist python/agspeed/_native*.so

@@ -252,6 +252,7 @@ class TunerConfig(TypedDict, total=False):
     memory_fraction: float
     memory_slack_bytes: int
     guard_fraction: float
+    max_late_steps: int
     max_pause_seconds: float
     has_spare_cores: bool
     max_retunes: int

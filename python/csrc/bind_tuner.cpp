@@ -44,6 +44,7 @@ void visitFields(TunerConfig& config, Visit visit) {
   visit("fast_start_seconds", config.fastStartSeconds);
   visit("guard_fraction", config.guardFraction);
   visit("has_spare_cores", config.hasSpareCores);
+  visit("max_late_steps", config.maxLateSteps);
   visit("max_pause_seconds", config.maxPauseSeconds);
   visit("max_pairs", config.maxPairs);
   visit("max_retunes", config.maxRetunes);

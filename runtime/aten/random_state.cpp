@@ -2,31 +2,51 @@
 #include "runtime/aten/random_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 
 namespace agspeed::runtime::aten {
+namespace {
 
-at::Tensor randomState() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+at::Tensor stateOf(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
 
-void setRandomState(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+void setState(at::Generator generator, const at::Tensor& state) {
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
 }
 
-RandomStateScope::RandomStateScope(const at::Tensor& state) {
-  if (!state.defined()) return;
-  before_ = randomState();
-  setRandomState(state);
+}  // namespace
+
+at::Tensor randomState() { return stateOf(at::detail::getDefaultCPUGenerator()); }
+
+RandomState RandomState::now(std::optional<c10::Device> device) {
+  RandomState state;
+  state.cpu_ = randomState();
+  if (!device || device->is_cpu()) return state;
+  try {
+    state.onDevice_ = stateOf(at::globalContext().defaultGenerator(*device));
+    state.device_ = device;
+  } catch (const c10::Error&) {
+    state.device_.reset();
+  }
+  return state;
 }
 
-RandomStateScope::~RandomStateScope() {
-  if (before_.defined()) setRandomState(before_);
+void RandomState::restore() const {
+  if (cpu_.defined()) setState(at::detail::getDefaultCPUGenerator(), cpu_);
+  if (device_) setState(at::globalContext().defaultGenerator(*device_), onDevice_);
 }
+
+RandomStateScope::RandomStateScope(const RandomState& state) {
+  if (!state.isDefined()) return;
+  before_ = RandomState::now(state.device());
+  state.restore();
+}
+
+RandomStateScope::~RandomStateScope() { before_.restore(); }
 
 }  // namespace agspeed::runtime::aten

@@ -25,6 +25,15 @@ bool sameDenseLayout(const at::Tensor& a, const at::Tensor& b) {
          a.is_non_overlapping_and_dense();
 }
 
+// Where the call works: the first device that is not the CPU.
+std::optional<c10::Device> deviceOf(const std::vector<Argument>& inputs) {
+  for (const Argument& input : inputs) {
+    const auto* tensor = std::get_if<at::Tensor>(&input);
+    if (tensor != nullptr && tensor->defined() && !tensor->is_cpu()) return tensor->device();
+  }
+  return std::nullopt;
+}
+
 void applyMutation(const at::Tensor& input, const at::Tensor& value) {
   if (!sameDenseLayout(input, value) || input.is_inference()) {
     at::AutoGradMode noHistory(false);
@@ -187,10 +196,8 @@ void Region::shareVersions(const std::vector<Argument>& inputs, const std::vecto
 
 // A failed forward rewinds the random stream: whoever computes the outputs instead draws the same numbers.
 StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& inputs,
-                                                   const at::Tensor& randomState) const {
-  const auto rewind = [&] {
-    if (randomState.defined()) aten::setRandomState(randomState);
-  };
+                                                   const aten::RandomState& randomState) const {
+  const auto rewind = [&] { randomState.restore(); };
   try {
     StatusOr<std::vector<Argument>> results = code_->forward(inputs);
     if (!results) rewind();
@@ -203,7 +210,8 @@ StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& 
 
 StatusOr<std::vector<Argument>> Region::forward(const std::vector<Argument>& inputs) const {
   if (const char* reason = refusal(inputs)) return unsupported(reason);
-  const at::Tensor state = signature_.drawsRandomNumbers ? aten::randomState() : at::Tensor();
+  const aten::RandomState state =
+      signature_.drawsRandomNumbers ? aten::RandomState::now(deviceOf(inputs)) : aten::RandomState();
   AG_ASSIGN_OR_RETURN(std::vector<Argument> results, runForward(inputs, state));
   TORCH_CHECK(results.size() == signature_.numForwardOutputs(), "the forward direction of region ", signature_.name,
               " returned ", results.size(), " results instead of ", signature_.numForwardOutputs());

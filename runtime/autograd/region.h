@@ -26,6 +26,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/aten/random_state.h"
 #include "runtime/autograd/eager_function.h"
 #include "runtime/autograd/region_code.h"
 #include "runtime/autograd/region_signature.h"
@@ -68,7 +69,8 @@ class Region : public std::enable_shared_from_this<Region> {
   Region(std::unique_ptr<const RegionCode> code, RegionSignature signature, std::unique_ptr<const EagerFunction> eager);
   const char* refusal(const std::vector<Argument>& inputs) const;
   bool needsNode(const std::vector<Argument>& inputs) const;
-  StatusOr<std::vector<Argument>> runForward(const std::vector<Argument>& inputs, const at::Tensor& randomState) const;
+  StatusOr<std::vector<Argument>> runForward(const std::vector<Argument>& inputs,
+                                             const aten::RandomState& randomState) const;
   void separateResults(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
   void snapshotMutated(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
   void applyMutations(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;

@@ -85,7 +85,7 @@ std::vector<std::shared_ptr<RegionNode>> RegionNode::makeChain(const std::shared
 }
 
 void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
-                        std::vector<Argument>& results, const at::Tensor& randomState) {
+                        std::vector<Argument>& results, const aten::RandomState& randomState) {
   const RegionSignature& signature = region->signature();
   const std::vector<std::shared_ptr<RegionNode>> nodes = makeChain(region, inputs);
   for (int32_t output : signature.tangents) {

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/aten/random_state.h"
 #include "runtime/autograd/region.h"
 #include "runtime/autograd/replay.h"
 #include "runtime/autograd/staged_run.h"
@@ -42,9 +43,9 @@ class RegionNode final : public torch::autograd::Node {
   using Argument = aten::Argument;
 
   /// Makes the nodes of one call: `results` are the forward direction's outputs, of which the differentiable ones get
-  /// the first node as their grad_fn; `randomState` is the generator's state before it, undefined when it drew nothing.
+  /// the first node as their grad_fn; `randomState`: the generators' before it, undefined when it drew nothing.
   static void record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
-                     std::vector<Argument>& results, const at::Tensor& randomState);
+                     std::vector<Argument>& results, const aten::RandomState& randomState);
 
   RegionNode(std::shared_ptr<const Region> region, size_t stage) : region_(std::move(region)), number_(stage) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list&& inputs) override;

@@ -30,7 +30,8 @@ variable_list outputsWithTangents(const RegionSignature& signature, const variab
 
 }  // namespace
 
-Replay::Replay(const std::vector<Argument>& inputs, at::Tensor randomState) : randomState_(std::move(randomState)) {
+Replay::Replay(const std::vector<Argument>& inputs, aten::RandomState randomState)
+    : randomState_(std::move(randomState)) {
   inputs_.reserve(inputs.size());
   for (const Argument& input : inputs) inputs_.push_back(keep(input));
 }

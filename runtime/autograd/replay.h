@@ -13,14 +13,15 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/aten/random_state.h"
 #include "runtime/autograd/region.h"
 
 namespace agspeed::runtime::autograd {
 
 class Replay {
  public:
-  /// `randomState` is the generator's state before the call, undefined when it drew nothing.
-  Replay(const std::vector<aten::Argument>& inputs, at::Tensor randomState);
+  /// `randomState`: the generators' before the call, undefined when it drew nothing.
+  Replay(const std::vector<aten::Argument>& inputs, aten::RandomState randomState);
 
   /// The gradients of the inputs at the positions `wanted`, with a history of their own under create_graph; undefined
   /// where no tangent reaches. Requires: the region has an EagerFunction. Throws: c10::Error when an input was modified
@@ -47,7 +48,7 @@ class Replay {
   static aten::Argument unpack(const KeptInput& input, const RegionSignature& signature);
 
   std::vector<KeptInput> inputs_;
-  at::Tensor randomState_;
+  aten::RandomState randomState_;
 };
 
 }  // namespace agspeed::runtime::autograd

@@ -47,6 +47,7 @@ Status checkRanges(const TunerConfig& c) {
       {"maxRunSteps", double(c.maxRunSteps), 1, 1e6},
       {"dropRatio", c.dropRatio, 1.01, 1e3},
       {"warmupSteps", double(c.warmupSteps), 0, 1e6},
+      {"maxLateSteps", double(c.maxLateSteps), 0, 1e3},
       {"memoryFraction", c.memoryFraction, 0, 1e3},
       {"memorySlackBytes", double(c.memorySlackBytes), 0, 1e15},
       {"guardFraction", c.guardFraction, 0, 0.5},

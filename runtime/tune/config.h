@@ -63,6 +63,7 @@ struct TunerConfig {
   int32_t maxRunSteps = 64;        ///< ... but not more often than this
   double dropRatio = 1.3;          ///< an arm this many times slower than the best one is dropped after two blocks
   int32_t warmupSteps = 5;         ///< undisturbed eager steps before anything starts (not in max mode)
+  int32_t maxLateSteps = 0;        ///< steps that may run after one before that one is reported (devices)
 
   // Memory: an arm loses when its peak exceeds eager's by more than fraction * peak + slack.
   double memoryFraction = 0.15;

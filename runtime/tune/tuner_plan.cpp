@@ -264,10 +264,11 @@ double Tuner::excessSeconds(size_t arm) const {
   return tested.numSteps > 0 ? std::max(0.0, tested.lastSeconds - eager) : kUnseenRatio * eager;
 }
 
-/// What the next block of the arm is expected to cost; only its first step where it never ran.
+/// What the next block of the arm is expected to cost; only its first step where it never ran. Late reports let as many
+/// more steps run before the arm can be taken off.
 double Tuner::blockSeconds(size_t arm) const {
   const bool isUnseen = arms_[arm].numSteps == 0;
-  return excessSeconds(arm) * (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1);
+  return excessSeconds(arm) * (config_.maxLateSteps + (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1));
 }
 
 bool Tuner::isBlockAffordable(size_t arm) const {

@@ -83,7 +83,7 @@ bool Tuner::planBlockBeside(size_t compiling) {
   }
   const bool wasRunning = setCompileLevel(compiling, Level::kSuspended);
   planBlock();
-  if (wasRunning && trial_) trial_->schedule.settle(1);
+  if (wasRunning && trial_) trial_->schedule.settle(1 + config_.maxLateSteps);
   return true;
 }
 

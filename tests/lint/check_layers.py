@@ -35,6 +35,7 @@ _WORLD = (
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/base": (),
     "runtime/memory": ("runtime/base",),
+    "runtime/device": ("runtime/base",),
     "runtime/tune/measure": ("runtime/base",),
     "runtime/tune/store": ("runtime/base",),
     "runtime/tune": ("runtime/base", "runtime/tune/measure", "runtime/tune/store"),
@@ -155,7 +156,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "when_loaded"),
     ("config", "log"),
     ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
-    ("graph_spec", "native"),
+    ("devices", "graph_spec", "native"),
     ("distributed",),
     ("horovod",),
     ("backends",),

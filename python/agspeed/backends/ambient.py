@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+from agspeed.devices.accelerator import numerics_flags, set_numerics_flags
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class AmbientModes:
-    """A snapshot of gradient mode, inference mode, autocast and default dtype."""
+    """A snapshot of gradient mode, inference mode, autocast, default dtype and the flags of CUDA's operators."""
 
     grad_enabled: bool
     inference_mode: bool
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     default_dtype: torch.dtype
+    flags: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """What CUDA operators compute (TF32 and the like); empty where CUDA is not in use."""
 
     @classmethod
     def capture(cls) -> AmbientModes:
@@ -32,7 +37,8 @@ class AmbientModes:
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
             for device in _AUTOCAST_DEVICES
         )
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype())
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype()
+        return cls(*modes, tuple(numerics_flags().items()))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -41,6 +47,9 @@ class AmbientModes:
         with contextlib.ExitStack() as stack:
             stack.callback(torch.set_default_dtype, default_dtype)
             torch.set_default_dtype(self.default_dtype)
+            if self.flags:
+                stack.callback(set_numerics_flags, numerics_flags())
+                set_numerics_flags(dict(self.flags))
             stack.enter_context(torch.inference_mode(self.inference_mode))
             stack.enter_context(torch.set_grad_enabled(self.grad_enabled))
             for device, enabled, dtype in self.autocast:

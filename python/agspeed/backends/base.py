@@ -19,6 +19,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import fx
 
+from agspeed.config import Settings
+
 Result = TypeVar("Result")
 Runner = Callable[..., Sequence[Any]]
 """A compiled region: ``runner(*flat_args) -> outputs``."""
@@ -37,6 +39,11 @@ class CompileOptions:
     end."""
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, settings: Settings, num_threads: int) -> CompileOptions:
+        """What a user's settings say."""
+        return cls(num_threads, settings.numerics, str(settings.cache_dir), settings.dynamic)
+
 
 class Candidate(ABC):
     """One way to run a region. Stateless: one instance serves every region of the process."""
@@ -53,6 +60,9 @@ class Candidate(ABC):
 
     needs_stages: ClassVar[bool] = False
     """True for candidates that are of use only where gradients leave in stages: `CompileOptions.stage_bytes`."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    """Types of devices that it is of use on."""
 
     default: ClassVar[bool] = True
     """False for candidates that only run when named in ``backends=``."""

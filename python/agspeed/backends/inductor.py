@@ -28,6 +28,7 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.joint import BoxedRunner, Half, Joint, Recorder, aot_settings, finish, new_context
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
+from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 
 _MAX_PARTS = 8
@@ -62,10 +63,15 @@ class Inductor(Candidate):
         if joint.backward is not None:
             yield
         stages, runs = yield from self._compile_backward(joint, options, work)
-        runner = make_runner(joint, gm, stages, runs)
-        if not any(has_choices(half.graph) for half in work.recorder.halves.values()):
+        runner = make_runner(self.finished(joint), gm, stages, runs)
+        on_cpu = home_of(tensors_in(list(example_inputs))).type == "cpu"
+        if on_cpu and not any(has_choices(half.graph) for half in work.recorder.halves.values()):
             runner.twins = self.same_without_choices
         return with_digest(runner, work.sources)
+
+    def finished(self, joint: Joint) -> Joint:
+        """What becomes of the compiled halves."""
+        return joint
 
     def _compile_backward(
         self, joint: Joint, options: CompileOptions, work: _Compile

@@ -19,6 +19,7 @@ from agspeed import native
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import BoxedRunner, Joint
 from agspeed.backends.stages import Stages
+from agspeed.devices.failures import is_sticky
 from agspeed.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class BackwardFailures:
                     "now on"
                 )
                 self._tell(error)
+                self._is_final |= is_sticky(error)  # nothing can stand in where the GPU is lost
                 raise
 
         return guarded

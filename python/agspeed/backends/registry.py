@@ -18,7 +18,17 @@ from agspeed.errors import UserError
 from agspeed.log import warn_once
 
 ENTRY_POINT_GROUP = "agspeed.backends"
-_ORDER = ("native", "inductor", "inductor-staged", "inductor-max-autotune", "aot", "graph-eager", "torchscript")
+_ORDER = (
+    "native",
+    "inductor",
+    "inductor-cudagraphs",
+    "inductor-staged",
+    "inductor-max-autotune",
+    "cudagraph",
+    "aot",
+    "graph-eager",
+    "torchscript",
+)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 import agspeed
-from agspeed.cli import checks, nccl_checks, net_checks, net_peers, net_ranks
+from agspeed.cli import checks, gpu_checks, nccl_checks, net_checks, net_peers, net_ranks
 from agspeed.cli.console import make_console
 from agspeed.errors import UserError
 from agspeed.netprobe import Survey
@@ -112,7 +112,7 @@ def _examine(
             if not arguments.json:
                 console.print(_line(result), soft_wrap=True)
 
-    for check in [*checks.CHECKS, *(net_checks.NET_CHECKS if is_net else ())]:
+    for check in [*checks.CHECKS, gpu_checks.gpus, *(net_checks.NET_CHECKS if is_net else ())]:
         report(check())
     for check in nccl_checks.NCCL_CHECKS if arguments.nccl else ():
         report(check())

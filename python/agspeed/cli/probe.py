@@ -28,6 +28,8 @@ try:
     found["torch"] = torch.__version__
     found["threads"] = torch.get_num_threads()
     found["cuda"] = torch.cuda.is_available()
+    if found["cuda"]:
+        found["gpu_free_bytes"] = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
 try:
@@ -56,8 +58,8 @@ print("PROBE" + json.dumps(found))
 
 @functools.cache
 def probe() -> Mapping[str, Any]:
-    """What the child found: torch, threads, cuda, native, network, transport; in place of what is missing x_error with
-    why. Also settings_error."""
+    """What the child found: torch, threads, cuda, gpu_free_bytes, native, network, transport; in place of what is
+    missing x_error with why. Also settings_error."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from agspeed import config
+from agspeed.devices import placement
 from agspeed.errors import UserError
 from agspeed.frontend import live_sessions, mistakes, startup
-from agspeed.frontend.devices import module_tensors, why_eager
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
 from agspeed.frontend.target import FunctionTarget, ModuleTarget
@@ -221,7 +221,9 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
-    if (reason := why_eager(module_tensors(inner)) or _why_unusable(settings)) is not None:
+    home = placement.home_of(placement.module_tensors(inner))
+    reason = placement.why_eager(placement.module_tensors(inner), home) or _why_unusable(settings)
+    if reason is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module

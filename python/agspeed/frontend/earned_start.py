@@ -9,6 +9,7 @@ from typing import Any
 
 from agspeed.distributed.meetings import Meetings
 from agspeed.frontend import startup
+from agspeed.tuning.ran_step import RanStep
 from agspeed.tuning.stored_decision import chose_compiled
 
 
@@ -28,7 +29,10 @@ class EarnedStart:
             return True
         return self.num_steps == 0 and chose_compiled(self._target, self._cache_dir)
 
-    def after_step(self, seconds: float, shape: str) -> int:
+    def ran(self) -> None:
+        """A step has ended, of which nothing but its time matters."""
+
+    def after_step(self, seconds: float, shape: str, ran: RanStep | None) -> int:
         """A training step ended after `seconds`. Returns: how many more it takes, of which nobody need know."""
         self.steps_unseen(1, seconds)
         return int((startup.PAYS_AFTER_S - self.seconds) * self.num_steps / self.seconds)

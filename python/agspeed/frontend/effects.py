@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
+from agspeed.devices.random_state import RandomState, devices_of
+
 
 @dataclass(frozen=True)
 class Before:
     """The state just before a run."""
 
-    random_state: torch.Tensor | None
+    random_state: torch.Tensor | RandomState | None
     versions: tuple[int, ...]
 
 
@@ -30,6 +32,8 @@ class Effects:
 
     draws_random_numbers: bool = False
     mutated_inputs: tuple[int, ...] = ()
+    devices: tuple[torch.device, ...] = ()
+    """Others than the CPU whose generators may be drawn from."""
 
     @property
     def any(self) -> bool:
@@ -37,12 +41,14 @@ class Effects:
 
     def before(self, args: Sequence[Any]) -> Before:
         """To be taken before a run with `args`. Costs microseconds where numbers are drawn, else next to nothing."""
-        state = torch.get_rng_state() if self.draws_random_numbers else None
+        state = _random_state(self.devices) if self.draws_random_numbers else None
         return Before(state, tuple(args[index]._version for index in self.mutated_inputs))
 
     def rewind(self, before: Before) -> None:
         """The random stream is where it was."""
-        if before.random_state is not None:
+        if isinstance(before.random_state, RandomState):
+            before.random_state.restore()
+        elif before.random_state is not None:
             torch.set_rng_state(before.random_state)
 
     def first_changed_input(self, before: Before, args: Sequence[Any]) -> int | None:
@@ -58,7 +64,8 @@ def observe(
 
     Copies are needed because some operators, batch norm among them, change an input without counting a version.
     """
-    state, versions = torch.get_rng_state(), [_version(arg) for arg in args]
+    devices = devices_of(args)
+    state, versions = RandomState(devices), [_version(arg) for arg in args]
     outputs = run(*args)
     kept = copies if copies is not None else args
     mutated = [
@@ -66,7 +73,12 @@ def observe(
         for index, (arg, copy) in enumerate(zip(args, kept, strict=True))
         if _version(arg) != versions[index] or _differs(arg, copy)
     ]
-    return outputs, Effects(not torch.equal(state, torch.get_rng_state()), tuple(mutated))
+    others = tuple(device for device in devices if device.type != "cpu")
+    return outputs, Effects(state != RandomState(devices), tuple(mutated), others)
+
+
+def _random_state(devices: tuple[torch.device, ...]) -> torch.Tensor | RandomState:
+    return RandomState(devices) if devices else torch.get_rng_state()
 
 
 def _differs(value: Any, copy: Any) -> bool:

@@ -25,7 +25,7 @@ def open_session(target: Target, settings: Settings) -> Session:
     """Puts `target` under the control of a new session."""
     session = Session(target, settings, _write_report)
     if _pauses:
-        session.pause()
+        session.set_paused(True)
     _sessions.add(session)
     return session
 
@@ -43,7 +43,7 @@ def paused() -> Iterator[None]:
     if _pauses == 1:
         pause_optimizers(True)
         for session in live_sessions():
-            session.pause()
+            session.set_paused(True)
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def paused() -> Iterator[None]:
         if _pauses == 0:
             pause_optimizers(False)
             for session in live_sessions():
-                session.unpause()
+                session.set_paused(False)
 
 
 def _write_report(session: Session) -> None:

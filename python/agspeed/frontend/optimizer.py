@@ -20,8 +20,8 @@ import torch
 
 from agspeed import native
 from agspeed.config import Settings
+from agspeed.devices.placement import why_eager
 from agspeed.frontend import startup
-from agspeed.frontend.devices import why_eager
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
 

@@ -25,6 +25,7 @@ from agspeed import native
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import fake_inputs
+from agspeed.devices.failures import is_sticky
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
@@ -121,7 +122,7 @@ class Region:
     def _observing(self, target: Runner) -> Runner:
         def observed(*args: Any) -> Sequence[Any]:
             if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
-                self.sample = [_kept(arg) for arg in args]
+                self.sample = _copied(args)
             self.on_call(self, args)
             if self._effects is not None or target is not self._eager:
                 return target(*args)
@@ -165,7 +166,15 @@ class Region:
     def _run_instead(
         self, name: str, args: Sequence[Any], error: Exception, effects: Effects, before: Before | None
     ) -> Sequence[Any]:
-        """Repeats a run of `name` that failed, eagerly. Raises: AgspeedError when its inputs are no longer the same."""
+        """Repeats a run of `name` that failed, eagerly. Raises: AgspeedError when its inputs are no longer the same, or
+        the device does not work any more.
+        """
+        if is_sticky(error):
+            self._drop(name, error)
+            raise AgspeedError(
+                f"region {self.index} ({self.where}): {name} raised {error}; the GPU serves this process no more. "
+                "Go on from your last checkpoint in a new process, with AGSPEED_DISABLE=1 to leave agspeed out"
+            ) from error
         if before is not None:
             changed = effects.first_changed_input(before, args)
             if changed is None and effects.mutated_inputs and not self.modes.grad_enabled:
@@ -194,7 +203,7 @@ class Region:
         self.on_failure(self, name, error)
 
     def _content_key(self) -> str:
-        parts = [self.gm.code, str(self.modes)]
+        parts = [self.gm.code, str(self.modes), *map(str, self.modes.flags)]
         parts += [_describe(value) for value in self.example_inputs]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
@@ -223,6 +232,14 @@ def lift_tensors(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]
 
 def _not_selected(*args: Any) -> Any:
     raise AssertionError("the region has no target yet")
+
+
+def _copied(args: Sequence[Any]) -> list[Any] | None:
+    """Inputs to gate with later; None where a device has no room for them."""
+    try:
+        return [_kept(arg) for arg in args]
+    except torch.OutOfMemoryError:
+        return None
 
 
 def _kept(arg: Any) -> Any:

@@ -9,8 +9,7 @@ record for the report.
 Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
 other threads while tuning, forwards without gradients, forwards under tracing or export.
 
-In mode="auto" a session only watches the clock at first: the controller, and all it needs, comes when training has paid
-for loading it (`earned_start.py`).
+In mode="auto" the controller, and all it needs, comes when training has paid for loading it (`earned_start.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +25,12 @@ from torch import fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
+from agspeed.devices import placement
 from agspeed.errors import AgspeedError
-from agspeed.frontend import devices, startup
+from agspeed.frontend import startup
 from agspeed.frontend.earned_start import EarnedStart
 from agspeed.frontend.history import History
+from agspeed.frontend.home import EndedStep, Home
 from agspeed.frontend.optimizer import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from agspeed.tuning.deferred_regions import DeferredRegions
     from agspeed.tuning.outcome import Outcome
 
-_TRUSTED = 16  # steps that each recent one may stand for unseen
-
 
 class Session:
     """See the module's text. Opened (`live_sessions.py`) on the thread that trains."""
@@ -65,12 +64,7 @@ class Session:
         self.settings = settings
         self.owner = os.getpid()
         self.is_closed = False
-        self.options = CompileOptions(
-            num_threads=torch.get_num_threads(),
-            numerics=settings.numerics,
-            cache_dir=str(settings.cache_dir),
-            dynamic=settings.dynamic,
-        )
+        self.options = CompileOptions.of(settings, torch.get_num_threads())
         self.wrapper: Wrapper | None = None
         self.meetings: Meetings | None = None
         self.optimizer: OptimizerSession | None = None
@@ -93,6 +87,7 @@ class Session:
         )
         self.regions = self._runner.regions
         self.clock = StepClock(target.parameters, self._step_ended)
+        self.home = Home(target, self.clock)
         self._sampler = StepSampler(self.clock)
         self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
@@ -114,9 +109,7 @@ class Session:
         self.plan = plan
 
     def settle(self, plan: str, reason: str, level: int = logging.INFO) -> None:
-        """Ends tuning with `plan`. Eager leaves the target as it was given; a compiled plan keeps a light entry.
-        level: of the line that is logged.
-        """
+        """Ends tuning with `plan`, logged at `level`. Eager leaves the target as it was; others keep a light entry."""
         for region in self.regions:
             region.release_sample()
         self._runner.select(plan, observed=False)
@@ -141,8 +134,7 @@ class Session:
     def compile_part(self, plan: str, region: Region) -> Outcome | None:
         """The next part of compiling and gating what `plan` wants for `region`, in the foreground; None: more are left.
 
-        Raises: AgspeedError when ``strict=True`` and a candidate failed or was rejected; under numerics="exact" other
-        bits than eager's are what most candidates are expected to give, and no fault.
+        Raises: AgspeedError when ``strict=True`` and a candidate failed or, but under numerics="exact", was rejected.
         """
         begun = time.perf_counter()
         outcome = self._runner.compile_part(region, plan, self.options, self.settings)
@@ -165,7 +157,7 @@ class Session:
             self._deferred.wait(timeout_s)
 
     def note_unseen_steps(self) -> None:
-        """Counts the steps that a settled session let pass without looking at them."""
+        """Counts the steps that a settled session let pass."""
         self._skip_steps(*self._sampler.take_unseen())
 
     def close(self) -> None:
@@ -181,15 +173,10 @@ class Session:
         self.state, self.reason, self.plan = "eager", "restored", EAGER
         self.is_closed = True
 
-    def pause(self) -> None:
-        """The target runs eagerly, whatever the plan."""
-        self._is_paused = True
-        self.target.install(self.target.eager_entry(), self)
-
-    def unpause(self) -> None:
-        """The plan in force runs again."""
-        self._is_paused = False
-        self.target.install(self._entry, self)
+    def set_paused(self, is_paused: bool) -> None:
+        """Paused, the target runs eagerly, whatever the plan."""
+        self._is_paused = is_paused
+        self.target.install(self.target.eager_entry() if is_paused else self._entry, self)
 
     def tuner_snapshot(self) -> dict[str, Any]:
         """What the tuner knows, for the report; {} without one."""
@@ -201,9 +188,9 @@ class Session:
         return self._controller is not None and self._controller.has_database
 
     def _end_background_work(self) -> None:
-        if self._controller is not None and self._deferred is not None:
-            self._controller.close()
-            self._deferred.close()
+        for worker in (self._controller, self._deferred):
+            if worker is not None:
+                worker.close()
 
     # --- calls of the target ------------------------------------------------------------------------------------------
 
@@ -214,8 +201,10 @@ class Session:
         if self._sampler.forwards_left > 0:
             self._sampler.forwards_left -= 1
             return self._runner.current(*args, **kwargs)
+        if self.home.is_capturing():
+            return self.target.eager(*args, **kwargs)
         self._resume()
-        if (reason := devices.why_eager(devices.call_tensors(args, kwargs))) is not None:
+        if (reason := self.home.why_eager(lambda: placement.call_tensors(args, kwargs))) is not None:
             self._leave_to_eager(reason)
             return self.target.eager(*args, **kwargs)
         self._shapes.append(shape_class(args, kwargs))
@@ -238,7 +227,8 @@ class Session:
 
     def _start(self, args: Any, kwargs: Any) -> None:
         """A training call of a session that is due: the controller may decide what it runs."""
-        if (reason := devices.why_eager(self.target.tensors())) is not None:
+        reason = self.home.why_eager(self.target.tensors) or self.home.why_not_wrapped(self.wrapper)
+        if reason is not None:
             self._leave_to_eager(reason)
             return
         try:
@@ -248,10 +238,12 @@ class Session:
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
+        for step in self.home.settle_down():
+            self._learn(step)
         self._controller, self._deferred = Controller(self), DeferredRegions(self)
         self._learner = self._controller
         self.history.start_up_seconds += startup.claim()
-        call = TrainingCall(self.target.eager, args, kwargs, self.wrapper)
+        call = TrainingCall(self.target.eager, args, kwargs, self.wrapper, self.home.device)
         self._controller.start(self._earned.num_steps, self._earned.seconds, call)
         self.history.stood_still("start-up", self.clock.restart())
 
@@ -277,12 +269,10 @@ class Session:
             self.settle(EAGER, reason, logging.WARNING)
 
     def _is_training_call(self) -> bool:
-        if is_traced() or not self.clock.is_own_thread():
-            return False
-        return isinstance(self.target, FunctionTarget) or torch.is_grad_enabled()
+        return not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
 
     def _compiled_entry(self) -> Callable[..., Any]:
-        eager, runner, clock, sampler = self.target.eager, self._runner, self.clock, self._sampler
+        eager, runner, sampler = self.target.eager, self._runner, self._sampler
         is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
 
         def run_compiled(*args: Any, **kwargs: Any) -> Any:
@@ -291,11 +281,17 @@ class Session:
             if sampler.forwards_left > 0:
                 sampler.forwards_left -= 1
                 return runner.current(*args, **kwargs)
-            self._resume()
-            clock.forward_begins()
-            return self._run_timed(args, kwargs)
+            return self._run_seen(args, kwargs)
 
         return run_compiled
+
+    def _run_seen(self, args: Any, kwargs: Any) -> Any:
+        """A call after the decision that the clock is to see."""
+        if self.home.is_capturing():
+            return self._runner.current(*args, **kwargs)
+        self._resume()
+        self.clock.forward_begins()
+        return self._run_timed(args, kwargs)
 
     def _install(self, entry: Callable[..., Any]) -> None:
         self._entry = self._watch.around(entry)
@@ -313,7 +309,7 @@ class Session:
         return region.dispatcher  # type: ignore[no-any-return]
 
     def _on_new_region(self, region: Region) -> None:
-        if (reason := devices.why_eager(devices.graph_tensors(region.gm))) is not None:
+        if (reason := self.home.why_eager(lambda: placement.graph_tensors(region.gm))) is not None:
             region.select(EAGER)
             self._leave_to_eager(reason)
 
@@ -327,9 +323,9 @@ class Session:
 
     def _frame_called(self, args: Sequence[Any]) -> None:
         """A region of a torch.compile session runs: the nearest thing to a call of the target."""
-        assert isinstance(self.target, CompiledFramesTarget)
-        if not self._is_training_call():
+        if not self._is_training_call() or self.home.is_capturing():
             return
+        assert isinstance(self.target, CompiledFramesTarget)
         self.target.remember(args)
         self.clock.forward_begins()
         if self._controller is None:
@@ -367,15 +363,19 @@ class Session:
         if self._sampler.is_first_step():
             self._skip_steps(1, times.busy)
             return
-        self.history.add_step(self.plan, times)
-        num_quiet = self._learner.after_step(times.busy, shape)
+        step = EndedStep(self.plan, times, shape, self._learner.ran())
+        for ended in self.home.known_steps(step, self._skip_steps):
+            self._learn(ended)
+
+    def _learn(self, step: EndedStep) -> None:
+        """A step has ended, the latest or, on a device, one shortly before it."""
+        self.history.add_step(step.plan, step.times)
+        num_quiet = self._learner.after_step(step.times.busy, step.shape, step.ran)
         if self.state == "tuned" and self._deferred is not None:
             self._deferred.advance()
-        if self.state == "eager" or not self.target.has_untouched_eager:
-            return
-        if num_quiet > 0 and self._watch.is_over and (self._deferred is None or self._deferred.is_idle):
-            num_quiet = min(num_quiet, _TRUSTED * len(self.history.recent))
-            self._sampler.skip(num_quiet, times.forwards, self.history.typical_step_seconds())
+        may_skip = self.state != "eager" and self.target.has_untouched_eager and self._watch.is_over
+        if may_skip and (self._deferred is None or self._deferred.is_idle):
+            self._sampler.skip(num_quiet, step.times.forwards, self.history)
 
     def _skip_steps(self, count: int, seconds: float) -> None:
         self.history.timeline.skip(count)

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import time
 
+from agspeed.frontend.history import History
 from agspeed.frontend.steps import StepClock
 
 _LONGEST = 240
 """Steps of one skip: the report's timeline gets points at least that often."""
+_TRUSTED = 16
+"""Steps that each recent one may stand for unseen."""
 
 
 class StepSampler:
@@ -32,15 +35,16 @@ class StepSampler:
         self._forwards_per_step, self._step_seconds = 1, 0.0
         self._begun = 0.0
 
-    def skip(self, num_steps: int, forwards_per_step: int, step_seconds: float) -> None:
+    def skip(self, num_steps: int, forwards_per_step: int, history: History) -> None:
         """The next `num_steps` steps need not be seen. Requires: a step has just ended.
 
         Args:
-            step_seconds: what a step typically takes.
+            history: has seen steps with the plan in force, few of which stand for few of those to come.
         """
+        num_steps = min(num_steps, _TRUSTED * len(history.recent), _LONGEST)
         if num_steps > 0:
-            self._forwards_per_step, self._step_seconds = forwards_per_step, step_seconds
-            self._forwards = min(num_steps, _LONGEST) * forwards_per_step
+            self._forwards_per_step, self._step_seconds = forwards_per_step, history.typical_step_seconds()
+            self._forwards = num_steps * forwards_per_step
             self.forwards_left, self.is_skipping = self._forwards, True
             self._begun = time.perf_counter()
             self._clock.stop()

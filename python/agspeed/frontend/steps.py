@@ -4,7 +4,8 @@
 A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of
 the model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are
 measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
-apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart.
+apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart. Its times are the
+host's; for steps on a device it tells the borders to a `StepTimer` as well.
 
 One process-wide pair of hooks serves all clocks; it is removed when no clock is running. A clock rests while others
 train and its own model does not, so that models of the past cost those of the present nothing. Threads: a clock listens
@@ -22,6 +23,8 @@ from typing import NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
+
+from agspeed.devices.clock import StepTimer
 
 _FORWARDS_WITHOUT_OPTIMIZER = 3
 """Forwards without any optimizer step after which a loop counts as one without optimizer."""
@@ -63,6 +66,8 @@ class StepClock:
         self._forwards_since_step = 0
         self._has_optimizer = True
         self._foreign_steps, self._is_resting = 0, False
+        self.timer: StepTimer | None = None
+        """Told of the same borders where the host's clock does not see the work: on a device."""
         self.foreign_optimizer: str | None = None
         """Class of the last optimizer that stepped after a forward of the model and holds none of its parameters."""
 
@@ -91,18 +96,27 @@ class StepClock:
             self._begin = time.perf_counter()
             self._wait = self._begin - self._end if self._end is not None else 0.0
             self._forward = 0.0
+            if self.timer is not None:
+                self.timer.step_begins()
+        if self.timer is not None:
+            self.timer.forward_begins()
         self._forward_begin = time.perf_counter()
 
     def forward_ends(self) -> None:
         """To be called after a forward that returned, where the forward is not the whole step."""
         if self._begin is not None and self.is_own_thread():
             self._forward += time.perf_counter() - self._forward_begin
+            if self.timer is not None:
+                self.timer.forward_ends()
 
     def restart(self) -> float:
         """The running step begins now. Returns: the seconds before, which do not count."""
         now = time.perf_counter()
         before = now - self._begin if self._begin is not None else 0.0
         self._begin = self._forward_begin = now
+        if self.timer is not None:
+            self.timer.step_begins()
+            self.timer.forward_begins()
         return before
 
     def function_ends(self) -> None:
@@ -118,11 +132,15 @@ class StepClock:
         self._is_resting = False
         _clocks.remove(self)
         self._begin = self._end = None
+        if self.timer is not None:
+            self.timer.forget()
 
     def optimizer_begins(self) -> None:
         """Called by the process-wide hook before every optimizer step of the process."""
         if self._begin is not None and self.is_own_thread():
             self._optimizer_begin = time.perf_counter()
+            if self.timer is not None:
+                self.timer.optimizer_begins()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called by the process-wide hook after every optimizer step of the process."""

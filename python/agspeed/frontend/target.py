@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
-from agspeed.frontend.devices import module_tensors
+from agspeed.devices.placement import module_tensors
 
 _MARK = "agspeed_session"
 
@@ -56,6 +56,10 @@ class Target(ABC):
     def tensors(self) -> Iterable[torch.Tensor]:
         """All tensors that belong to the target, as of now."""
         return self.parameters()
+
+    def trains_now(self) -> bool:
+        """A call now may be part of a training step."""
+        return torch.is_grad_enabled()
 
 
 class ModuleTarget(Target):
@@ -105,6 +109,9 @@ class FunctionTarget(Target):
 
     def parameters(self) -> Iterable[torch.Tensor]:
         return ()
+
+    def trains_now(self) -> bool:
+        return True
 
 
 class CompiledFramesTarget(Target):

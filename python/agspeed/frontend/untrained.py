@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from agspeed.devices.placement import tensors_in
 from agspeed.frontend.mistakes import trains_another
 from agspeed.frontend.steps import StepClock
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, Target
 from agspeed.log import logger
-from agspeed.tuning.database_key import tensors_in
 
 _PATIENCE = 20
 """Calls after which the verdict is due."""

@@ -15,6 +15,8 @@ from torch import fx
 from agspeed.backends import CompileOptions, candidate
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner, to_end
+from agspeed.devices.accelerator import accelerator_of
+from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.tuning.gate import check as gate
@@ -52,7 +54,9 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
 def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) -> Generator[None, None, Outcome]:
     """`build` with pauses, during which training steps may run."""
     chosen = candidate(name)
-    reason = chosen.unavailable() or chosen.skip_reason(region.gm, options)
+    device = home_of(tensors_in(region.example_inputs)).type
+    elsewhere = f"it serves the device {', '.join(chosen.devices)} alone" if device not in chosen.devices else None
+    reason = elsewhere or chosen.unavailable() or chosen.skip_reason(region.gm, options)
     if reason:
         return Outcome(name, "skipped", reason)
     parts: Generator[None, None, Runner] | None = None
@@ -146,7 +150,11 @@ def _gate_other_sizes(
 def _check(
     runner: Runner, gm: fx.GraphModule, modes: AmbientModes, inputs: Sequence[Any], options: CompileOptions
 ) -> gate.Verdict:
-    policy = gate.Policy(numerics=options.numerics, memory_budget_bytes=_memory_budget())
+    accelerator = accelerator_of(home_of(tensors_in(list(inputs))))
+    budget = _memory_budget() if accelerator is None else accelerator.free_bytes()
+    if accelerator is not None and budget is not None:
+        budget //= 2
+    policy = gate.Policy(options.numerics, memory_budget_bytes=budget, is_steady=accelerator is None)
     with modes.restored():
         return gate.check(runner, gm, inputs, policy)
 
@@ -163,7 +171,9 @@ def _reject_unless(accepted: bool, outcome: Outcome, reason: str) -> None:
 
 
 def _memory_budget() -> int | None:
-    """Bytes the gate's float64 run may take: half of what the machine has free now; None where that is unknown."""
+    """Bytes the gate's float64 run may take on the CPU: half of what the machine has free now; None where that is
+    unknown.
+    """
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

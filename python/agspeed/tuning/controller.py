@@ -29,6 +29,7 @@ from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
 from agspeed.tuning.plan_compiles import PlanCompiles
+from agspeed.tuning.ran_step import RanStep
 from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled, tuner_config
 from agspeed.tuning.unfinished import UnfinishedTuning
@@ -59,13 +60,15 @@ class Controller:
         self._longest_wait_s = _LONGEST_WAIT_S
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
+        self._meter = session.home.meter or METER
         self._company = company(session.settings, session.meetings)
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
         if session.meetings is not None:
             self._tuner = session.meetings.tuner
             self._longest_wait_s = min(_LONGEST_WAIT_S, session.meetings.longest_wait_s)
         elif self._module is not None:
-            self._tuner = self._module.Tuner(tuner_config(session.settings, session.options))
+            place = {"max_late": session.home.max_late, "device": session.home.device.type}
+            self._tuner = self._module.Tuner(tuner_config(session.settings, session.options, **place))
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
@@ -76,7 +79,7 @@ class Controller:
             return
         started = time.perf_counter()
         _searching.add(self)
-        METER.acquire(self)
+        self._meter.acquire(self)
         self._adopt_earlier_decision(call)
         history = self._session.history
         history.start_up_seconds += time.perf_counter() - started
@@ -84,8 +87,14 @@ class Controller:
         self._tuner.steps_skipped(num_steps, trained_seconds)
         self._advance()
 
-    def after_step(self, seconds: float, shape: str) -> int:
-        """A training step ended after `seconds` of work on batches of `shape`.
+    def ran(self) -> RanStep:
+        """What is to be known at the end of a step whose time will be known later only."""
+        session = self._session
+        is_disturbed = self._is_capturing or len(session.regions) != self._regions_seen
+        return RanStep(self._layouts.named(session.plan), self._meter.take_peak(self), is_disturbed)
+
+    def after_step(self, seconds: float, shape: str, ran: RanStep | None = None) -> int:
+        """A training step ended after `seconds` of work on batches of `shape`; ran: noted at its end, else it is now.
 
         Returns: how many of the steps to come are of no use to the tuner; `steps_unseen` may tell of them instead.
         """
@@ -98,7 +107,7 @@ class Controller:
         if self._skipped[0]:
             self._tuner.steps_skipped(*self._skipped)
             self._skipped = (0, 0.0)
-        self._report_step(seconds, shape)
+        self._report_step(seconds, shape, ran or self.ran())
         self._tuner.share_budget(max(len(_searching), 1))
         self._advance()
         if self._session.meetings is not None and self._tuner.is_over_because and not self._is_settled:
@@ -153,7 +162,7 @@ class Controller:
         self._unfinished.keep(at_once=True)
         self._unfinished.end()
         self._compiles.queue.close()
-        METER.release(self)
+        self._meter.release(self)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -170,10 +179,9 @@ class Controller:
         self._num_quiet = 0
         return True
 
-    def _report_step(self, seconds: float, shape: str) -> None:
+    def _report_step(self, seconds: float, shape: str, ran: RanStep) -> None:
         session = self._session
-        peak = METER.take_peak(self)
-        if self._is_capturing:
+        if ran.is_disturbed and self._is_capturing:
             self._is_capturing = False
             session.run_plan(plan_of(self._tuner.current))
             session.history.capture_seconds = seconds
@@ -185,12 +193,12 @@ class Controller:
             else:
                 self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
         else:
-            disturbed = len(session.regions) != self._regions_seen
-            self._tuner.step_finished(self._layouts.named(session.plan), max(seconds, 1e-9), shape, peak, disturbed)
-            if disturbed:
+            self._tuner.step_finished(ran.arm, max(seconds, 1e-9), shape, ran.peak_bytes, ran.is_disturbed)
+            if ran.is_disturbed:
                 self._tuner.capture_grew()
                 self._unfinished.resume()
-        self._regions_seen = len(session.regions)
+        if ran.is_disturbed:
+            self._regions_seen = len(session.regions)
 
     def _advance(self) -> None:
         with self._interruptible():
@@ -289,14 +297,14 @@ class Controller:
         self._unfinished.touch()
         if regions:
             self._tuner.arm_changed(name, "loading", foreground_seconds=seconds)
-            METER.take_peak(self)
+            self._meter.take_peak(self)
             return False
         if any(outcome.usable for outcome in outcomes):
             self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
         else:
             bad = self._compiles.first_failure(name) or Outcome(name, "skipped", "no region to compile")
             self._tuner.arm_changed(name, bad.state, bad.reason, foreground_seconds=seconds)
-        METER.take_peak(self)  # loading is not part of a step
+        self._meter.take_peak(self)  # loading is not part of a step
         return True
 
     def _decide(self, arm: str, reason: str) -> bool:
@@ -310,7 +318,7 @@ class Controller:
         self._session.history.enter_phase("steady")
         self._session.settle(plan_of(arm), reason + self._company)
         self._store_decision()
-        METER.release(self)
+        self._meter.release(self)
         self._compiles.queue.close()
         return False
 

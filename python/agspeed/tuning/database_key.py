@@ -13,7 +13,7 @@ import functools
 import hashlib
 import platform
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from torch import nn
 
 from agspeed.backends import candidates
 from agspeed.config import Settings
+from agspeed.devices.accelerator import accelerator_of
+from agspeed.devices.placement import CPU, tensors_in
 from agspeed.distributed.wrapper import Wrapper
 
 
@@ -34,11 +36,13 @@ class TrainingCall:
     kwargs: Any
     wrapper: Wrapper | None = None
     """What reduces the target's gradients."""
+    device: torch.device = CPU
+    """Where the target works."""
 
     def database_key(self, settings: Settings) -> dict[str, Any]:
         """See runtime/tune/store/database_format.md."""
         tensors = list(tensors_in((self.args, self.kwargs)))
-        owner = self._owner()
+        owner, accelerator = self._owner(), accelerator_of(self.device)
         devices = {str(t.device) for t in tensors} | {
             str(p.device) for p in (owner.parameters() if owner is not None else ())
         }
@@ -56,6 +60,7 @@ class TrainingCall:
                 "dynamic": settings.dynamic,
             },
             **({"group": dataclasses.asdict(self.wrapper)} if self.wrapper is not None else {}),
+            **({"gpu": accelerator.identity()} if accelerator is not None else {}),
         }
 
     def num_modules(self) -> int:
@@ -104,18 +109,6 @@ def _add_code(digest: Any, function: Any) -> None:
     if isinstance(code, types.CodeType):
         constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
         digest.update(code.co_code + repr((code.co_names, constants)).encode())
-
-
-def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors in a nest of lists, tuples and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def shape_class(args: Any, kwargs: Any) -> str:

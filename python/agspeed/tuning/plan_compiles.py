@@ -26,7 +26,7 @@ class PlanCompiles:
         """Where the user waits, the child loads what it needs while the graphs are captured."""
         if self._session.settings.mode == "max" and any(
             not candidate(name).in_process and candidate(name).unavailable() is None
-            for name in enabled(self._session.settings, self._session.options)
+            for name in enabled(self._session.settings, self._session.options, device=self._session.home.device.type)
         ):
             self.queue.prepare()
 

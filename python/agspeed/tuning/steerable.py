@@ -33,6 +33,9 @@ class Steerable(Protocol):
     """Has the `name` of what is tuned."""
     options: CompileOptions
     plan: str
+    home: Any
+    """Where the target works: its `device`; `max_late`, the steps that may run before the time of one is known; the
+    `meter` of its memory, None on the CPU."""
     meetings: Meetings | None
     """Of ranks that tune together, with this rank's copy of their tuner; None where this process tunes alone."""
 

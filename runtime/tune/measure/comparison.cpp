@@ -127,6 +127,7 @@ Side AbbaSchedule::next() const {
 }
 
 void AbbaSchedule::addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison) {
+  if (isBlockDone()) return;  // a late step of the same boundary
   if (ran != next()) {
     // Another arm ran than asked for: nothing of this run is comparable.
     ++numMissed_;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -96,6 +97,7 @@ class Mark {
   void pass() {
     const std::lock_guard lock(mutex_);
     isPassed_ = true;
+    passedAt_ = std::chrono::steady_clock::now();
     passed_.notify_all();
   }
   void wait() {
@@ -106,11 +108,16 @@ class Mark {
     const std::lock_guard lock(mutex_);
     return isPassed_;
   }
+  /// Requires: both have passed.
+  double millisecondsTo(const Mark& end) const {
+    return std::chrono::duration<double, std::milli>(end.passedAt_ - passedAt_).count();
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable passed_;
   bool isPassed_ = false;
+  std::chrono::steady_clock::time_point passedAt_;
 };
 
 using MarkHandle = std::shared_ptr<Mark>;
@@ -243,6 +250,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     return event == nullptr || (*static_cast<MarkHandle*>(event))->isPassed();
   }
+  double elapsedTime(void* begin, void* end, c10::DeviceIndex) const override {
+    return (*static_cast<MarkHandle*>(begin))->millisecondsTo(**static_cast<MarkHandle*>(end));
+  }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) (*static_cast<MarkHandle*>(event))->wait();
   }
@@ -319,6 +329,13 @@ at::Tensor asStrided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayR
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
 
+at::Tensor& setStorage(at::Tensor& self, c10::Storage storage, int64_t offset, at::IntArrayRef size,
+                       at::IntArrayRef stride) {
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset);
+  return self;
+}
+
 void fallBack(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -326,6 +343,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", &emptyStrided);
   m.impl("_copy_from", &copyFrom);
   m.impl("_copy_from_and_resize", &copyFromAndResize);
+  m.impl("set_.source_Storage_storage_offset", &setStorage);
   m.impl("view", &view);
   m.impl("as_strided", &asStrided);
 }

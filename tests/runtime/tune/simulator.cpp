@@ -15,6 +15,7 @@ Simulator::Simulator(World world) : world_(std::move(world)), random_(world_.see
   TunerConfig config = world_.config;
   config.mode = world_.mode;
   config.captureSeconds = world_.captureSeconds;
+  config.maxLateSteps = world_.maxLate;
   for (const SimulatedArm& arm : world_.arms)
     config.arms.push_back({arm.name, arm.compileSeconds, arm.loadSeconds, arm.standsInFor});
   tuner_ = Tuner::create(config).value();
@@ -178,11 +179,24 @@ void Simulator::stepOnce() {
     if (--quietLeft_ == 0) tuner_->stepsSkipped(std::exchange(numSkipped_, 0), std::exchange(skippedSeconds_, 0));
     return;
   }
-  const Status status = tuner_->stepFinished(
-      {running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
-  AG_CHECK(status.isOk(), status.message());
+  report({running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
   if (world_.grows && world_.grows(step_ - 1)) tuner_->captureGrew();
   if (!compiling_.empty() && compileLeft_ <= 0) finishCompile();
+}
+
+void Simulator::report(const StepReport& step) {
+  std::uniform_real_distribution<double> uniform(0, 1);
+  if (world_.missingShare > 0 && uniform(random_) < world_.missingShare) {
+    tuner_->stepsSkipped(1, step.seconds);
+  } else {
+    unreported_.push_back(step);
+  }
+  const size_t late = world_.maxLate == 0 ? 0 : static_cast<size_t>(uniform(random_) * (world_.maxLate + 1));
+  while (unreported_.size() > late) {
+    const Status status = tuner_->stepFinished(unreported_.front());
+    AG_CHECK(status.isOk(), status.message());
+    unreported_.pop_front();
+  }
 }
 
 Outcome Simulator::outcome() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -53,6 +54,8 @@ struct World {
   std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   std::function<bool(int64_t step)> grows;      ///< steps that capture another graph
+  int32_t maxLate = 0;      ///< steps that run before an earlier one is reported; how many of them varies
+  double missingShare = 0;  ///< of the steps, whose times nobody learns: told as skipped
   int32_t numShapes = 1;
   bool takesNaps = false;          ///< reports quiet steps in one sum, 240 at most, as the driver in Python does
   bool doShapesTakeTurns = false;  ///< else each step draws one
@@ -96,6 +99,8 @@ class Simulator {
   bool startCompile(const Action& action);
   void finishCompile();
   void stepOnce();
+  /// Tells the tuner of the steps that are due, in order.
+  void report(const StepReport& step);
   void fallAsleep();
   double drawSeconds(const std::string& arm, int32_t shape);
   double noiseFactor();
@@ -116,6 +121,7 @@ class Simulator {
   double trueSlowdown_ = 0;
   double trained_ = 0;
   bool hasReported_ = true;  ///< the latest step, and may ask what to do
+  std::deque<StepReport> unreported_;
   int64_t quietLeft_ = 0;
   int64_t numSkipped_ = 0;
   double skippedSeconds_ = 0;

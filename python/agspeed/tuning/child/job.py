@@ -102,6 +102,7 @@ def _modes_to_json(modes: AmbientModes) -> dict[str, Any]:
         "inference_mode": modes.inference_mode,
         "autocast": [[device, enabled, str(dtype)] for device, enabled, dtype in modes.autocast],
         "default_dtype": str(modes.default_dtype),
+        "flags": [list(flag) for flag in modes.flags],
     }
 
 
@@ -111,6 +112,7 @@ def _modes_from_json(value: dict[str, Any]) -> AmbientModes:
         inference_mode=value["inference_mode"],
         autocast=tuple((device, enabled, _dtype(name)) for device, enabled, name in value["autocast"]),
         default_dtype=_dtype(value["default_dtype"]),
+        flags=tuple((name, flag) for name, flag in value["flags"]),
     )
 
 

@@ -21,6 +21,8 @@ from torch import fx
 
 from agspeed.backends import CompileOptions, candidate, vector_isa
 from agspeed.config import Settings
+from agspeed.devices.accelerator import accelerator_of
+from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger, warn_once
 from agspeed.tuning.child.job import write_region
@@ -30,6 +32,8 @@ from agspeed.tuning.proof import Proof
 
 _FIRST_COMPILE_S, _NODE_S = 15.0, 0.3
 """A high estimate of what a candidate takes to compile a graph, and for each of its nodes, on one core."""
+_COPIES = 8
+"""A region's inputs, as often as the gate may hold them at once, twice as wide."""
 
 
 @dataclass(eq=False)
@@ -139,6 +143,9 @@ class CompileQueue:
         if reason is not None:
             region.outcomes[name] = Outcome(name, "skipped", reason)
             return None
+        if (reason := _why_no_child(region)) is not None:
+            self._stay_here(region, name, f"no process beside this one may try it: {reason}")
+            return None
         try:
             self._child = self._child or Child()
             folder = self._child.folder / str(region.index)
@@ -183,6 +190,15 @@ class CompileQueue:
             for twin in answer.get("twins", ()):
                 if self.lacks(region, twin):
                     region.outcomes[twin] = Outcome(twin, "skipped", f"generates the same code as {name}")
+
+
+def _why_no_child(region: Any) -> str | None:
+    """Why the device that a region works on has no place for a second process, or None."""
+    tensors = list(tensors_in(region.sample or region.example_inputs))
+    accelerator = accelerator_of(home_of(tensors))
+    if accelerator is None:
+        return None
+    return accelerator.why_no_child(_COPIES * sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
 def _same_code(region: Any, name: str, digest: str | None) -> str | None:

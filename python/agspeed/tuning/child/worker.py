@@ -89,6 +89,8 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from agspeed.backends import CompileOptions, vector_isa
+    from agspeed.devices.accelerator import accelerator_of
+    from agspeed.devices.placement import home_of, tensors_in
     from agspeed.tuning.build import build
     from agspeed.tuning.child.job import read_region
     from agspeed.tuning.proof import Proof
@@ -98,9 +100,12 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     region = read_region(Path(job["folder"]))
     outcome = build(job["candidate"], region, options)
     if outcome.runner is not None and region.sample is not None:
+        accelerator = accelerator_of(home_of(tensors_in(region.sample)))
         with region.modes.restored(), torch.random.fork_rng(devices=[]):
             for _ in range(_NUM_TRIALS):
                 outcome.runner(*region.sample)
+            if accelerator is not None:
+                accelerator.synchronize()  # what went wrong on the device shows here
     proof = Proof.of(outcome)
     return {
         "state": outcome.state,

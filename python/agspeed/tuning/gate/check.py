@@ -11,7 +11,6 @@ generators and modes. One thread; costs a few eager steps (`Verdict.seconds`) an
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,12 +20,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from agspeed.devices.random_state import RandomState, devices_of
 from agspeed.log import logger
 from agspeed.tuning.gate.compare import Deviation, TensorError, compare, compare_exactly, deviation
 from agspeed.tuning.gate.facts import facts_problem, gradient_problem
+from agspeed.tuning.gate.figures import readable, severity, summarize
 from agspeed.tuning.gate.inputs import InputCopies, finest_eps, nbytes, other_data
 from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
-from agspeed.tuning.gate.modes import DrawRecorder, Promoted, RandomState, undisturbed
+from agspeed.tuning.gate.modes import DrawRecorder, Promoted, undisturbed
 from agspeed.tuning.gate.noise import Noisy
 from agspeed.tuning.gate.run import Region, Run, Tangents, execute, make_tangents, promoted
 
@@ -39,12 +40,15 @@ class Policy:
     memory_budget_bytes: what the float64 run may allocate, by estimate; None for no limit.
     seed: of tangents and perturbations.
     gradients: check gradients too (where gradients are enabled and an output is differentiable).
+    is_steady: eager gives the same bits at each run. Where it may not, as on a GPU, it runs twice, and the difference
+        counts as its error.
     """
 
     numerics: str = "standard"
     memory_budget_bytes: int | None = None
     seed: int = 0
     gradients: bool = True
+    is_steady: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ class Verdict:
             "verdict": self.outcome,
             "numerics": self.numerics,
             "reason": self.reason,
-            "forward": _summary(self.forward),
-            "gradients": _summary(self.gradients),
+            "forward": summarize(self.forward),
+            "gradients": summarize(self.gradients),
             "optimizer": None,
         }
 
@@ -93,7 +97,7 @@ def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: P
         return Verdict("passed", 'accepted unchecked because numerics="off"', "off", 0.0)
     judge = _Judge(candidate, reference, inputs, policy)
     try:
-        with undisturbed(_devices(inputs)):
+        with undisturbed(devices_of(inputs)):
             judge.judge()
         outcome, reason = "passed", judge.summary()
     except _RejectedError as rejection:
@@ -121,9 +125,11 @@ class _Judge:
         self._reference = reference
         self._inputs = inputs
         self._policy = policy
-        self._devices = _devices(inputs)
+        self._devices = devices_of(inputs)
         self._wide: Run | None = None
         self._noise: list[_Deviations] = []
+        self._again: Run | None = None
+        self._unsteady: set[str] = set()
         self.kind = "none"
         self.forward: list[TensorError] = []
         self.gradients: list[TensorError] = []
@@ -137,6 +143,9 @@ class _Judge:
         """
         self._random = RandomState(self._devices)
         self._eager = self._run_eagerly()
+        if not self._policy.is_steady:
+            self._random.restore()
+            self._again = execute(self._reference, InputCopies(self._inputs), self._tangents)
         first = self._run_candidate(0, between=self._call_with_other_data)
         self._reject_overwritten(first)
         self._compare(first, 0)
@@ -150,7 +159,7 @@ class _Judge:
             return "the region has no numbers to compare"
         if self._policy.numerics == "exact":
             return f"all {len(found)} outputs and gradients equal eager's bit for bit"
-        worst = max(found, key=_severity)
+        worst = max(found, key=severity)
         return (
             f"within tolerance against {self.kind}: worst RMS error {worst.rms:.1e} in {worst.name}, "
             f"eager's own is {worst.eager_rms:.1e}"
@@ -172,9 +181,17 @@ class _Judge:
             run = execute(self._reference, InputCopies(self._inputs), tangents, modes=[recorder])
         except Exception as error:
             raise _NotRunError(f"eager itself raised {type(error).__name__}: {_first_line(error)}") from None
-        self._draws = recorder.draws
+        self._draws, self._unsteady = recorder.draws, recorder.unsteady
         self._check_budget(recorder.promoted_bytes + 4 * nbytes(self._inputs))
         return run
+
+    def _wobble(self, names: Sequence[str], turn: int) -> dict[str, list[Deviation]]:
+        """How far eager's second run is from its first, by tensor; nothing of tensors that are equal."""
+        if self._again is None:
+            return {}
+        first, again = _numbers(self._eager, turn), _numbers(self._again, turn)
+        other = [name for name in names if name in again and compare_exactly(name, again[name], first[name]).problem]
+        return {name: [deviation(again[name], first[name], first[name])] for name in other}
 
     def _check_budget(self, needed: int) -> None:
         budget = self._policy.memory_budget_bytes
@@ -220,33 +237,48 @@ class _Judge:
         if run.gradients:
             self._reject(gradient_problem(run.gradients[0], eager.gradients[turn], zeros_for_none=turn > 0))
         names = [name for name in mine if name in theirs]
+        wobble = self._wobble(names, turn)
+        if exact and wobble:
+            culprits = ", ".join(sorted(self._unsteady)) or "an operator of the graph"
+            raise _RejectedError(
+                f"eager's own bits differ from run to run in {self._shown(next(iter(wobble)))} ({culprits}): "
+                "no candidate can equal them"
+            )
         if exact:
             errors = [compare_exactly(name, mine[name], theirs[name]) for name in names]
         else:
-            errors = self._errors_against_float64(names, mine, theirs, turn)
+            errors = self._errors_against_float64(names, mine, theirs, turn, wobble)
         if turn == 0:
             self.forward = [error for error in errors if not error.name.startswith(_GRADIENT)]
             self.gradients = [error for error in errors if error.name.startswith(_GRADIENT)]
-        worst = max(errors, key=_severity, default=None)
+        worst = max(errors, key=severity, default=None)
         if worst is not None and not worst.ok:
             raise _RejectedError(f"{self._shown(worst.name)} {worst.problem}")
 
     def _errors_against_float64(
-        self, names: Sequence[str], mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], turn: int
+        self,
+        names: Sequence[str],
+        mine: dict[str, torch.Tensor],
+        theirs: dict[str, torch.Tensor],
+        turn: int,
+        wobble: dict[str, list[Deviation]],
     ) -> list[TensorError]:
         if self._wide is None:
             self._wide = self._run_in_float64()
         wide = theirs | _numbers(self._wide, turn)
-        errors = [compare(name, mine[name], theirs[name], wide[name]) for name in names]
+        errors = [compare(name, mine[name], theirs[name], wide[name], wobble.get(name, ())) for name in names]
         # Eager may have been lucky: ask how far rounding moves these results at all.
         for runs in range(1, _NOISE_RUNS + 1):
             refused = [
                 error for error in errors if not error.ok and (runs == 1 or self._is_amplified(error.name, turn))
             ]
-            if not refused or (runs > 2 and max(map(_severity, refused))[1] > _HOPELESS):
+            if not refused or (runs > 2 and max(map(severity, refused))[1] > _HOPELESS):
                 break
             noise = [_of_turn(each, turn) for each in self._first_noise(runs, self._wide)]
-            again = {error.name: [each[error.name] for each in noise if error.name in each] for error in refused}
+            again = {
+                error.name: wobble.get(error.name, []) + [each[error.name] for each in noise if error.name in each]
+                for error in refused
+            }
             errors = [
                 compare(name, mine[name], theirs[name], wide[name], again[name]) if name in again else error
                 for name, error in zip(names, errors, strict=True)
@@ -298,7 +330,7 @@ class _Judge:
         if number is None or not isinstance(self._reference, fx.GraphModule):
             return name
         node = self._reference.graph.find_nodes(op="placeholder")[int(number[1])]
-        return name.replace(number[0], f"{number[0]} ({_readable(node.name)})")
+        return name.replace(number[0], f"{number[0]} ({readable(node.name)})")
 
     def _reject_overwritten(self, run: Run) -> None:
         name = run.overwritten()
@@ -331,11 +363,6 @@ def _numbers(run: Run, turn: int) -> dict[str, torch.Tensor]:
     return found
 
 
-def _readable(placeholder: str) -> str:
-    """Dynamo's name for a parameter or buffer as the module's path; other names as they are."""
-    return re.sub("_(?:modules|parameters|buffers)_", ".", placeholder.strip("_")).removeprefix("l_self.")
-
-
 def _of_turn(deviations: _Deviations, turn: int) -> dict[str, Deviation]:
     return deviations[min(turn, len(deviations) - 1)]
 
@@ -366,32 +393,6 @@ def _is_differentiable(results: Sequence[Any], index: int) -> bool:
     return index < len(results) and isinstance(results[index], torch.Tensor) and results[index].requires_grad
 
 
-def _devices(inputs: Sequence[Any]) -> list[torch.device]:
-    return sorted({value.device for value in inputs if isinstance(value, torch.Tensor)}, key=str)
-
-
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else "no message"
-
-
-def _severity(error: TensorError) -> tuple[bool, float]:
-    return not error.ok, max(error.rms / (error.allowed_rms or 1.0), error.max / (error.allowed_max or 1.0))
-
-
-_FIGURES = ("max", "rms", "eager_max", "eager_rms", "allowed_max", "allowed_rms")
-
-
-def _summary(errors: Sequence[TensorError]) -> dict[str, Any] | None:
-    """The worst error of a group, in the report's form; None for an empty group."""
-    if not errors:
-        return None
-    worst = max(errors, key=_severity)
-    plain = {key: _finite(getattr(worst, key)) for key in _FIGURES}
-    return {**plain, "worst": worst.name}
-
-
-def _finite(value: float) -> float | str:
-    if math.isnan(value):
-        return "nan"
-    return value if math.isfinite(value) else "inf"

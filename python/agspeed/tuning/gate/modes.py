@@ -17,41 +17,45 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from agspeed.devices.accelerator import numerics_flags, set_numerics_flags
+from agspeed.devices.random_state import RandomState
 from agspeed.tuning.gate.inputs import WIDER
 
 RANDOM = torch.Tag.nondeterministic_seeded
 _ROUNDING = (torch.float16, torch.bfloat16)
+_UNSTEADY = (
+    "_embedding_bag_dense_backward",
+    "adaptive_max_pool2d_backward",
+    "avg_pool3d_backward",
+    "cumsum",
+    "embedding_dense_backward",
+    "grid_sampler_2d_backward",
+    "grid_sampler_3d_backward",
+    "histc",
+    "index_add",
+    "index_add_",
+    "index_put",
+    "index_put_",
+    "max_pool3d_with_indices_backward",
+    "reflection_pad2d_backward",
+    "replication_pad2d_backward",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "upsample_bilinear2d_backward",
+    "upsample_nearest2d_backward",
+)
+"""By torch.use_deterministic_algorithms's list."""
 _CASTS = (torch.ops.aten._to_copy.default,)
 
 
-Draw = tuple[Any, "RandomState | None", list[torch.dtype | None]]
+Draw = tuple[Any, RandomState | None, list[torch.dtype | None]]
 """A random operator, the generators' state before it, and the element types of its arguments (None for others)."""
 _NO_DRAW: Draw = (None, None, [])
 
 
 class NoReferenceError(Exception):
     """The graph cannot be run in float64; the message says why."""
-
-
-class RandomState:
-    """States of the generators that `devices` use."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._cpu = torch.get_rng_state()
-        self._cuda = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        for device, state in self._cuda.items():
-            torch.cuda.set_rng_state(state, device)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RandomState):
-            return NotImplemented
-        same = [torch.equal(state, other._cuda[device]) for device, state in self._cuda.items()]
-        return torch.equal(self._cpu, other._cpu) and all(same)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -62,12 +66,16 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._devices = devices
         self.draws: list[Draw] = []
         self.promoted_bytes = 0
+        self.unsteady: set[str] = set()
+        """Operators that may give other bits at each run, as sums by atomic additions do."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if RANDOM in func.tags:
             dtypes = [_dtype_of(leaf) for leaf in tree_flatten((args, kwargs))[0]]
             self.draws.append((func, RandomState(self._devices), dtypes))
+        if torch.Tag.nondeterministic_bitwise in func.tags or func.overloadpacket.__name__ in _UNSTEADY:
+            self.unsteady.add(func.overloadpacket.__name__)
         result = func(*args, **kwargs)
         if not has_alias(func):
             for leaf in tree_flatten(result)[0]:
@@ -127,6 +135,7 @@ def undisturbed(devices: Sequence[torch.device]) -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     kinds = sorted({device.type for device in devices} | {"cpu"})
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    flags = numerics_flags()
     torch.set_autocast_cache_enabled(False)
     try:
         yield
@@ -136,6 +145,7 @@ def undisturbed(devices: Sequence[torch.device]) -> Iterator[None]:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, low)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        set_numerics_flags(flags)
         torch.set_grad_enabled(grad_mode)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)

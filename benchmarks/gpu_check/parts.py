@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the check, in order of worth, each with the seconds that it may take of ten minutes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MINUTES = 10.0
+
+Findings = dict[str, Any]
+"""What a part found: "holds" (all that it asserts is so), "figures", and "left_out" with the reason for what did not
+run."""
+
+
+class Part(NamedTuple):
+    """function: of a module of this package; takes the seconds that are left, returns `Findings`."""
+
+    name: str
+    what: str
+    seconds: int
+    function: str
+
+    def load(self) -> Callable[[float], Findings]:
+        module, _, name = self.function.partition(":")
+        found: Callable[[float], Findings] = getattr(importlib.import_module(f"benchmarks.gpu_check.{module}"), name)
+        return found
+
+
+PARTS = (
+    Part("environment", "versions, GPU, driver, flags", 20, "kernels:environment"),
+    Part("kernels", "conformance of own kernels and random clusters", 90, "kernels:conformance"),
+    Part("clock", "step times from events against synchronised ones; eager against itself", 45, "timing:clock"),
+    Part("meter", "peaks of steps against torch's statistics", 30, "timing:meter"),
+    Part("graphs", "results of CUDA graphs live on; random numbers are eager's", 40, "gating:graphs"),
+    Part("gate", "sound candidates pass, planted bugs do not", 60, "gating:planted"),
+    Part("sanitizer", "compute-sanitizer over a tuned training", 60, "kernels:sanitizer"),
+    Part("arms", "whole steps of workloads: chosen against eager and fixed arms", 220, "arms:workloads"),
+    Part("bandwidth", "own kernels against the bandwidth of a copy", 30, "kernels:bandwidth"),
+)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StepTimer and LateSteps: how long training steps take on a device that computes behind the host's back.
+
+At the borders that the host knows (step, forward, optimizer) an event is recorded on the current stream. From begin to
+end on one stream an event pair measures the device where it is behind and the host where it is not: what a step costs.
+Events are read once they are done, never by waiting, so the time of a step is known some steps later. No more than
+`MAX_PENDING` steps are open at once: while they are, and while somebody captures the stream into a graph, a step goes
+untimed. Events are used again; a timer that nobody tells of borders costs nothing.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+MAX_PENDING = 8
+"""Steps whose times are not known yet."""
+_MAX_FORWARDS = 8
+"""Forwards of one step that are timed each; further ones count as the rest of the step."""
+
+
+class Event(Protocol):
+    """A point in a stream's work, as torch.Event is one."""
+
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+    def elapsed_time(self, end_event: Event, /) -> float: ...
+
+
+class EventSource(Protocol):
+    """Where events come from: an `Accelerator`, or a fake of it."""
+
+    def event(self) -> Event: ...
+    def is_capturing(self) -> bool: ...
+
+
+class DeviceTimes(NamedTuple):
+    """One step on the device, in seconds. `busy` includes the others, each 0 where it was not seen."""
+
+    busy: float
+    forward: float
+    optimizer: float
+
+
+@dataclass
+class TimedStep:
+    """The events of one step; its times once it is done."""
+
+    begin: Event
+    end: Event | None = None
+    forwards: list[Event] = field(default_factory=list)
+    """Begin and end by turns."""
+    optimizer: Event | None = None
+
+    def is_done(self) -> bool:
+        return self.end is not None and self.end.query()
+
+    def wait(self) -> None:
+        assert self.end is not None
+        self.end.synchronize()
+
+    def times(self) -> DeviceTimes:
+        """Requires: is_done()."""
+        assert self.end is not None
+        pairs = zip(self.forwards[::2], self.forwards[1::2], strict=False)
+        forward = sum(begin.elapsed_time(end) for begin, end in pairs)
+        optimizer = self.optimizer.elapsed_time(self.end) if self.optimizer is not None else 0.0
+        return DeviceTimes(1e-3 * self.begin.elapsed_time(self.end), 1e-3 * forward, 1e-3 * optimizer)
+
+    def events(self) -> list[Event]:
+        found = [self.begin, self.end, self.optimizer, *self.forwards]
+        return [event for event in found if event is not None]
+
+
+class StepTimer:
+    """See the module's text. One per session whose target trains on a device."""
+
+    def __init__(self, source: EventSource) -> None:
+        self._source = source
+        self._open: TimedStep | None = None
+        self._spare: deque[Event] = deque()
+        self._num_pending = 0
+        self.on_forward_end: Callable[[], None] = _nothing
+        """Called at the end of each timed forward."""
+
+    def step_begins(self) -> None:
+        self.forget()
+        if self._num_pending < MAX_PENDING and not self._source.is_capturing():
+            self._open = TimedStep(self._record())
+
+    def forward_begins(self) -> None:
+        if self._open is not None and len(self._open.forwards) < 2 * _MAX_FORWARDS:
+            self._drop_odd(self._open)
+            self._open.forwards.append(self._record())
+
+    def forward_ends(self) -> None:
+        if self._open is not None and len(self._open.forwards) % 2 == 1:
+            self._open.forwards.append(self._record())
+            self.on_forward_end()
+
+    def optimizer_begins(self) -> None:
+        if self._open is not None and self._open.optimizer is None:
+            self._open.optimizer = self._record()
+
+    def step_ends(self) -> TimedStep | None:
+        """The step that began last, to be given back with `release` once it was read; None where it goes untimed."""
+        step, self._open = self._open, None
+        if step is None:
+            return None
+        if self._source.is_capturing():
+            self._spare.extend(step.events())
+            return None
+        step.end = self._record()
+        self._drop_odd(step)
+        self._num_pending += 1
+        return step
+
+    def release(self, step: TimedStep) -> None:
+        """`step` has been read or is of no use: its events are used again."""
+        self._num_pending -= 1
+        self._spare.extend(step.events())
+
+    def forget(self) -> None:
+        """The step that began is not to be timed."""
+        if self._open is not None:
+            self._spare.extend(self._open.events())
+            self._open = None
+
+    def _record(self) -> Event:
+        event = self._spare.popleft() if self._spare else self._source.event()
+        event.record()
+        return event
+
+    def _drop_odd(self, step: TimedStep) -> None:
+        """A forward that raised has no end."""
+        if len(step.forwards) % 2 == 1:
+            self._spare.append(step.forwards.pop())
+
+
+def _nothing() -> None:
+    """Of timers that nobody listens to."""
+
+
+StepT = TypeVar("StepT")
+
+
+class LateSteps(Generic[StepT]):
+    """Steps on their way to whoever learns from them, each with what its owner noted at its end.
+
+    They come in the order in which they ran, once their events are done. Nothing here waits but `drain`.
+    """
+
+    def __init__(self, timer: StepTimer) -> None:
+        self.timer = timer
+        self._pending: deque[tuple[TimedStep, StepT]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, step: StepT) -> bool:
+        """The step that has just ended. Returns False where it goes untimed."""
+        timed = self.timer.step_ends()
+        if timed is not None:
+            self._pending.append((timed, step))
+        return timed is not None
+
+    def finished(self) -> Iterator[tuple[StepT, DeviceTimes]]:
+        """Takes the steps whose times are known by now."""
+        while self._pending and self._pending[0][0].is_done():
+            timed, step = self._pending.popleft()
+            times = timed.times()
+            self.timer.release(timed)
+            yield step, times
+
+    def drain(self) -> Iterator[tuple[StepT, DeviceTimes]]:
+        """Waits for all steps and takes them."""
+        if self._pending:
+            self._pending[-1][0].wait()
+        yield from self.finished()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a target's tensors live: on the CPU, on one CUDA device, or somewhere that agspeed leaves to eager.
+
+A session has one *home*, asked once: the device of its target's parameters or first inputs. Whatever is somewhere else
+makes it stay eager, with the sentence of `why_eager`. Numbers (tensors without dimensions) may be on the CPU, where
+torch's own operators take them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+CPU = torch.device("cpu")
+TIMED_DEVICES = {"cpu", "cuda"}
+"""Types of devices whose steps can be timed and metered."""
+
+
+def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
+    """The device of the first of `tensors` that is no number; the CPU where there is none."""
+    return next((tensor.device for tensor in tensors if tensor.ndim > 0), CPU)
+
+
+def why_eager(tensors: Iterable[torch.Tensor], home: torch.device = CPU) -> str | None:
+    """Why a target at `home` that works on `tensors` stays eager, for the first of which that holds; None: it need
+    not.
+    """
+    for tensor in tensors:
+        if _is_sharded(tensor):
+            return (
+                "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan, "
+                "and sharded modules are not compiled yet"
+            )
+        is_elsewhere = tensor.device != home or home.type not in TIMED_DEVICES
+        if is_elsewhere and (reason := _why_elsewhere(tensor, home)) is not None:
+            return reason
+    return None
+
+
+def _why_elsewhere(tensor: torch.Tensor, home: torch.device) -> str | None:
+    device = tensor.device
+    if device.type == "meta":
+        return 'it works on the device meta, which holds no values: optimize it after model.to_empty(device="cpu")'
+    if device.type not in TIMED_DEVICES:
+        return (
+            f"it works on the device {device}, and only what runs on the CPU or one CUDA GPU can be timed and metered"
+        )
+    if device.type == "cpu" and tensor.ndim == 0:
+        return None
+    return f"it works on the device {device} and on {home}: what is spread over devices, or moves later, is not tuned"
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    home = sys.modules.get("torch.distributed.tensor")  # where nobody has loaded it, there are none
+    return home is not None and isinstance(tensor, home.DTensor)
+
+
+def graph_tensors(gm: fx.GraphModule) -> Iterable[torch.Tensor]:
+    """The inputs and intermediate results of a graph captured by Dynamo, as fake tensors."""
+    return tensors_in([node.meta.get("example_value") for node in gm.graph.nodes])
+
+
+def module_tensors(module: torch.nn.Module) -> Iterable[torch.Tensor]:
+    """Parameters and buffers."""
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def call_tensors(args: Any, kwargs: Any) -> Iterable[torch.Tensor]:
+    """The tensors among a call's arguments."""
+    return tensors_in((args, kwargs))
+
+
+def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors in a nest of lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Home: the device that a session works on, and its steps there.
+
+Asked once: of the target's own tensors, or of the first call's where the target shows none. A model may move until
+tuning begins; after that, whatever is elsewhere ends it (`agspeed.devices.placement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from agspeed.devices import placement
+from agspeed.devices.accelerator import Accelerator, accelerator_of
+from agspeed.devices.clock import MAX_PENDING, DeviceTimes, LateSteps, StepTimer
+from agspeed.devices.meter import DeviceMeter
+from agspeed.devices.placement import CPU
+from agspeed.frontend.steps import StepClock, StepTimes
+from agspeed.frontend.target import Target
+from agspeed.tuning.ran_step import RanStep
+
+if TYPE_CHECKING:
+    from agspeed.distributed.wrapper import Wrapper
+
+
+class EndedStep(NamedTuple):
+    """A step at its end. plan: what ran it. ran: what its learner noted. times: the host's, until they are known."""
+
+    plan: str
+    times: StepTimes
+    shape: str
+    ran: RanStep | None
+
+
+class Home:
+    """One per session, on its training thread."""
+
+    def __init__(self, target: Target, clock: StepClock) -> None:
+        self._target, self._clock = target, clock
+        self.device = CPU
+        self._may_move = True
+        self.meter: DeviceMeter | None = None
+        """Of a device's memory; None on the CPU."""
+        self.accelerator: Accelerator | None = None
+        self.late: LateSteps[EndedStep] | None = None
+        """The steps whose times are not known yet; None on the CPU, where they are known at once."""
+        self._move(placement.home_of(target.tensors()))
+
+    def why_eager(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> str | None:
+        """Why the session leaves `tensors` to eager, or None."""
+        reason = placement.why_eager(tensors(), self.device)
+        if reason is None or not self._may_move:
+            return reason
+        home = placement.home_of(tensors())
+        own = placement.home_of(self._target.tensors())
+        if home == self.device or (own != home and any(True for _ in self._target.tensors())):
+            return reason
+        self._move(home)
+        return placement.why_eager(tensors(), self.device)
+
+    def why_not_wrapped(self, wrapper: Wrapper | None) -> str | None:
+        """Why a target that `wrapper` is around stays eager, or None."""
+        if wrapper is None or self.late is None:
+            return None
+        return f"{wrapper.kind} reduces its gradients, and on a GPU only a model that trains alone is tuned yet"
+
+    @property
+    def max_late(self) -> int:
+        """Steps that may run after one before that one's time is known."""
+        return MAX_PENDING if self.late is not None else 0
+
+    def is_capturing(self) -> bool:
+        """The user records the stream into a graph of their own: nothing is timed or tuned meanwhile."""
+        return self.accelerator is not None and self.accelerator.is_capturing()
+
+    def known_steps(self, step: EndedStep, skip: Callable[[int, float], None]) -> Sequence[EndedStep]:
+        """`step` has just ended. Takes the steps whose times are known by now, in order, this one included on the CPU.
+
+        Where the host was at work for `step` (a capture), its time is the host's, and the device is waited for first.
+        skip: told of (1, the host's seconds) where `step` goes untimed.
+        """
+        if self.late is None:
+            return (step,)
+        if step.ran is not None and step.ran.is_disturbed:
+            self.late.timer.forget()
+            return [*self._with_times(self.late.drain()), step]
+        if not self.late.add(step):
+            skip(1, step.times.busy)
+        return [*self._with_times(self.late.finished())]
+
+    def settle_down(self) -> Sequence[EndedStep]:
+        """Tuning begins: the session stays on this device. Waits for the steps whose times are not known, and takes
+        them.
+        """
+        self._may_move = False
+        return [*self._with_times(self.late.drain())] if self.late is not None else ()
+
+    def _with_times(self, steps: Iterable[tuple[EndedStep, DeviceTimes]]) -> Iterator[EndedStep]:
+        for step, device in steps:
+            times = step.times._replace(busy=device.busy, forward=device.forward, optimizer=device.optimizer)
+            yield step._replace(times=times)
+
+    def _move(self, device: torch.device) -> None:
+        if device.type in placement.TIMED_DEVICES and device != self.device:
+            self.device, self.accelerator = device, accelerator_of(device)
+            self.late = LateSteps(StepTimer(self.accelerator)) if self.accelerator is not None else None
+            self.meter = DeviceMeter(self.accelerator) if self.accelerator is not None else None
+            self._clock.timer = self.late.timer if self.late is not None else None
+            if self.late is not None and self.meter is not None:
+                self.late.timer.on_forward_end = self.meter.sample

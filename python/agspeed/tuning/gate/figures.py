@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the gate found, as reports show it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from agspeed.tuning.gate.compare import TensorError
+
+
+def severity(error: TensorError) -> tuple[bool, float]:
+    return not error.ok, max(error.rms / (error.allowed_rms or 1.0), error.max / (error.allowed_max or 1.0))
+
+
+_FIGURES = ("max", "rms", "eager_max", "eager_rms", "allowed_max", "allowed_rms")
+
+
+def summarize(errors: Sequence[TensorError]) -> dict[str, Any] | None:
+    """The worst error of a group, in the report's form; None for an empty group."""
+    if not errors:
+        return None
+    worst = max(errors, key=severity)
+    plain = {key: _finite(getattr(worst, key)) for key in _FIGURES}
+    return {**plain, "worst": worst.name}
+
+
+def _finite(value: float) -> float | str:
+    if math.isnan(value):
+        return "nan"
+    return value if math.isfinite(value) else "inf"
+
+
+def readable(placeholder: str) -> str:
+    """Dynamo's name for a parameter or buffer as the module's path; other names as they are."""
+    return re.sub("_(?:modules|parameters|buffers)_", ".", placeholder.strip("_")).removeprefix("l_self.")
