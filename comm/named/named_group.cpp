@@ -6,17 +6,18 @@
 #include <utility>
 
 #include "runtime/base/format.h"
-#include "runtime/base/log.h"
 
 namespace agspeed::comm {
 namespace {
 
-/// Responses whose data moves; further ones wait, and are fused.
-constexpr size_t kMaxRunning = 2;
-/// How long a rank waits for others before it looks whether they are alive.
-constexpr std::chrono::milliseconds kWatchAfter{100};
+/// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
+/// others are packed and unpacked.
+constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
 constexpr std::chrono::microseconds kReadinessInterval{50};
-constexpr size_t kMaxStalledNames = 6;
+/// Operations that follow each other so closely go to the driver together: a round of it takes longer than a call.
+constexpr std::chrono::microseconds kGather{50};
+/// How long a buffer that is not full is held where the plan wants it full.
+constexpr std::chrono::milliseconds kMaxHold{2};
 
 constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
@@ -42,7 +43,7 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
       communicator_(std::move(communicator)),
       stream_(engine, *this, options_.group.members, 2 * options_.messageId) {
   engine_.runOnDriver([this] {
-    if (rank() == 0) coordinator_.emplace(size(), options_.cacheCapacity);
+    if (rank() == 0) coordinator_.emplace(size(), options_.cacheCapacity, options_.plan);
     ResponseListener& listener = *this;
     runner_ = std::make_unique<ResponseRunner>(engine_, *communicator_, listener);
     engine_.addClient(*this);
@@ -69,17 +70,49 @@ NamedGroup::~NamedGroup() {
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
   auto operation = std::make_shared<NamedOperation>(engine_, std::move(call));
+  const auto now = Clock::now();
+  bool isFirst = false, isKickDue = false;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) return failure_;
     if (!names_.insert(operation->call.request.name).second) {
       return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, operation->call.request.name, rank());
     }
+    isFirst = started_.empty();
+    isKickDue = now - lastKick_ >= kGather;
+    if (isKickDue) lastKick_ = now;
+    started_.push_back(operation);
+    engine_.operationStarted();
   }
-  engine_.operationStarted();
-  engine_.enqueue([this, operation] { submit(operation); });
-  engine_.kick();
+  // Whoever drives looks again within kGather of the last kick (takeStarted), and at once where somebody waits.
+  if (isFirst) engine_.enqueue([this] { takeStarted(); });
+  if (isKickDue) engine_.kick();
   return operation;
+}
+
+void NamedGroup::setPlan(FusionPlan plan) {
+  engine_.enqueue([this, plan] {
+    if (isCoordinator()) coordinator_->setPlan(plan);
+  });
+}
+
+void NamedGroup::setTimeline(std::shared_ptr<Timeline> timeline) {
+  engine_.runOnDriver([&] {
+    if (!isCoordinator()) return;
+    runner_->setTimeline(timeline.get());
+    timeline_ = std::move(timeline);
+  });
+}
+
+NamedStats NamedGroup::stats() {
+  NamedStats stats;
+  engine_.runOnDriver([&] {
+    static_cast<RunnerStats&>(stats) = runner_->stats();
+    if (!isCoordinator()) return;
+    stats.numCachedNames = coordinator_->numCached();
+    stats.planVersion = coordinator_->plan().version;
+  });
+  return stats;
 }
 
 void NamedGroup::shutdown() {
@@ -97,6 +130,16 @@ Status NamedGroup::health() {
 }
 
 // --- what this rank asks for
+
+void NamedGroup::takeStarted() {
+  std::vector<NamedHandle> started;
+  {
+    const std::lock_guard lock(mutex_);
+    started.swap(started_);
+  }
+  engine_.tickBy(Clock::now() + kGather);
+  for (const NamedHandle& operation : started) submit(operation);
+}
 
 void NamedGroup::submit(const NamedHandle& operation) {
   if (!failure_) return end(operation, failure_);
@@ -128,8 +171,8 @@ void NamedGroup::request(const NamedHandle& operation) {
   pending_[wanted.name] = operation;
   engine_.tickBy(now + kWatchAfter);
   const auto cached = ids_.find(wanted.name);
-  const bool isCached = cached != ids_.end() && cached->second.request == wanted;
-  const Note note = isCached ? Note(CachedRequest{cached->second.id}) : Note(wanted);
+  operation->isSaidById_ = cached != ids_.end() && cached->second.request == wanted;
+  const Note note = operation->isSaidById_ ? Note(CachedRequest{cached->second.id}) : Note(wanted);
   isCoordinator() ? hear(0, note) : encode(note, requested_);
   workSoon();
 }
@@ -156,23 +199,52 @@ void NamedGroup::messageArrived(int rank, std::span<const std::byte> message) {
 void NamedGroup::hear(int rank, const Note& note) {
   if (!failure_) return;
   const auto now = Clock::now();
+  Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
+    traceRequest(rank, wanted);
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequest>(&note)) {
-    if (const Status status = coordinator_->addCached(rank, cached->id, now); !status) fail(status);
+    traceRequest(rank, coordinator_->cachedRequest(rank, cached->id));
+    status = coordinator_->addCached(rank, cached->id, now);
+  } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
+    for (const uint32_t id : forgotten->ids) {
+      if (status) status = coordinator_->forget(rank, id);
+    }
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     tellOthers(*farewell);
     follow(note);
   }
+  if (!status) fail(status);
   engine_.tickBy(now + kWatchAfter);
 }
 
+void NamedGroup::traceRequest(int rank, const Request* request) {
+  if (timeline_ == nullptr || request == nullptr || request->kind == NamedKind::kJoin) return;
+  timeline_->negotiate(request->name, "NEGOTIATE_" + upperCase(toString(request->kind)), rank);
+}
+
+bool NamedGroup::isHeld(Clock::time_point now) {
+  const FusionPlan& plan = coordinator_->plan();
+  const size_t numReady = coordinator_->readyBytes();
+  if (plan.order != FusionOrder::kSize || numReady == 0 || numReady >= plan.fusionBytes ||
+      !coordinator_->isWaiting() || now >= heldSince_ + kMaxHold) {
+    heldSince_ = Clock::time_point::max();
+    return false;
+  }
+  heldSince_ = std::min(heldSince_, now);
+  engine_.tickBy(heldSince_ + kMaxHold);
+  return true;
+}
+
 void NamedGroup::respond() {
+  if (!failure_ || isHeld(Clock::now())) return;
+  const size_t full = coordinator_->plan().fusionBytes;
+  const size_t maxRunningFull = full == 0 ? SIZE_MAX : kMaxRunningFull;
   Bytes message;
   std::vector<Response> responses;
-  while (failure_ && coordinator_->readyBytes() > 0 &&
-         (numRunning_ + responses.size() < kMaxRunning || coordinator_->readyBytes() >= options_.fusionBytes)) {
-    responses.push_back(coordinator_->next(options_.fusionBytes));
+  while (coordinator_->readyBytes() > 0 &&
+         numRunning_ + responses.size() < (coordinator_->readyBytes() >= full ? maxRunningFull : kMaxRunning)) {
+    responses.push_back(coordinator_->next());
     encode(responses.back(), message);
   }
   if (responses.empty()) return;
@@ -197,9 +269,15 @@ void NamedGroup::follow(const Note& note) {
 
 void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
+  if (!response.evicted.empty()) forget(response.evicted);
+  if (timeline_ != nullptr) {
+    timeline_->markCycle();
+    for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
+    if (timeline_->isFull()) engine_.callLater([timeline = timeline_] { timeline->flush(); });
+  }
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
-      if (const NamedHandle own = takePending(item.agreement.request.name)) {
+      if (const NamedHandle own = takePending(item.agreement->request.name)) {
         end(own, invalidArgument(std::string(response.error)));
       }
     }
@@ -216,18 +294,19 @@ void NamedGroup::follow(const Response& response) {
 }
 
 void NamedGroup::run(const Response& response) {
-  std::vector<Agreement> agreements;
+  std::vector<AgreementHandle> agreements;
   std::vector<NamedHandle> operations;
   for (const Response::Item& item : response.items) {
-    if (!item.isFull && (item.cacheId == 0 || item.cacheId > agreements_.size())) {
+    const bool isKnown = item.cacheId > 0 && item.cacheId <= agreements_.size();
+    if (!item.isFull && (!isKnown || agreements_[item.cacheId - 1] == nullptr)) {
       return fail(dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId));
     }
     agreements.push_back(item.isFull ? item.agreement : agreements_[item.cacheId - 1]);
-    operations.push_back(takePending(agreements.back().request.name));
+    operations.push_back(takePending(agreements.back()->request.name));
     learn(item, operations.back());
     if (operations.back() == nullptr && response.kind != NamedKind::kAllReduce) {
       return fail(
-          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back().request.name));
+          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
     }
   }
   ++numRunning_;
@@ -239,14 +318,34 @@ void NamedGroup::learn(const Response::Item& item, const NamedHandle& own) {
   if (item.isFull) {
     if (agreements_.size() < item.cacheId) agreements_.resize(item.cacheId);
     agreements_[item.cacheId - 1] = item.agreement;
+  } else if (own == nullptr || own->isSaidById_) {
+    return;
   }
   if (own != nullptr) ids_[own->call.request.name] = {item.cacheId, own->call.request};
 }
 
+void NamedGroup::forget(const std::vector<uint32_t>& ids) {
+  for (const uint32_t id : ids) {
+    if (id == 0 || id > agreements_.size() || agreements_[id - 1] == nullptr) continue;
+    const auto own = ids_.find(agreements_[id - 1]->request.name);
+    if (own != ids_.end() && own->second.id == id) ids_.erase(own);
+    agreements_[id - 1] = nullptr;
+  }
+  const Note note = Forgotten{ids};
+  isCoordinator() ? hear(0, note) : encode(note, requested_);
+  workSoon();
+}
+
 void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
   --numRunning_;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const NamedHandle& operation : operations) {
+      if (operation != nullptr) names_.erase(operation->call.request.name);
+    }
+  }
   for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) end(operation, status);
+    if (operation != nullptr) complete(operation, status);
   }
   if (!status && failure_) return fail(status);
   if (isCoordinator()) workSoon();
@@ -267,6 +366,10 @@ void NamedGroup::end(const NamedHandle& operation, const Status& status) {
     const std::lock_guard lock(mutex_);
     names_.erase(operation->call.request.name);
   }
+  complete(operation, status);
+}
+
+void NamedGroup::complete(const NamedHandle& operation, const Status& status) {
   operation->complete(status);
   engine_.operationEnded();
 }
@@ -299,70 +402,6 @@ void NamedGroup::endAll(const Status& reason) {
 void NamedGroup::peerFailed(int rank, const Status& status) {
   const int member = options_.group.members[static_cast<size_t>(rank)];
   fail(unavailable("rank {} is lost: {}", member, status.message()));
-}
-
-// --- waiting
-
-Clock::time_point NamedGroup::tick(Clock::time_point now) {
-  if (!failure_) return Clock::time_point::max();
-  if (!unready_.empty()) checkReadiness();
-  if (isCoordinator()) {
-    const auto next = watchAwaited(now) ? now + kWatchAfter : Clock::time_point::max();
-    return std::min(next, checkStalled(now));
-  }
-  if (pending_.empty()) return Clock::time_point::max();
-  if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
-  return std::max(now, waitingSince_) + kWatchAfter;
-}
-
-bool NamedGroup::watchAwaited(Clock::time_point now) {
-  std::vector<int> awaited = coordinator_->unjoined();
-  const std::vector<Coordinator::Stalled> waiting = coordinator_->stalled(now);
-  for (const Coordinator::Stalled& each : waiting) {
-    if (each.since + kWatchAfter <= now) awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
-  }
-  for (const int rank : awaited) {
-    if (rank != 0) stream_.watch(rank);
-  }
-  return !awaited.empty() || !waiting.empty();
-}
-
-Clock::time_point NamedGroup::checkStalled(Clock::time_point now) {
-  const auto warning = options_.stallWarning;
-  if (warning <= Clock::duration::zero()) return Clock::time_point::max();
-  if (now < nextStallWarning_) return nextStallWarning_;
-  const std::vector<Coordinator::Stalled> all = coordinator_->stalled(now - warning);
-  if (all.empty()) {
-    const std::vector<Coordinator::Stalled> younger = coordinator_->stalled(now);
-    return younger.empty() ? Clock::time_point::max() : younger[0].since + warning;
-  }
-  std::vector<std::string> names(static_cast<size_t>(size()));
-  std::vector<size_t> counts(static_cast<size_t>(size()), 0);
-  for (const Coordinator::Stalled& stalled : all) {
-    for (const int rank : stalled.missing) {
-      const auto at = static_cast<size_t>(rank);
-      if (++counts[at] > kMaxStalledNames) continue;
-      names[at] += (counts[at] > 1 ? ", " : "") + stalled.name;
-    }
-  }
-  std::string missing;
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    if (counts[rank] == 0) continue;
-    missing += formatText(" {}: [{}{}]", options_.group.members[rank], names[rank],
-                          counts[rank] > kMaxStalledNames ? ", ..." : "");
-  }
-  const std::string text = formatText(
-      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
-      "for "
-      "remainder of ranks for more than {:g} seconds. This may indicate that different ranks are trying to submit "
-      "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock. Missing "
-      "ranks:{}",
-      std::chrono::duration<double>(warning).count(), missing);
-  AG_LOG(kWarn, "{}", text);
-  const auto limit = options_.stallShutdown;
-  if (limit > Clock::duration::zero() && now - all[0].since >= limit) fail(resourceExhausted(std::string(text)));
-  nextStallWarning_ = now + warning;
-  return nextStallWarning_;
 }
 
 }  // namespace agspeed::comm
