@@ -45,6 +45,16 @@ size_t weightOf(const Request& request) { return std::max<size_t>(1, bytesOf(req
 
 }  // namespace
 
+std::string_view toString(FusionOrder order) {
+  switch (order) {
+    case FusionOrder::kTime: return "time";
+    case FusionOrder::kSize: return "size";
+    case FusionOrder::kPriority: return "priority";
+    case FusionOrder::kModel: return "model";
+  }
+  return "unknown order";
+}
+
 Coordinator::Coordinator(int size, size_t cacheCapacity, FusionPlan plan)
     : size_(size), cacheCapacity_(cacheCapacity), plan_(plan), hasJoined_(static_cast<size_t>(size), false) {}
 

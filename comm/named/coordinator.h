@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -36,6 +37,9 @@ enum class FusionOrder : uint8_t {
   kPriority,  ///< by Request::priority, the highest first
   kModel,     ///< in the order in which the names became ready the first time
 };
+
+/// "time", "size", "priority", "model".
+std::string_view toString(FusionOrder order);
 
 /// No choice here changes a result: every element is reduced alike in any buffer. So the coordinator's plan is the only
 /// one, and may change between any two responses.
