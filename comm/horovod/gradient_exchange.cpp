@@ -36,11 +36,10 @@ void GradientExchange::hook(size_t at) {
   Parameter& parameter = parameters_[at];
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
   // A backward that goes on while the exchange ends finds it gone.
-  auto hook = std::make_unique<LambdaPostHook>(
-      [weak = weak_from_this(), at](const auto& outputs, const auto&) {
-        if (const auto exchange = weak.lock()) exchange->accumulated(at);
-        return outputs;
-      });
+  auto hook = std::make_unique<LambdaPostHook>([weak = weak_from_this(), at](const auto& outputs, const auto&) {
+    if (const auto exchange = weak.lock()) exchange->accumulated(at);
+    return outputs;
+  });
   parameter.accumulator->add_post_hook(std::move(hook));
 }
 

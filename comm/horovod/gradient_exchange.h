@@ -66,7 +66,7 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   struct Parameter {
     at::Tensor tensor;
     size_t group = 0;
-    int numLeft = 1;  ///< backwards until it is ready
+    int numLeft = 1;                                     ///< backwards until it is ready
     std::shared_ptr<torch::autograd::Node> accumulator;  ///< has our hook as long as it lives; null: not hooked
   };
   struct Group {

@@ -26,7 +26,7 @@ Tensors pick(const Tensors& tensors, const std::vector<size_t>& places) {
 }  // namespace
 
 int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList) {
-  auto pending = std::make_shared<Pending>();
+  auto pending = std::make_shared<Started>();
   pending->numTensors = inputs.size();
   pending->isList = isList;
   if (areOfOneType(inputs)) {
@@ -55,7 +55,7 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
 }
 
 std::optional<bool> HandleTable::poll(int64_t handle) {
-  std::shared_ptr<Pending> pending;
+  std::shared_ptr<Started> pending;
   {
     const std::lock_guard lock(mutex_);
     const auto found = pending_.find(handle);
@@ -66,7 +66,7 @@ std::optional<bool> HandleTable::poll(int64_t handle) {
 }
 
 std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
-  std::shared_ptr<Pending> pending;
+  std::shared_ptr<Started> pending;
   {
     const std::lock_guard lock(mutex_);
     const auto found = pending_.find(handle);

@@ -40,7 +40,7 @@ class HandleTable {
     std::unique_ptr<TensorWork> work;
     std::vector<size_t> places;  ///< of its tensors among those of the call; empty: all, in their order
   };
-  struct Pending {
+  struct Started {
     std::vector<Part> parts;
     size_t numTensors = 0;
     bool isList = false;
@@ -48,7 +48,7 @@ class HandleTable {
 
   std::mutex mutex_;
   int64_t lastHandle_ = 0;
-  std::unordered_map<int64_t, std::shared_ptr<Pending>> pending_;
+  std::unordered_map<int64_t, std::shared_ptr<Started>> pending_;
 };
 
 }  // namespace agspeed::comm

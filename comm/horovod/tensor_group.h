@@ -47,14 +47,16 @@ class TensorGroup {
   /// where their sizes are known before (may be the inputs), else empty. Without a name it gets one by counting, equal
   /// at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
-  /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of calls.
+  /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of
+  /// calls.
   void restartNames();
 
   /// As NamedGroup.
   void shutdown() { group_->shutdown(); }
   void setPlan(FusionPlan plan) { group_->setPlan(plan); }
   NamedStats stats() { return group_->stats(); }
-  /// Writes a trace from now on, where this rank is the coordinator's; elsewhere nothing. Ends one that is being written.
+  /// Writes a trace from now on, where this rank is the coordinator's; elsewhere nothing. Ends one that is being
+  /// written.
   void startTimeline(const std::string& path, bool marksCycles);
   void stopTimeline();
 

@@ -15,6 +15,11 @@ bool canFuse(const Request& left, const Request& right) {
          left.isOnDevice == right.isOnDevice;
 }
 
+/// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
+/// others are packed and unpacked.
+constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
+/// How long a buffer that is not full is held where the plan wants it full.
+constexpr std::chrono::milliseconds kMaxHold{2};
 /// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
 /// turns keep theirs, also where they are some more than there are ids.
 constexpr uint64_t kIdleTurns = 4;
@@ -82,7 +87,7 @@ const Request* Coordinator::cachedRequest(int rank, uint32_t id) const {
   return id == 0 || id > cache_.size() ? nullptr : cache_[id - 1].requests[static_cast<size_t>(rank)].get();
 }
 
-Status Coordinator::forget(int rank, uint32_t id) {
+Status Coordinator::dropId(int rank, uint32_t id) {
   if (id == 0 || id > cache_.size() || !cache_[id - 1].isEvicted) {
     return dataLoss("rank {} has forgotten request {}, which is not evicted", rank, id);
   }
@@ -181,6 +186,22 @@ void Coordinator::moveReady() {
 }
 
 size_t Coordinator::readyBytes() const { return readyBytes_; }
+
+bool Coordinator::isResponseDue(size_t numRunning, Clock::time_point now) {
+  const bool isFull = readyBytes_ >= plan_.fusionBytes;
+  const size_t limit = plan_.fusionBytes == 0 ? SIZE_MAX : isFull ? kMaxRunningFull : kMaxRunning;
+  if (readyBytes_ == 0 || numRunning >= limit) return false;
+  // Nothing else to come: whoever has submitted it waits for this.
+  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !table_.empty();
+  if (!isHeld) {
+    heldUntil_ = Clock::time_point::max();
+    return true;
+  }
+  if (heldUntil_ == Clock::time_point::max()) heldUntil_ = now + kMaxHold;
+  if (now < heldUntil_) return false;
+  heldUntil_ = Clock::time_point::max();
+  return true;
+}
 
 Response Coordinator::next() {
   Entry entry = std::move(ready_.front());

@@ -65,12 +65,15 @@ class Coordinator {
   /// What `rank` means by the id; null where it has never made such a request.
   const Request* cachedRequest(int rank, uint32_t id) const;
   /// `rank` does not use the evicted id any more; fails as data loss where it is not evicted.
-  Status forget(int rank, uint32_t id);
+  Status dropId(int rank, uint32_t id);
 
   /// What is ready, in bytes of all ready operations together; 0 where nothing is, at least 1 where something is.
   size_t readyBytes() const;
-  /// Whether some operation is ready at some ranks only.
-  bool isWaiting() const { return !table_.empty(); }
+  /// Whether to respond now, with so many responses whose data moves: what becomes ready meanwhile is fused, and by
+  /// FusionOrder::kSize buffers are held until they are full.
+  bool isResponseDue(size_t numRunning, Clock::time_point now);
+  /// Until when at most the plan holds what is ready; max: it does not.
+  Clock::time_point heldUntil() const { return heldUntil_; }
   /// The next response. Requires: readyBytes() > 0.
   Response next();
   /// Names that have an id.
@@ -139,7 +142,8 @@ class Coordinator {
   std::vector<Cached> cache_;  ///< by id - 1
   std::vector<uint32_t> freeIds_;
   std::vector<uint32_t> evicted_;  ///< to be told with the next response
-  uint64_t numItems_ = 0;          ///< operations in all responses so far
+  Clock::time_point heldUntil_ = Clock::time_point::max();
+  uint64_t numItems_ = 0;  ///< operations in all responses so far
 };
 
 /// Why the requests cannot run together: a sentence that names two ranks and both values; nothing where they can.

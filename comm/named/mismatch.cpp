@@ -88,7 +88,7 @@ std::optional<std::string> fault(int rank, const Request& request, size_t numRan
   const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });
   if (request.splits.size() == numRanks && isEven && sum == request.shapes[0][0]) return std::nullopt;
   return who() + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
-                          toString(request.splits), request.shapes[0][0], numRanks);
+                            toString(request.splits), request.shapes[0][0], numRanks);
 }
 
 }  // namespace

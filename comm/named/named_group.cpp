@@ -10,21 +10,18 @@
 namespace agspeed::comm {
 namespace {
 
-/// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
-/// others are packed and unpacked.
-constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
 constexpr std::chrono::microseconds kReadinessInterval{50};
-/// Operations that follow each other so closely go to the driver together: a round of it takes longer than a call.
-constexpr std::chrono::microseconds kGather{50};
-/// How long a buffer that is not full is held where the plan wants it full.
-constexpr std::chrono::milliseconds kMaxHold{2};
+/// How long a rank waits for others before it looks whether they are alive.
+constexpr std::chrono::milliseconds kWatchAfter{100};
 
 constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
     "allgather or broadcast a tensor after one of the ranks finished execution.";
-constexpr const char* kDuplicateName =
-    "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
-    "being processed. If you want to request another tensor, use a different tensor name.";
+
+void trace(Timeline* timeline, int rank, const Request* request) {
+  if (timeline == nullptr || request == nullptr || request->kind == NamedKind::kJoin) return;
+  timeline->negotiate(request->name, "NEGOTIATE_" + upperCase(toString(request->kind)), rank);
+}
 
 }  // namespace
 
@@ -41,7 +38,8 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
     : engine_(engine),
       options_(std::move(options)),
       communicator_(std::move(communicator)),
-      stream_(engine, *this, options_.group.members, 2 * options_.messageId) {
+      stream_(engine, *this, options_.group.members, 2 * options_.messageId),
+      stalls_(options_.stallWarning, options_.stallShutdown, options_.group.members) {
   engine_.runOnDriver([this] {
     if (rank() == 0) coordinator_.emplace(size(), options_.cacheCapacity, options_.plan);
     ResponseListener& listener = *this;
@@ -70,23 +68,14 @@ NamedGroup::~NamedGroup() {
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
   auto operation = std::make_shared<NamedOperation>(engine_, std::move(call));
-  const auto now = Clock::now();
-  bool isFirst = false, isKickDue = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) return failure_;
-    if (!names_.insert(operation->call.request.name).second) {
-      return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, operation->call.request.name, rank());
-    }
-    isFirst = started_.empty();
-    isKickDue = now - lastKick_ >= kGather;
-    if (isKickDue) lastKick_ = now;
-    started_.push_back(operation);
-    engine_.operationStarted();
+  engine_.operationStarted();
+  const StatusOr<StartQueue::Added> added = queue_.add(operation, rank());
+  if (!added) {
+    engine_.operationEnded();
+    return added.status();
   }
-  // Whoever drives looks again within kGather of the last kick (takeStarted), and at once where somebody waits.
-  if (isFirst) engine_.enqueue([this] { takeStarted(); });
-  if (isKickDue) engine_.kick();
+  if (added->isFirst) engine_.enqueue([this] { takeStarted(); });
+  if (added->isKickDue) engine_.kick();
   return operation;
 }
 
@@ -124,25 +113,15 @@ void NamedGroup::shutdown() {
   });
 }
 
-Status NamedGroup::health() {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
 // --- what this rank asks for
 
 void NamedGroup::takeStarted() {
-  std::vector<NamedHandle> started;
-  {
-    const std::lock_guard lock(mutex_);
-    started.swap(started_);
-  }
-  engine_.tickBy(Clock::now() + kGather);
-  for (const NamedHandle& operation : started) submit(operation);
+  engine_.tickBy(Clock::now() + StartQueue::kGather);
+  for (const NamedHandle& operation : queue_.take()) submit(operation);
 }
 
 void NamedGroup::submit(const NamedHandle& operation) {
-  if (!failure_) return end(operation, failure_);
+  if (!failure_) return end({operation}, failure_);
   if (operation->call.readiness) {
     unready_.push_back(operation);
     return checkReadiness();
@@ -201,14 +180,14 @@ void NamedGroup::hear(int rank, const Note& note) {
   const auto now = Clock::now();
   Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
-    traceRequest(rank, wanted);
+    trace(timeline_.get(), rank, wanted);
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequest>(&note)) {
-    traceRequest(rank, coordinator_->cachedRequest(rank, cached->id));
+    trace(timeline_.get(), rank, coordinator_->cachedRequest(rank, cached->id));
     status = coordinator_->addCached(rank, cached->id, now);
   } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
     for (const uint32_t id : forgotten->ids) {
-      if (status) status = coordinator_->forget(rank, id);
+      if (status) status = coordinator_->dropId(rank, id);
     }
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     tellOthers(*farewell);
@@ -218,39 +197,19 @@ void NamedGroup::hear(int rank, const Note& note) {
   engine_.tickBy(now + kWatchAfter);
 }
 
-void NamedGroup::traceRequest(int rank, const Request* request) {
-  if (timeline_ == nullptr || request == nullptr || request->kind == NamedKind::kJoin) return;
-  timeline_->negotiate(request->name, "NEGOTIATE_" + upperCase(toString(request->kind)), rank);
-}
-
-bool NamedGroup::isHeld(Clock::time_point now) {
-  const FusionPlan& plan = coordinator_->plan();
-  const size_t numReady = coordinator_->readyBytes();
-  if (plan.order != FusionOrder::kSize || numReady == 0 || numReady >= plan.fusionBytes ||
-      !coordinator_->isWaiting() || now >= heldSince_ + kMaxHold) {
-    heldSince_ = Clock::time_point::max();
-    return false;
-  }
-  heldSince_ = std::min(heldSince_, now);
-  engine_.tickBy(heldSince_ + kMaxHold);
-  return true;
-}
-
 void NamedGroup::respond() {
-  if (!failure_ || isHeld(Clock::now())) return;
-  const size_t full = coordinator_->plan().fusionBytes;
-  const size_t maxRunningFull = full == 0 ? SIZE_MAX : kMaxRunningFull;
+  if (!failure_) return;
   Bytes message;
   std::vector<Response> responses;
-  while (coordinator_->readyBytes() > 0 &&
-         numRunning_ + responses.size() < (coordinator_->readyBytes() >= full ? maxRunningFull : kMaxRunning)) {
+  while (coordinator_->isResponseDue(numRunning_ + responses.size(), Clock::now())) {
     responses.push_back(coordinator_->next());
     encode(responses.back(), message);
   }
+  engine_.tickBy(coordinator_->heldUntil());
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
   for (const Response& response : responses) follow(response);
-  if (numRunning_ < kMaxRunning && coordinator_->readyBytes() > 0) workSoon();  // some of them moved no data
+  workSoon();  // some of them may have moved no data
 }
 
 // --- what all ranks do
@@ -269,7 +228,7 @@ void NamedGroup::follow(const Note& note) {
 
 void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
-  if (!response.evicted.empty()) forget(response.evicted);
+  if (!response.evicted.empty()) dropIds(response.evicted);
   if (timeline_ != nullptr) {
     timeline_->markCycle();
     for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
@@ -278,14 +237,14 @@ void NamedGroup::follow(const Response& response) {
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
       if (const NamedHandle own = takePending(item.agreement->request.name)) {
-        end(own, invalidArgument(std::string(response.error)));
+        end({own}, invalidArgument(std::string(response.error)));
       }
     }
   } else if (response.kind == NamedKind::kJoin) {
     for (const auto& [name, operation] : std::unordered_map(pending_)) {
       if (operation->call.request.kind != NamedKind::kJoin) continue;
       operation->lastJoined_ = response.lastJoined;
-      end(takePending(name), {});
+      end({takePending(name)}, {});
     }
   } else {
     run(response);
@@ -324,7 +283,7 @@ void NamedGroup::learn(const Response::Item& item, const NamedHandle& own) {
   if (own != nullptr) ids_[own->call.request.name] = {item.cacheId, own->call.request};
 }
 
-void NamedGroup::forget(const std::vector<uint32_t>& ids) {
+void NamedGroup::dropIds(const std::vector<uint32_t>& ids) {
   for (const uint32_t id : ids) {
     if (id == 0 || id > agreements_.size() || agreements_[id - 1] == nullptr) continue;
     const auto own = ids_.find(agreements_[id - 1]->request.name);
@@ -338,15 +297,7 @@ void NamedGroup::forget(const std::vector<uint32_t>& ids) {
 
 void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
   --numRunning_;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const NamedHandle& operation : operations) {
-      if (operation != nullptr) names_.erase(operation->call.request.name);
-    }
-  }
-  for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) complete(operation, status);
-  }
+  end(operations, status);
   if (!status && failure_) return fail(status);
   if (isCoordinator()) workSoon();
 }
@@ -361,17 +312,13 @@ NamedHandle NamedGroup::takePending(const std::string& name) {
   return operation;
 }
 
-void NamedGroup::end(const NamedHandle& operation, const Status& status) {
-  {
-    const std::lock_guard lock(mutex_);
-    names_.erase(operation->call.request.name);
+void NamedGroup::end(const std::vector<NamedHandle>& operations, const Status& status) {
+  queue_.ended(operations);
+  for (const NamedHandle& operation : operations) {
+    if (operation == nullptr) continue;
+    operation->complete(status);
+    engine_.operationEnded();
   }
-  complete(operation, status);
-}
-
-void NamedGroup::complete(const NamedHandle& operation, const Status& status) {
-  operation->complete(status);
-  engine_.operationEnded();
 }
 
 void NamedGroup::fail(const Status& reason) {
@@ -390,18 +337,47 @@ void NamedGroup::tellOthers(const Farewell& farewell) {
 
 void NamedGroup::endAll(const Status& reason) {
   if (!failure_) return;
-  {
-    const std::lock_guard lock(mutex_);
-    failure_ = reason;
-  }
+  failure_ = reason;
+  queue_.close(reason);
   stream_.unwatchAll();
-  for (const NamedHandle& operation : std::exchange(unready_, {})) end(operation, reason);
-  for (const auto& [name, operation] : std::exchange(pending_, {})) end(operation, reason);
+  end(std::exchange(unready_, {}), reason);
+  std::vector<NamedHandle> pending;
+  for (const auto& [name, operation] : std::exchange(pending_, {})) pending.push_back(operation);
+  end(pending, reason);
 }
 
 void NamedGroup::peerFailed(int rank, const Status& status) {
   const int member = options_.group.members[static_cast<size_t>(rank)];
   fail(unavailable("rank {} is lost: {}", member, status.message()));
+}
+
+// --- waiting
+
+Clock::time_point NamedGroup::tick(Clock::time_point now) {
+  if (!failure_) return Clock::time_point::max();
+  if (!unready_.empty()) checkReadiness();
+  if (isCoordinator()) {
+    if (now >= coordinator_->heldUntil()) workSoon();
+    const auto next = watchAwaited(now) ? now + kWatchAfter : Clock::time_point::max();
+    const StallInspector::Finding stalls = stalls_.inspect(*coordinator_, now);
+    if (!stalls.reasonToEnd.empty()) fail(resourceExhausted(std::string(stalls.reasonToEnd)));
+    return std::min(next, stalls.next);
+  }
+  if (pending_.empty()) return Clock::time_point::max();
+  if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
+  return std::max(now, waitingSince_) + kWatchAfter;
+}
+
+bool NamedGroup::watchAwaited(Clock::time_point now) {
+  std::vector<int> awaited = coordinator_->unjoined();
+  const std::vector<Coordinator::Stalled> waiting = coordinator_->stalled(now);
+  for (const Coordinator::Stalled& each : waiting) {
+    if (each.since + kWatchAfter <= now) awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
+  }
+  for (const int rank : awaited) {
+    if (rank != 0) stream_.watch(rank);
+  }
+  return !awaited.empty() || !waiting.empty();
 }
 
 }  // namespace agspeed::comm

@@ -8,10 +8,10 @@
 //   timeline.h          a trace of all that
 //
 // Every rank tells the coordinator what it has ready; once all have it, the coordinator tells all to run it. Two
-// responses at most are under way, four where they fill their buffers: what becomes ready meanwhile is fused, so buffers
-// are small while the network is idle and large while it is not. Nothing here has a thread or a cycle of its own:
-// messages and copies are work of the engine's driver. The first operation of a burst leaves at once; those that follow
-// it within some microseconds go to the driver together.
+// responses at most are under way, four where they fill their buffers: what becomes ready meanwhile is fused, so
+// buffers are small while the network is idle and large while it is not. Nothing here has a thread or a cycle of its
+// own: messages and copies are work of the engine's driver. The first operation of a burst leaves at once; those that
+// follow it within some microseconds go to the driver together.
 //
 // Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A
 // lost rank ends all operations, and later ones fail at once; so does a rank that leaves (shutdown()).
@@ -22,11 +22,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "comm/collective/communicator.h"
@@ -34,6 +32,8 @@
 #include "comm/named/message_stream.h"
 #include "comm/named/request_codec.h"
 #include "comm/named/response_runner.h"
+#include "comm/named/stall_inspector.h"
+#include "comm/named/start_queue.h"
 
 namespace agspeed::comm {
 
@@ -66,8 +66,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// Starts an operation. Fails at once where the group is over or the name is under way; later, by the operation,
   /// where ranks differ or one is lost.
   StatusOr<NamedHandle> start(NamedCall call);
-  /// What is fused from now on, and in what order. Of the coordinator's rank; elsewhere it has no effect. Its version is
-  /// what stats() tell; no plan changes a result.
+  /// What is fused from now on, and in what order. Of the coordinator's rank; elsewhere it has no effect. Its version
+  /// is what stats() tell; no plan changes a result.
   void setPlan(FusionPlan plan);
   /// From now on; null: no more. The coordinator's rank alone writes one.
   void setTimeline(std::shared_ptr<Timeline> timeline);
@@ -76,13 +76,10 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// This rank leaves: operations of all ranks that are not under way by then fail, and later ones too.
   void shutdown();
   /// Ok, or why the group is over.
-  Status health();
+  Status health() { return queue_.health(); }
 
  private:
   NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Communicator> communicator);
-  /// How long a rank waits for others before it looks whether they are alive.
-  static constexpr std::chrono::milliseconds kWatchAfter{100};
-
   bool isCoordinator() const { return coordinator_.has_value(); }
 
   Clock::time_point tick(Clock::time_point now) override;
@@ -92,28 +89,23 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void peerFailed(int rank, const Status& status) override;
   void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
-  /// Submits what start() has gathered.
   void takeStarted();
   void submit(const NamedHandle& operation);
   void request(const NamedHandle& operation);
   void checkReadiness();
   /// At the coordinator: what `rank` says.
   void hear(int rank, const Note& note);
-  void traceRequest(int rank, const Request* request);
   void respond();
-  /// Whether what is ready waits for more, by the plan.
-  bool isHeld(Clock::time_point now);
   void workSoon();
   /// At every rank: what the coordinator says.
   void follow(const Note& note);
   void follow(const Response& response);
   void run(const Response& response);
   void learn(const Response::Item& item, const NamedHandle& own);
-  void forget(const std::vector<uint32_t>& ids);
+  void dropIds(const std::vector<uint32_t>& ids);
   NamedHandle takePending(const std::string& name);
-  /// Its name may be used again, and whoever waits for it hears of it.
-  void end(const NamedHandle& operation, const Status& status);
-  void complete(const NamedHandle& operation, const Status& status);
+  /// Their names may be used again, and whoever waits for them hears of it.
+  void end(const std::vector<NamedHandle>& operations, const Status& status);
   /// Ends everything and tells the others.
   void fail(const Status& reason);
   void tellOthers(const Farewell& farewell);
@@ -121,7 +113,6 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void endAll(const Status& reason);
   /// At the coordinator. Returns: whether it waits for ranks.
   bool watchAwaited(Clock::time_point now);
-  Clock::time_point checkStalled(Clock::time_point now);
 
   Engine& engine_;
   const NamedOptions options_;
@@ -130,13 +121,11 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   std::optional<Coordinator> coordinator_;
   std::unique_ptr<ResponseRunner> runner_;
 
-  std::mutex mutex_;
-  std::unordered_set<std::string> names_;  ///< of operations that have not ended; guarded by mutex_
-  std::vector<NamedHandle> started_;       ///< not submitted yet; guarded by mutex_
-  Clock::time_point lastKick_{};           ///< guarded by mutex_
-  Status failure_;                         ///< guarded by mutex_; written on the driver
+  StartQueue queue_;
+  StallInspector stalls_;
 
   // Of the driver.
+  Status failure_;
   struct OwnName {
     uint32_t id;
     Request request;
@@ -149,8 +138,6 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   std::vector<AgreementHandle> agreements_;               ///< by id - 1
   Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
   size_t numRunning_ = 0;                                 ///< responses that move data
-  Clock::time_point nextStallWarning_{};
-  Clock::time_point heldSince_ = Clock::time_point::max();  ///< max: nothing is held
   std::shared_ptr<Timeline> timeline_;
 };
 

@@ -89,7 +89,7 @@ struct Response {
 
   NamedKind kind = NamedKind::kBarrier;
   std::vector<Item> items;
-  std::vector<uint32_t> evicted;  ///< ids that ranks forget, and say so
+  std::vector<uint32_t> evicted;  ///< ids that ranks drop, and say so
   std::string error;              ///< not empty: the operations fail with it
   int32_t lastJoined = -1;
 };

@@ -285,7 +285,8 @@ bool ResponseRunner::copySome(Run& run, std::vector<Copy>& list) {
 
 void ResponseRunner::start(Run& run) {
   endActivity(run);
-  begin(run, run.first().kind == NamedKind::kBroadcast ? "GLOO_BCAST" : "GLOO_" + upperCase(toString(run.first().kind)));
+  begin(run,
+        run.first().kind == NamedKind::kBroadcast ? "GLOO_BCAST" : "GLOO_" + upperCase(toString(run.first().kind)));
   run.numCallsLeft = run.calls.size();
   if (run.calls.empty()) return end(run);
   for (CollectiveCall& call : std::exchange(run.calls, {})) {

@@ -47,6 +47,7 @@ class NamedOperation final : public Operation {
  private:
   friend class NamedGroup;
   friend class ResponseRunner;
+  friend class StartQueue;
 
   NamedCall call;
   bool isSaidById_ = false;  ///< the coordinator was told an id instead of the request

@@ -34,7 +34,8 @@ StatusOr<std::shared_ptr<Timeline>> Timeline::open(const std::string& path, bool
 Timeline::Timeline(std::FILE* file, bool marksCycles) : marksCycles_(marksCycles), file_(file) {
   const auto sinceEpoch = std::chrono::system_clock::now().time_since_epoch();
   text_ = formatText(
-      "[\n{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"args\": {{\"start_time_since_epoch_in_micros\":{}}}}},\n"
+      "[\n{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"args\": "
+      "{{\"start_time_since_epoch_in_micros\":{}}}}},\n"
       "{{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 0, \"args\": {{\"sort_index\": 0}}}}",
       std::chrono::duration_cast<std::chrono::microseconds>(sinceEpoch).count());
 }
@@ -57,9 +58,9 @@ void Timeline::add(const std::string& name, std::string_view phase, std::string_
   if (isNew) {
     addText(formatText("{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {}, \"args\": {{\"name\": {}}}}}", number,
                        quoted(name)));
-    addText(formatText(
-        "{{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": {}, \"args\": {{\"sort_index\": {}}}}}", number,
-        number));
+    addText(
+        formatText("{{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": {}, \"args\": {{\"sort_index\": {}}}}}",
+                   number, number));
   }
   const std::string what = activity.empty() ? "" : formatText(", \"name\": {}", quoted(activity));
   addText(formatText("{{\"ph\": \"{}\"{}, \"ts\": {}, \"pid\": {}{}}}", phase, what, microseconds(), number,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timeline: what happens to named operations, as a file for chrome://tracing or Perfetto, in Horovod's format.
 //
-// Every name is a process of the trace: NEGOTIATE_ALLREDUCE from the first rank's request to the coordinator's response,
-// with an event per rank; then ALLREDUCE, and in it what Horovod calls activities: QUEUE, MEMCPY_IN_FUSION_BUFFER,
-// GLOO_ALLREDUCE (its name of a transfer between hosts' memories), MEMCPY_OUT_FUSION_BUFFER. Times are microseconds since
-// the file was opened. The rank of the coordinator writes it (rank 0).
+// Every name is a process of the trace: NEGOTIATE_ALLREDUCE from the first rank's request to the coordinator's
+// response, with an event per rank; then ALLREDUCE, and in it what Horovod calls activities: QUEUE,
+// MEMCPY_IN_FUSION_BUFFER, GLOO_ALLREDUCE (its name of a transfer between hosts' memories), MEMCPY_OUT_FUSION_BUFFER.
+// Times are microseconds since the file was opened. The rank of the coordinator writes it (rank 0).
 //
 // A file that cannot be written any more is left as it is. Thread-safety: all functions, from any thread; none waits
 // for the disk but close() and the destructor. Ownership: shared; writing goes on after the last group has let go.

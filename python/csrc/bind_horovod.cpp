@@ -50,7 +50,8 @@ NamedReduction reductionOf(int op) {
 }
 
 FusionOrder orderOf(const std::string& name) {
-  for (const FusionOrder order : {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
+  for (const FusionOrder order :
+       {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
     if (name == comm::toString(order)) return order;
   }
   throw pybind11::value_error("there is no order '" + name + "'");
@@ -112,18 +113,17 @@ pybind11::object waitForAll(HandleTable& table, int64_t handle) {
 
 std::shared_ptr<GradientExchange> exchange(std::shared_ptr<TensorGroup> group, Tensors parameters,
                                            const std::vector<std::vector<size_t>>& members,
-                                           std::vector<std::string> names, int op, double prescale,
-                                           double postscale, bool isHalf, bool isOther, int numPasses,
-                                           std::function<void(size_t)> refuse, std::function<void(size_t)> start) {
-  return GradientExchange::create(
-      std::move(group), std::move(parameters), members, std::move(names),
-      {.reduction = reductionOf(op),
-       .prescale = prescale,
-       .postscale = postscale,
-       .isHalf = isHalf,
-       .isOther = isOther,
-       .numPasses = numPasses},
-      {.refuse = std::move(refuse), .start = std::move(start)});
+                                           std::vector<std::string> names, int op, double prescale, double postscale,
+                                           bool isHalf, bool isOther, int numPasses, std::function<void(size_t)> refuse,
+                                           std::function<void(size_t)> start) {
+  return GradientExchange::create(std::move(group), std::move(parameters), members, std::move(names),
+                                  {.reduction = reductionOf(op),
+                                   .prescale = prescale,
+                                   .postscale = postscale,
+                                   .isHalf = isHalf,
+                                   .isOther = isOther,
+                                   .numPasses = numPasses},
+                                  {.refuse = std::move(refuse), .start = std::move(start)});
 }
 
 comm::FusionPlan planOf(int64_t fusionBytes, const std::string& order, uint32_t version) {
@@ -152,8 +152,8 @@ pybind11::dict statsOf(TensorGroup& group) {
 }
 
 std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                                    int64_t fusionBytes, const std::string& order, int64_t cacheCapacity, double stallWarning,
-                                    double stallShutdown, double timeout) {
+                                    int64_t fusionBytes, const std::string& order, int64_t cacheCapacity,
+                                    double stallWarning, double stallShutdown, double timeout) {
   return TensorGroup::create(store, rank, size,
                              {.plan = planOf(fusionBytes, order, 0),
                               .cacheCapacity = static_cast<size_t>(cacheCapacity),
@@ -186,8 +186,8 @@ void bindHorovod(pybind11::module_& module) {
       .def(py::init<>())
       .def("start", &start, py::arg("group"), py::arg("request"), py::arg("inputs"), py::arg("outputs"),
            py::arg("is_list"), released)
-      .def("reduce", &reduce, py::arg("group"), py::arg("input"), py::arg("output"), py::arg("name"),
-           py::arg("op"), py::arg("prescale"), py::arg("postscale"), released)
+      .def("reduce", &reduce, py::arg("group"), py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"),
+           py::arg("prescale"), py::arg("postscale"), released)
       .def("poll", &HandleTable::poll, py::arg("handle"), released)
       .def("wait", &wait, py::arg("handle"))
       .def("wait_for_all", &waitForAll, py::arg("handle"));

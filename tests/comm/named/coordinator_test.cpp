@@ -89,6 +89,26 @@ TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("p1", "later"));
 }
 
+TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTimeHasPassed) {
+  const Clock::time_point start = Clock::now();
+  Coordinator coordinator(2, 10, {.fusionBytes = 32, .order = FusionOrder::kSize});
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  const auto add = [&](const char* name, int rank) { coordinator.add(rank, requestFor(name), start); };
+  add("a", 0);
+  add("b", 0);
+  add("a", 1);
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  EXPECT_TRUE(coordinator.isResponseDue(0, coordinator.heldUntil()));
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  add("b", 1);
+  EXPECT_TRUE(coordinator.isResponseDue(0, start));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
+  add("c", 0);
+  add("c", 1);
+  EXPECT_TRUE(coordinator.isResponseDue(0, start));
+  EXPECT_FALSE(coordinator.isResponseDue(2, start));  // its data has to wait for that of others
+}
+
 TEST(Coordinator, AnErrorIsNotFused) {
   Coordinator coordinator(2, 10);
   coordinator.add(0, requestFor("good"), {});
@@ -153,15 +173,15 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
   EXPECT_EQ(response.items[0].cacheId, 0u);
   // Who has not heard of it may still say it.
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
-  ASSERT_TRUE(coordinator.forget(0, 1).isOk());
+  ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
   ASSERT_TRUE(coordinator.addCached(1, 1, {}).isOk());
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("old"));
   EXPECT_EQ(run("new").items[0].cacheId, 0u);
-  ASSERT_TRUE(coordinator.forget(1, 1).isOk());
+  ASSERT_TRUE(coordinator.dropId(1, 1).isOk());
   const Response given = run("new");
   EXPECT_EQ(given.items[0].cacheId, 1u);
   EXPECT_TRUE(given.items[0].isFull);
-  EXPECT_EQ(coordinator.forget(0, 1).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(coordinator.dropId(0, 1).code(), StatusCode::kDataLoss);
 }
 
 TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {

@@ -182,7 +182,8 @@ TEST(NamedGroup, NamesBeyondTheCapacityOfTheCacheTakeTheNumbersOfThoseThatAreGon
 
 TEST(NamedGroup, FusionBuffersAreFourAtMost) {
   constexpr int kCount = 60, kFloats = 4000;
-  for (const FusionOrder order : {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
+  for (const FusionOrder order :
+       {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
     NamedOptions options;
     options.plan = {.fusionBytes = 64 << 10, .order = order, .version = 3};
     NamedRanks ranks(2, options);
@@ -217,16 +218,19 @@ TEST(NamedGroup, PlansThatChangeWhileOperationsAreUnderWayChangeNoResult) {
     for (uint32_t step = 0; step < 100; ++step) {
       std::vector<std::unique_ptr<Started>> started;
       for (int i = 0; i < 12; ++i) {
-        started.push_back(start(group, requestFor("x" + std::to_string(i), {30}),
-                                {std::vector<float>(30, 0.1f * static_cast<float>(i + rank) + 1e-3f * static_cast<float>(step))}));
+        started.push_back(
+            start(group, requestFor("x" + std::to_string(i), {30}),
+                  {std::vector<float>(30, 0.1f * static_cast<float>(i + rank) + 1e-3f * static_cast<float>(step))}));
         if (i == 6) {
-          group.setPlan({.fusionBytes = size_t{200} * (step % 5), .order = static_cast<FusionOrder>(step % 4),
-                         .version = step});
+          group.setPlan(
+              {.fusionBytes = size_t{200} * (step % 5), .order = static_cast<FusionOrder>(step % 4), .version = step});
         }
       }
       for (int i = 0; i < 12; ++i) {
         ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
-        const auto of = [&](int other) { return 0.1f * static_cast<float>(i + other) + 1e-3f * static_cast<float>(step); };
+        const auto of = [&](int other) {
+          return 0.1f * static_cast<float>(i + other) + 1e-3f * static_cast<float>(step);
+        };
         EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0], std::vector<float>(30, (of(0) + of(1)) + of(2)));
       }
     }

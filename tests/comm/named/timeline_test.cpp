@@ -51,8 +51,8 @@ TEST(Timeline, ATraceHasTheNegotiationAndTheActivitiesOfEveryName) {
   EXPECT_THAT(text, StartsWith("[\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0"));
   EXPECT_THAT(text, EndsWith("}]\n"));
   EXPECT_THAT(text, HasSubstr("\"args\": {\"name\": \"a \\\"quoted\\\" name\"}"));
-  for (const char* activity : {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "GLOO_ALLREDUCE", "NEGOTIATE_BROADCAST", "BROADCAST",
-                               "GLOO_BCAST"}) {
+  for (const char* activity :
+       {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "GLOO_ALLREDUCE", "NEGOTIATE_BROADCAST", "BROADCAST", "GLOO_BCAST"}) {
     EXPECT_EQ(countOf(text, formatText("\"ph\": \"B\", \"name\": \"{}\"", activity)), 3u) << activity;
   }
   EXPECT_EQ(countOf(text, "\"ph\": \"X\", \"name\": \"1\""), 6u);

@@ -183,9 +183,7 @@ def broadcast_async_(
     return _broadcast(tensor, tensor, root_rank, name, process_set)
 
 
-def _broadcast(
-    tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None, process_set: ProcessSet
-) -> int:
+def _broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None, process_set: ProcessSet) -> int:
     check_tensors([tensor], is_reduction=False)
     return start("broadcast", name, process_set, [tensor], [output], root=process_set.place_of(root))
 
