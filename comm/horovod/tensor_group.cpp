@@ -31,7 +31,17 @@ at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
   return at::empty(sizes, like.options().device(at::kCPU));
 }
 
-Dimensions sizesOf(const at::Tensor& tensor) { return tensor.sizes().vec(); }
+/// What Horovod reduces, and bfloat16.
+bool isReduced(at::ScalarType type) {
+  return type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 || type == at::kFloat ||
+         type == at::kDouble;
+}
+
+void checkInput(const at::Tensor& input, bool isReduction) {
+  TORCH_CHECK_VALUE(!isReduction || isReduced(input.scalar_type()), "Tensor type ", input.toString(),
+                    " is not supported.");
+  TORCH_CHECK_VALUE(input.is_contiguous(), "Tensor is required to be contiguous.");
+}
 
 }  // namespace
 
@@ -67,7 +77,7 @@ TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions option
   named.group.name = prefix_;
   named.group.members = std::move(members);
   named.group.timeout = duration(options_.timeoutSeconds);
-  named.fusionBytes = options_.fusionBytes;
+  named.plan = options_.plan;
   named.cacheCapacity = options_.cacheCapacity;
   named.stallWarning = duration(options_.stallWarningSeconds);
   named.stallShutdown = duration(options_.stallShutdownSeconds);
@@ -75,15 +85,20 @@ TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions option
 }
 
 std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, Tensors outputs) {
+  if (request.name.empty()) {
+    const std::lock_guard lock(mutex_);
+    request.name = formatText("{}.noname.{}", toString(request.kind), ++numUnnamed_[request.kind]);
+  }
   auto state = std::make_shared<TensorWork::State>();
   state->world = world_;
   NamedCall call;
   const bool isReduction = request.kind == NamedKind::kAllReduce || request.kind == NamedKind::kReduceScatter;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
+    checkInput(input, isReduction);
     request.dtype = isReduction ? reducibleTypeOf(input) : movableTypeOf(input);
     request.isOnDevice = !input.is_cpu();
-    request.shapes.push_back(sizesOf(input));
+    request.shapes.push_back(input.sizes().vec());
     const bool isInPlace = !outputs.empty() && outputs[i].data_ptr() == input.data_ptr();
     call.inputs.push_back(isInPlace ? state->buffers.update(input) : state->buffers.read(input));
     if (outputs.empty()) continue;
@@ -108,6 +123,25 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
   state->inputs = std::move(inputs);
   state->outputs = std::move(outputs);
   return std::make_unique<TensorWork>(valueOrThrow(group_->start(std::move(call))), state);
+}
+
+void TensorGroup::restartNames() {
+  const std::lock_guard lock(mutex_);
+  numUnnamed_.clear();
+}
+
+void TensorGroup::startTimeline(const std::string& path, bool marksCycles) {
+  stopTimeline();
+  if (rank() != 0) return;
+  timeline_ = valueOrThrow(Timeline::open(path, marksCycles));
+  group_->setTimeline(timeline_);
+}
+
+void TensorGroup::stopTimeline() {
+  if (timeline_ == nullptr) return;
+  group_->setTimeline(nullptr);
+  timeline_->close();
+  timeline_ = nullptr;
 }
 
 }  // namespace agspeed::comm

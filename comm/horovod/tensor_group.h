@@ -12,7 +12,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,7 @@
 namespace agspeed::comm {
 
 struct TensorGroupOptions {
-  size_t fusionBytes = size_t{32} << 20;
+  FusionPlan plan = {};
   size_t cacheCapacity = 1024;
   double stallWarningSeconds = 60, stallShutdownSeconds = 0;  ///< 0: never
   double timeoutSeconds = 1800;                               ///< of an operation that all ranks have started
@@ -42,10 +44,21 @@ class TensorGroup {
   int size() const { return group_->size(); }
 
   /// Starts the operation of `request`, whose dtype, shapes and device are those of the tensors. `outputs` are written
-  /// where their sizes are known before (may be the inputs), else empty.
+  /// where their sizes are known before (may be the inputs), else empty. Without a name it gets one by counting, equal
+  /// at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
+  /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of
+  /// calls.
+  void restartNames();
+
   /// As NamedGroup.
   void shutdown() { group_->shutdown(); }
+  void setPlan(FusionPlan plan) { group_->setPlan(plan); }
+  NamedStats stats() { return group_->stats(); }
+  /// Writes a trace from now on, where this rank is the coordinator's; elsewhere nothing. Ends one that is being
+  /// written.
+  void startTimeline(const std::string& path, bool marksCycles);
+  void stopTimeline();
 
  private:
   TensorGroup(std::shared_ptr<World> world, TensorGroupOptions options, std::string prefix, std::vector<int> members);
@@ -54,6 +67,9 @@ class TensorGroup {
   const TensorGroupOptions options_;
   const std::string prefix_;  ///< of this group's keys in the world's store
   uint64_t numParts_ = 0;
+  std::mutex mutex_;
+  std::map<NamedKind, uint64_t> numUnnamed_;  ///< guarded by mutex_
+  std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<NamedGroup> group_;  ///< ends before its world
 };
 

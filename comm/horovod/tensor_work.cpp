@@ -18,8 +18,9 @@ TensorWork::Tensors TensorWork::wait() {
   isFinished_ = true;
   state_->buffers.finish();
   if (state_->buffers.staging() != nullptr) state_->buffers.staging()->join();
+  if (state_->inputs.empty() || state_->inputs[0].is_cpu()) return state_->outputs;
   for (at::Tensor& output : state_->outputs) {
-    if (!state_->inputs.empty() && output.is_cpu()) output = output.to(state_->inputs[0].device());
+    if (output.is_cpu()) output = output.to(state_->inputs[0].device());
   }
   return state_->outputs;
 }

@@ -2,6 +2,7 @@
 #include "comm/named/coordinator.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace agspeed::comm {
@@ -14,9 +15,19 @@ bool canFuse(const Request& left, const Request& right) {
          left.isOnDevice == right.isOnDevice;
 }
 
-Agreement agreementOf(const std::vector<std::shared_ptr<const Request>>& requests) {
+/// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
+/// others are packed and unpacked.
+constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
+/// How long a buffer that is not full is held where the plan wants it full.
+constexpr std::chrono::milliseconds kMaxHold{2};
+/// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
+/// turns keep theirs, also where they are some more than there are ids.
+constexpr uint64_t kIdleTurns = 4;
+
+AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests) {
   const auto first = std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
-  Agreement agreement{**first, {}};
+  auto made = std::make_shared<Agreement>(Agreement{**first, {}});
+  Agreement& agreement = *made;
   Request& request = agreement.request;
   if (request.kind == NamedKind::kAllGather) {
     agreement.rows.resize(request.shapes.size());
@@ -27,47 +38,85 @@ Agreement agreementOf(const std::vector<std::shared_ptr<const Request>>& request
     for (const auto& each : requests) agreement.rows.push_back(each->splits);
   }
   request.splits.clear();
-  return agreement;
+  return made;
 }
 
 const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests) {
   return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
 }
 
+/// What an operation counts for among what is ready.
+size_t weightOf(const Request& request) { return std::max<size_t>(1, bytesOf(request)); }
+
 }  // namespace
 
-Coordinator::Coordinator(int size, size_t cacheCapacity)
-    : size_(size), cacheCapacity_(cacheCapacity), hasJoined_(static_cast<size_t>(size), false) {}
+std::string_view toString(FusionOrder order) {
+  switch (order) {
+    case FusionOrder::kTime: return "time";
+    case FusionOrder::kSize: return "size";
+    case FusionOrder::kPriority: return "priority";
+    case FusionOrder::kModel: return "model";
+  }
+  return "unknown order";
+}
+
+Coordinator::Coordinator(int size, size_t cacheCapacity, FusionPlan plan)
+    : size_(size), cacheCapacity_(cacheCapacity), plan_(plan), hasJoined_(static_cast<size_t>(size), false) {}
+
+void Coordinator::setPlan(FusionPlan plan) {
+  plan_ = plan;
+  for (Entry& entry : ready_) entry.place = placeOf(entry);
+  std::stable_sort(ready_.begin(), ready_.end(),
+                   [](const Entry& left, const Entry& right) { return left.place < right.place; });
+}
 
 void Coordinator::add(int rank, Request request, Clock::time_point now) {
   if (request.kind == NamedKind::kJoin) return join(rank);
-  add(rank, std::make_shared<const Request>(std::move(request)), now);
+  add(rank, std::make_shared<const Request>(std::move(request)), 0, now);
 }
 
 Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
-  if (id == 0 || id > cache_.size() || cache_[id - 1].requests[static_cast<size_t>(rank)] == nullptr) {
+  if (cachedRequest(rank, id) == nullptr) {
     return dataLoss("rank {} refers to request {}, which it has never made", rank, id);
   }
-  add(rank, cache_[id - 1].requests[static_cast<size_t>(rank)], now);
+  add(rank, cache_[id - 1].requests[static_cast<size_t>(rank)], id, now);
   return {};
 }
 
-void Coordinator::add(int rank, Handle request, Clock::time_point now) {
+const Request* Coordinator::cachedRequest(int rank, uint32_t id) const {
+  return id == 0 || id > cache_.size() ? nullptr : cache_[id - 1].requests[static_cast<size_t>(rank)].get();
+}
+
+Status Coordinator::dropId(int rank, uint32_t id) {
+  if (id == 0 || id > cache_.size() || !cache_[id - 1].isEvicted) {
+    return dataLoss("rank {} has forgotten request {}, which is not evicted", rank, id);
+  }
+  Cached& cached = cache_[id - 1];
+  if (++cached.numForgotten < size_) return {};
+  cached = {};
+  cached.requests.resize(static_cast<size_t>(size_));
+  freeIds_.push_back(id);
+  return {};
+}
+
+void Coordinator::add(int rank, Handle request, uint32_t cachedId, Clock::time_point now) {
   const auto [at, isNew] = table_.try_emplace(request->name);
   Entry& entry = at->second;
   if (isNew) {
     entry.name = request->name;
     entry.requests.resize(static_cast<size_t>(size_));
+    entry.cachedId = cachedId;
     entry.order = ++numEntries_;
     entry.since = now;
   }
+  if (entry.cachedId != cachedId) entry.cachedId = 0;
   Handle& own = entry.requests[static_cast<size_t>(rank)];
   if (own == nullptr) ++entry.numSubmitted;
   own = std::move(request);
   if (!isReady(entry)) return;
-  readyBytes_ += std::max<size_t>(1, bytesOf(firstOf(entry.requests)));
-  ready_.push_back(std::move(entry));
+  Entry ready = std::move(entry);
   table_.erase(at);
+  makeReady(std::move(ready));
 }
 
 bool Coordinator::isReady(const Entry& entry) const {
@@ -79,6 +128,32 @@ bool Coordinator::isReady(const Entry& entry) const {
   return true;
 }
 
+bool Coordinator::isKnownToAgree(const Entry& entry) const {
+  return entry.cachedId != 0 && entry.numSubmitted == size_ && cache_[entry.cachedId - 1].isOfAll;
+}
+
+int64_t Coordinator::placeOf(const Entry& entry) const {
+  switch (plan_.order) {
+    case FusionOrder::kTime:
+    case FusionOrder::kSize: return static_cast<int64_t>(entry.order);
+    case FusionOrder::kPriority: return -int64_t{firstOf(entry.requests).priority};
+    case FusionOrder::kModel: {
+      const auto found = ids_.find(entry.name);
+      return found == ids_.end() ? std::numeric_limits<int64_t>::max() : int64_t{found->second};
+    }
+  }
+  return 0;
+}
+
+void Coordinator::makeReady(Entry entry) {
+  readyBytes_ += weightOf(firstOf(entry.requests));
+  entry.order = ++numEntries_;
+  entry.place = placeOf(entry);
+  const auto at = std::upper_bound(ready_.begin(), ready_.end(), entry.place,
+                                   [](int64_t place, const Entry& other) { return place < other.place; });
+  ready_.insert(at, std::move(entry));
+}
+
 void Coordinator::join(int rank) {
   hasJoined_[static_cast<size_t>(rank)] = true;
   ++numJoined_;
@@ -88,10 +163,10 @@ void Coordinator::join(int rank) {
   Request request;
   request.kind = NamedKind::kJoin;
   request.root = lastJoined_;
+  request.priority = std::numeric_limits<int32_t>::min();  // behind what came before it
   Entry entry;
   entry.requests.assign(1, std::make_shared<const Request>(std::move(request)));
-  ready_.push_back(std::move(entry));
-  ++readyBytes_;
+  makeReady(std::move(entry));
   hasJoined_.assign(hasJoined_.size(), false);
   numJoined_ = 0;
 }
@@ -107,20 +182,34 @@ void Coordinator::moveReady() {
     }
   }
   std::sort(found.begin(), found.end(), [](const Entry& left, const Entry& right) { return left.order < right.order; });
-  for (Entry& entry : found) {
-    readyBytes_ += std::max<size_t>(1, bytesOf(firstOf(entry.requests)));
-    ready_.push_back(std::move(entry));
-  }
+  for (Entry& entry : found) makeReady(std::move(entry));
 }
 
 size_t Coordinator::readyBytes() const { return readyBytes_; }
 
-Response Coordinator::next(size_t fusionBytes) {
+bool Coordinator::isResponseDue(size_t numRunning, Clock::time_point now) {
+  const bool isFull = readyBytes_ >= plan_.fusionBytes;
+  const size_t limit = plan_.fusionBytes == 0 ? SIZE_MAX : isFull ? kMaxRunningFull : kMaxRunning;
+  if (readyBytes_ == 0 || numRunning >= limit) return false;
+  // Nothing else to come: whoever has submitted it waits for this.
+  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !table_.empty();
+  if (!isHeld) {
+    heldUntil_ = Clock::time_point::max();
+    return true;
+  }
+  if (heldUntil_ == Clock::time_point::max()) heldUntil_ = now + kMaxHold;
+  if (now < heldUntil_) return false;
+  heldUntil_ = Clock::time_point::max();
+  return true;
+}
+
+Response Coordinator::next() {
   Entry entry = std::move(ready_.front());
   ready_.pop_front();
-  readyBytes_ -= std::max<size_t>(1, bytesOf(firstOf(entry.requests)));
+  readyBytes_ -= weightOf(firstOf(entry.requests));
   Response response = responseFor(std::move(entry));
-  if (response.error.empty()) fuse(response, fusionBytes);
+  if (response.error.empty()) fuse(response);
+  response.evicted = std::exchange(evicted_, {});
   return response;
 }
 
@@ -131,54 +220,89 @@ Response Coordinator::responseFor(Entry entry) {
     response.lastJoined = entry.requests[0]->root;
     return response;
   }
-  if (auto mismatch = findMismatch(entry.requests)) {
+  if (auto mismatch = isKnownToAgree(entry) ? std::nullopt : findMismatch(entry.requests)) {
     response.error = std::move(*mismatch);
-    Response::Item item;
-    item.agreement.request.name = entry.name;
-    response.items.push_back(std::move(item));
+    auto named = std::make_shared<Agreement>();
+    named->request.name = entry.name;
+    response.items.push_back({0, true, std::move(named)});
     return response;
   }
   response.items.push_back(itemFor(entry));
   return response;
 }
 
-void Coordinator::fuse(Response& response, size_t fusionBytes) {
+void Coordinator::fuse(Response& response) {
   if (response.kind != NamedKind::kAllReduce && response.kind != NamedKind::kBroadcast) return;
-  const Request first = response.items[0].agreement.request;
+  const AgreementHandle agreement = response.items[0].agreement;
+  const Request& first = agreement->request;
   size_t numBytes = bytesOf(first);
   // What cannot go along keeps its place among the others.
-  for (auto at = ready_.begin(); at != ready_.end() && numBytes < fusionBytes;) {
-    const Request& other = firstOf(at->requests);
-    const bool fits = numBytes + bytesOf(other) <= fusionBytes;
-    if (!canFuse(first, other) || !fits || findMismatch(at->requests)) {
-      ++at;
+  std::deque<Entry> left;
+  while (!ready_.empty() && numBytes < plan_.fusionBytes) {
+    Entry entry = std::move(ready_.front());
+    ready_.pop_front();
+    const Request& other = firstOf(entry.requests);
+    const bool fits = numBytes + bytesOf(other) <= plan_.fusionBytes;
+    if (!fits || !canFuse(first, other) || (!isKnownToAgree(entry) && findMismatch(entry.requests))) {
+      left.push_back(std::move(entry));
       continue;
     }
     numBytes += bytesOf(other);
-    readyBytes_ -= std::max<size_t>(1, bytesOf(other));
-    response.items.push_back(itemFor(*at));
-    at = ready_.erase(at);
+    readyBytes_ -= weightOf(other);
+    response.items.push_back(itemFor(entry));
   }
+  ready_.insert(ready_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
 }
 
 Response::Item Coordinator::itemFor(const Entry& entry) {
+  ++numItems_;
+  if (isKnownToAgree(entry) && !cache_[entry.cachedId - 1].isEvicted) {
+    Cached& cached = cache_[entry.cachedId - 1];
+    cached.lastUse = numItems_;
+    return {entry.cachedId, false, cached.agreement};
+  }
   Response::Item item;
   item.agreement = agreementOf(entry.requests);
-  if (!item.agreement.request.isCacheable) return item;
+  if (!item.agreement->request.isCacheable) return item;
   const auto found = ids_.find(entry.name);
-  if (found == ids_.end() && cache_.size() == cacheCapacity_) return item;
-  if (found == ids_.end()) {
-    cache_.push_back({std::vector<Handle>(static_cast<size_t>(size_)), {}});
-    ids_[entry.name] = static_cast<uint32_t>(cache_.size());
-  }
-  item.cacheId = ids_[entry.name];
+  item.cacheId = found != ids_.end() ? found->second : newIdFor(entry.name);
+  if (item.cacheId == 0) return item;
   Cached& cached = cache_[item.cacheId - 1];
+  cached.lastUse = numItems_;
+  cached.isOfAll = entry.numSubmitted == size_;
   for (size_t rank = 0; rank < entry.requests.size(); ++rank) {
     if (entry.requests[rank] != nullptr) cached.requests[rank] = entry.requests[rank];
   }
-  item.isFull = !(cached.agreement == item.agreement);
+  item.isFull = cached.agreement == nullptr || !(*cached.agreement == *item.agreement);
   cached.agreement = item.agreement;
   return item;
+}
+
+uint32_t Coordinator::newIdFor(const std::string& name) {
+  uint32_t id = 0;
+  if (!freeIds_.empty()) {
+    id = freeIds_.back();
+    freeIds_.pop_back();
+  } else if (cache_.size() < cacheCapacity_) {
+    cache_.emplace_back().requests.resize(static_cast<size_t>(size_));
+    id = static_cast<uint32_t>(cache_.size());
+  } else {
+    evictOne();  // free for a later name
+    return 0;
+  }
+  cache_[id - 1].name = name;
+  ids_[name] = id;
+  return id;
+}
+
+void Coordinator::evictOne() {
+  const auto oldest = std::min_element(cache_.begin(), cache_.end(), [](const Cached& left, const Cached& right) {
+    return std::pair(left.isEvicted, left.lastUse) < std::pair(right.isEvicted, right.lastUse);
+  });
+  if (oldest == cache_.end() || oldest->isEvicted || oldest->lastUse + kIdleTurns * cacheCapacity_ > numItems_) return;
+  oldest->isEvicted = true;
+  ids_.erase(oldest->name);
+  evicted_.push_back(static_cast<uint32_t>(oldest - cache_.begin()) + 1);
 }
 
 std::vector<int> Coordinator::unjoined() const {

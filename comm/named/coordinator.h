@@ -2,13 +2,13 @@
 // Coordinator: what all ranks of a group have ready, and in what order they run it. The group's lowest rank has one.
 //
 // Ranks submit in orders of their own; an operation is ready when the last of them did. Ready all-reduces and
-// broadcasts of one kind are fused up to a number of bytes. Ranks whose requests for a name differ all get the same
-// error, which names two of them and both values; the next operation works. A rank that has joined counts as having
-// submitted everything.
+// broadcasts of one kind are fused up to a number of bytes, in the order that a plan states. Ranks whose requests for a
+// name differ all get the same error, which names two of them and both values; the next operation works. A rank that
+// has joined counts as having submitted everything.
 //
 // Names that come again are cached: the response that runs one gives it an id, and a rank whose request has not changed
-// since says the id alone, as does the response. An id keeps its name as long as the group lives; beyond the capacity
-// names stay without.
+// since says the id alone, as does the response. Where all ids are taken, one that has long not been used is evicted: a
+// response tells the ranks, and the id is free once each of them has said that it has forgotten it.
 //
 // A plain value: sends nothing, waits for nothing. Threading: one thread at a time.
 #pragma once
@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -29,20 +30,54 @@
 
 namespace agspeed::comm {
 
+/// In what order that which is ready runs, and how much of it as one.
+enum class FusionOrder : uint8_t {
+  kTime,      ///< as it became ready; what is ready leaves at once
+  kSize,      ///< the same, but buffers wait until they are full, nothing else is awaited, or some milliseconds passed
+  kPriority,  ///< by Request::priority, the highest first
+  kModel,     ///< in the order in which the names became ready the first time
+};
+
+/// "time", "size", "priority", "model".
+std::string_view toString(FusionOrder order);
+
+/// No choice here changes a result: every element is reduced alike in any buffer. So the coordinator's plan is the only
+/// one, and may change between any two responses.
+struct FusionPlan {
+  size_t fusionBytes = size_t{32} << 20;  ///< what is fused at most; 0: nothing
+  FusionOrder order = FusionOrder::kTime;
+  uint32_t version = 0;
+};
+
 class Coordinator {
  public:
   /// Of a group of `size` ranks, with so many cached names at most.
-  Coordinator(int size, size_t cacheCapacity);
+  Coordinator(int size, size_t cacheCapacity, FusionPlan plan = {});
+
+  const FusionPlan& plan() const { return plan_; }
+  /// Holds for what is not fused yet.
+  void setPlan(FusionPlan plan);
 
   /// `rank` has this ready. Requires: not the same name twice before it ran.
   void add(int rank, Request request, Clock::time_point now);
   /// The same as under this id before; fails as data loss where there is none.
   Status addCached(int rank, uint32_t id, Clock::time_point now);
+  /// What `rank` means by the id; null where it has never made such a request.
+  const Request* cachedRequest(int rank, uint32_t id) const;
+  /// `rank` does not use the evicted id any more; fails as data loss where it is not evicted.
+  Status dropId(int rank, uint32_t id);
 
   /// What is ready, in bytes of all ready operations together; 0 where nothing is, at least 1 where something is.
   size_t readyBytes() const;
-  /// The next response; up to `fusionBytes` are fused. Requires: readyBytes() > 0.
-  Response next(size_t fusionBytes);
+  /// Whether to respond now, with so many responses whose data moves: what becomes ready meanwhile is fused, and by
+  /// FusionOrder::kSize buffers are held until they are full.
+  bool isResponseDue(size_t numRunning, Clock::time_point now);
+  /// Until when at most the plan holds what is ready; max: it does not.
+  Clock::time_point heldUntil() const { return heldUntil_; }
+  /// The next response. Requires: readyBytes() > 0.
+  Response next();
+  /// Names that have an id.
+  size_t numCached() const { return ids_.size(); }
 
   /// An operation that not all ranks have ready.
   struct Stalled {
@@ -62,25 +97,41 @@ class Coordinator {
     std::string name;
     std::vector<Handle> requests;  ///< per rank; null where it has none yet
     int numSubmitted = 0;
+    uint32_t cachedId = 0;  ///< under which all that have submitted it did so; 0: some said more
     uint64_t order = 0;
+    int64_t place = 0;  ///< among what is ready: the lowest first
     Clock::time_point since;
   };
 
   struct Cached {
+    std::string name;
     std::vector<Handle> requests;  ///< per rank, as of the last response
-    Agreement agreement;           ///< as told last
+    bool isOfAll = false;          ///< whether that response had requests of all ranks
+    AgreementHandle agreement;     ///< as told last
+    uint64_t lastUse = 0;          ///< as numItems_ was then
+    bool isEvicted = false;
+    int numForgotten = 0;  ///< ranks; once evicted
   };
 
-  void add(int rank, Handle request, Clock::time_point now);
+  /// `cachedId`: 0 where the rank said it in full.
+  void add(int rank, Handle request, uint32_t cachedId, Clock::time_point now);
   void join(int rank);
   bool isReady(const Entry& entry) const;
+  /// Whether the requests are those of the last response, which agreed.
+  bool isKnownToAgree(const Entry& entry) const;
   void moveReady();
+  void makeReady(Entry entry);
+  int64_t placeOf(const Entry& entry) const;
   Response responseFor(Entry entry);
-  void fuse(Response& response, size_t fusionBytes);
+  void fuse(Response& response);
   Response::Item itemFor(const Entry& entry);
+  /// An id for a name that has none; 0 where there is none left.
+  uint32_t newIdFor(const std::string& name);
+  void evictOne();
 
   const int size_;
   const size_t cacheCapacity_;
+  FusionPlan plan_;
   std::unordered_map<std::string, Entry> table_;
   std::deque<Entry> ready_;
   size_t readyBytes_ = 0;
@@ -89,6 +140,10 @@ class Coordinator {
   int numJoined_ = 0, lastJoined_ = -1;
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Cached> cache_;  ///< by id - 1
+  std::vector<uint32_t> freeIds_;
+  std::vector<uint32_t> evicted_;  ///< to be told with the next response
+  Clock::time_point heldUntil_ = Clock::time_point::max();
+  uint64_t numItems_ = 0;  ///< operations in all responses so far
 };
 
 /// Why the requests cannot run together: a sentence that names two ranks and both values; nothing where they can.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks must agree on before an operation runs. The sentences begin as Horovod's do, for those who look for them.
 #include <algorithm>
-#include <cctype>
 
 #include "comm/named/coordinator.h"
 #include "runtime/base/format.h"
@@ -23,12 +22,6 @@ struct Two {
   }
 };
 
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
-  return result;
-}
-
 std::string factors(const Request& request) { return formatText("({}, {})", request.prescale, request.postscale); }
 
 std::string device(const Request& request) { return request.isOnDevice ? "GPU" : "CPU"; }
@@ -42,7 +35,7 @@ bool areShapesAlike(NamedKind kind, const Dimensions& left, const Dimensions& ri
 
 std::optional<std::string> shapesDiffer(const Two& two) {
   const NamedKind kind = two.first.kind;
-  const std::string what = upper(toString(kind)) + " tensor shapes";
+  const std::string what = upperCase(toString(kind)) + " tensor shapes";
   const auto &left = two.first.shapes, &right = two.other.shapes;
   if (left.size() != right.size()) {
     return two.differ(what, formatText("{} tensors", left.size()), formatText("{} tensors", right.size()));
@@ -79,21 +72,23 @@ std::optional<std::string> difference(const Two& two) {
 
 /// What is wrong with one request, whatever the others are.
 std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
-  const std::string who = formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
+  const auto who = [&] {
+    return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
+  };
   if (mayDifferInRows(request.kind) || request.kind == NamedKind::kReduceScatter) {
     for (const Dimensions& shape : request.shapes) {
       if (shape.empty())
-        return who + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
+        return who() + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
     }
   }
   if (request.kind != NamedKind::kAllToAll) return std::nullopt;
-  if (request.shapes.size() != 1) return who + formatText("{} tensors; it takes one", request.shapes.size());
+  if (request.shapes.size() != 1) return who() + formatText("{} tensors; it takes one", request.shapes.size());
   int64_t sum = 0;
   for (const int64_t each : request.splits) sum += each;
   const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });
   if (request.splits.size() == numRanks && isEven && sum == request.shapes[0][0]) return std::nullopt;
-  return who + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
-                          toString(request.splits), request.shapes[0][0], numRanks);
+  return who() + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
+                            toString(request.splits), request.shapes[0][0], numRanks);
 }
 
 }  // namespace
@@ -115,7 +110,7 @@ std::optional<std::string> findMismatch(const Requests& requests) {
   if (isAllThere || (*first)->kind == NamedKind::kAllReduce) return std::nullopt;
   return formatText(
       "{} '{}' is not supported with Join at this time: rank {} has joined. Let all ranks call it before join().",
-      upper(toString((*first)->kind)), (*first)->name,
+      upperCase(toString((*first)->kind)), (*first)->name,
       std::find_if_not(requests.begin(), requests.end(), isThere) - requests.begin());
 }
 

@@ -6,24 +6,22 @@
 #include <utility>
 
 #include "runtime/base/format.h"
-#include "runtime/base/log.h"
 
 namespace agspeed::comm {
 namespace {
 
-/// Responses whose data moves; further ones wait, and are fused.
-constexpr size_t kMaxRunning = 2;
+constexpr std::chrono::microseconds kReadinessInterval{50};
 /// How long a rank waits for others before it looks whether they are alive.
 constexpr std::chrono::milliseconds kWatchAfter{100};
-constexpr std::chrono::microseconds kReadinessInterval{50};
-constexpr size_t kMaxStalledNames = 6;
 
 constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
     "allgather or broadcast a tensor after one of the ranks finished execution.";
-constexpr const char* kDuplicateName =
-    "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
-    "being processed. If you want to request another tensor, use a different tensor name.";
+
+void trace(Timeline* timeline, int rank, const Request* request) {
+  if (timeline == nullptr || request == nullptr || request->kind == NamedKind::kJoin) return;
+  timeline->negotiate(request->name, "NEGOTIATE_" + upperCase(toString(request->kind)), rank);
+}
 
 }  // namespace
 
@@ -40,9 +38,10 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
     : engine_(engine),
       options_(std::move(options)),
       communicator_(std::move(communicator)),
-      stream_(engine, *this, options_.group.members, 2 * options_.messageId) {
+      stream_(engine, *this, options_.group.members, 2 * options_.messageId),
+      stalls_(options_.stallWarning, options_.stallShutdown, options_.group.members) {
   engine_.runOnDriver([this] {
-    if (rank() == 0) coordinator_.emplace(size(), options_.cacheCapacity);
+    if (rank() == 0) coordinator_.emplace(size(), options_.cacheCapacity, options_.plan);
     ResponseListener& listener = *this;
     runner_ = std::make_unique<ResponseRunner>(engine_, *communicator_, listener);
     engine_.addClient(*this);
@@ -69,17 +68,40 @@ NamedGroup::~NamedGroup() {
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
   auto operation = std::make_shared<NamedOperation>(engine_, std::move(call));
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) return failure_;
-    if (!names_.insert(operation->call.request.name).second) {
-      return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, operation->call.request.name, rank());
-    }
-  }
   engine_.operationStarted();
-  engine_.enqueue([this, operation] { submit(operation); });
-  engine_.kick();
+  const StatusOr<StartQueue::Added> added = queue_.add(operation, rank());
+  if (!added) {
+    engine_.operationEnded();
+    return added.status();
+  }
+  if (added->isFirst) engine_.enqueue([this] { takeStarted(); });
+  if (added->isKickDue) engine_.kick();
   return operation;
+}
+
+void NamedGroup::setPlan(FusionPlan plan) {
+  engine_.enqueue([this, plan] {
+    if (isCoordinator()) coordinator_->setPlan(plan);
+  });
+}
+
+void NamedGroup::setTimeline(std::shared_ptr<Timeline> timeline) {
+  engine_.runOnDriver([&] {
+    if (!isCoordinator()) return;
+    runner_->setTimeline(timeline.get());
+    timeline_ = std::move(timeline);
+  });
+}
+
+NamedStats NamedGroup::stats() {
+  NamedStats stats;
+  engine_.runOnDriver([&] {
+    static_cast<RunnerStats&>(stats) = runner_->stats();
+    if (!isCoordinator()) return;
+    stats.numCachedNames = coordinator_->numCached();
+    stats.planVersion = coordinator_->plan().version;
+  });
+  return stats;
 }
 
 void NamedGroup::shutdown() {
@@ -91,15 +113,15 @@ void NamedGroup::shutdown() {
   });
 }
 
-Status NamedGroup::health() {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
 // --- what this rank asks for
 
+void NamedGroup::takeStarted() {
+  engine_.tickBy(Clock::now() + StartQueue::kGather);
+  for (const NamedHandle& operation : queue_.take()) submit(operation);
+}
+
 void NamedGroup::submit(const NamedHandle& operation) {
-  if (!failure_) return end(operation, failure_);
+  if (!failure_) return end({operation}, failure_);
   if (operation->call.readiness) {
     unready_.push_back(operation);
     return checkReadiness();
@@ -128,8 +150,8 @@ void NamedGroup::request(const NamedHandle& operation) {
   pending_[wanted.name] = operation;
   engine_.tickBy(now + kWatchAfter);
   const auto cached = ids_.find(wanted.name);
-  const bool isCached = cached != ids_.end() && cached->second.request == wanted;
-  const Note note = isCached ? Note(CachedRequest{cached->second.id}) : Note(wanted);
+  operation->isSaidById_ = cached != ids_.end() && cached->second.request == wanted;
+  const Note note = operation->isSaidById_ ? Note(CachedRequest{cached->second.id}) : Note(wanted);
   isCoordinator() ? hear(0, note) : encode(note, requested_);
   workSoon();
 }
@@ -156,29 +178,38 @@ void NamedGroup::messageArrived(int rank, std::span<const std::byte> message) {
 void NamedGroup::hear(int rank, const Note& note) {
   if (!failure_) return;
   const auto now = Clock::now();
+  Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
+    trace(timeline_.get(), rank, wanted);
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequest>(&note)) {
-    if (const Status status = coordinator_->addCached(rank, cached->id, now); !status) fail(status);
+    trace(timeline_.get(), rank, coordinator_->cachedRequest(rank, cached->id));
+    status = coordinator_->addCached(rank, cached->id, now);
+  } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
+    for (const uint32_t id : forgotten->ids) {
+      if (status) status = coordinator_->dropId(rank, id);
+    }
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     tellOthers(*farewell);
     follow(note);
   }
+  if (!status) fail(status);
   engine_.tickBy(now + kWatchAfter);
 }
 
 void NamedGroup::respond() {
+  if (!failure_) return;
   Bytes message;
   std::vector<Response> responses;
-  while (failure_ && coordinator_->readyBytes() > 0 &&
-         (numRunning_ + responses.size() < kMaxRunning || coordinator_->readyBytes() >= options_.fusionBytes)) {
-    responses.push_back(coordinator_->next(options_.fusionBytes));
+  while (coordinator_->isResponseDue(numRunning_ + responses.size(), Clock::now())) {
+    responses.push_back(coordinator_->next());
     encode(responses.back(), message);
   }
+  engine_.tickBy(coordinator_->heldUntil());
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
   for (const Response& response : responses) follow(response);
-  if (numRunning_ < kMaxRunning && coordinator_->readyBytes() > 0) workSoon();  // some of them moved no data
+  workSoon();  // some of them may have moved no data
 }
 
 // --- what all ranks do
@@ -197,17 +228,23 @@ void NamedGroup::follow(const Note& note) {
 
 void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
+  if (!response.evicted.empty()) dropIds(response.evicted);
+  if (timeline_ != nullptr) {
+    timeline_->markCycle();
+    for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
+    if (timeline_->isFull()) engine_.callLater([timeline = timeline_] { timeline->flush(); });
+  }
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
-      if (const NamedHandle own = takePending(item.agreement.request.name)) {
-        end(own, invalidArgument(std::string(response.error)));
+      if (const NamedHandle own = takePending(item.agreement->request.name)) {
+        end({own}, invalidArgument(std::string(response.error)));
       }
     }
   } else if (response.kind == NamedKind::kJoin) {
     for (const auto& [name, operation] : std::unordered_map(pending_)) {
       if (operation->call.request.kind != NamedKind::kJoin) continue;
       operation->lastJoined_ = response.lastJoined;
-      end(takePending(name), {});
+      end({takePending(name)}, {});
     }
   } else {
     run(response);
@@ -216,18 +253,19 @@ void NamedGroup::follow(const Response& response) {
 }
 
 void NamedGroup::run(const Response& response) {
-  std::vector<Agreement> agreements;
+  std::vector<AgreementHandle> agreements;
   std::vector<NamedHandle> operations;
   for (const Response::Item& item : response.items) {
-    if (!item.isFull && (item.cacheId == 0 || item.cacheId > agreements_.size())) {
+    const bool isKnown = item.cacheId > 0 && item.cacheId <= agreements_.size();
+    if (!item.isFull && (!isKnown || agreements_[item.cacheId - 1] == nullptr)) {
       return fail(dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId));
     }
     agreements.push_back(item.isFull ? item.agreement : agreements_[item.cacheId - 1]);
-    operations.push_back(takePending(agreements.back().request.name));
+    operations.push_back(takePending(agreements.back()->request.name));
     learn(item, operations.back());
     if (operations.back() == nullptr && response.kind != NamedKind::kAllReduce) {
       return fail(
-          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back().request.name));
+          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
     }
   }
   ++numRunning_;
@@ -239,15 +277,27 @@ void NamedGroup::learn(const Response::Item& item, const NamedHandle& own) {
   if (item.isFull) {
     if (agreements_.size() < item.cacheId) agreements_.resize(item.cacheId);
     agreements_[item.cacheId - 1] = item.agreement;
+  } else if (own == nullptr || own->isSaidById_) {
+    return;
   }
   if (own != nullptr) ids_[own->call.request.name] = {item.cacheId, own->call.request};
 }
 
+void NamedGroup::dropIds(const std::vector<uint32_t>& ids) {
+  for (const uint32_t id : ids) {
+    if (id == 0 || id > agreements_.size() || agreements_[id - 1] == nullptr) continue;
+    const auto own = ids_.find(agreements_[id - 1]->request.name);
+    if (own != ids_.end() && own->second.id == id) ids_.erase(own);
+    agreements_[id - 1] = nullptr;
+  }
+  const Note note = Forgotten{ids};
+  isCoordinator() ? hear(0, note) : encode(note, requested_);
+  workSoon();
+}
+
 void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
   --numRunning_;
-  for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) end(operation, status);
-  }
+  end(operations, status);
   if (!status && failure_) return fail(status);
   if (isCoordinator()) workSoon();
 }
@@ -262,13 +312,13 @@ NamedHandle NamedGroup::takePending(const std::string& name) {
   return operation;
 }
 
-void NamedGroup::end(const NamedHandle& operation, const Status& status) {
-  {
-    const std::lock_guard lock(mutex_);
-    names_.erase(operation->call.request.name);
+void NamedGroup::end(const std::vector<NamedHandle>& operations, const Status& status) {
+  queue_.ended(operations);
+  for (const NamedHandle& operation : operations) {
+    if (operation == nullptr) continue;
+    operation->complete(status);
+    engine_.operationEnded();
   }
-  operation->complete(status);
-  engine_.operationEnded();
 }
 
 void NamedGroup::fail(const Status& reason) {
@@ -287,13 +337,13 @@ void NamedGroup::tellOthers(const Farewell& farewell) {
 
 void NamedGroup::endAll(const Status& reason) {
   if (!failure_) return;
-  {
-    const std::lock_guard lock(mutex_);
-    failure_ = reason;
-  }
+  failure_ = reason;
+  queue_.close(reason);
   stream_.unwatchAll();
-  for (const NamedHandle& operation : std::exchange(unready_, {})) end(operation, reason);
-  for (const auto& [name, operation] : std::exchange(pending_, {})) end(operation, reason);
+  end(std::exchange(unready_, {}), reason);
+  std::vector<NamedHandle> pending;
+  for (const auto& [name, operation] : std::exchange(pending_, {})) pending.push_back(operation);
+  end(pending, reason);
 }
 
 void NamedGroup::peerFailed(int rank, const Status& status) {
@@ -307,8 +357,11 @@ Clock::time_point NamedGroup::tick(Clock::time_point now) {
   if (!failure_) return Clock::time_point::max();
   if (!unready_.empty()) checkReadiness();
   if (isCoordinator()) {
+    if (now >= coordinator_->heldUntil()) workSoon();
     const auto next = watchAwaited(now) ? now + kWatchAfter : Clock::time_point::max();
-    return std::min(next, checkStalled(now));
+    const StallInspector::Finding stalls = stalls_.inspect(*coordinator_, now);
+    if (!stalls.reasonToEnd.empty()) fail(resourceExhausted(std::string(stalls.reasonToEnd)));
+    return std::min(next, stalls.next);
   }
   if (pending_.empty()) return Clock::time_point::max();
   if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
@@ -325,44 +378,6 @@ bool NamedGroup::watchAwaited(Clock::time_point now) {
     if (rank != 0) stream_.watch(rank);
   }
   return !awaited.empty() || !waiting.empty();
-}
-
-Clock::time_point NamedGroup::checkStalled(Clock::time_point now) {
-  const auto warning = options_.stallWarning;
-  if (warning <= Clock::duration::zero()) return Clock::time_point::max();
-  if (now < nextStallWarning_) return nextStallWarning_;
-  const std::vector<Coordinator::Stalled> all = coordinator_->stalled(now - warning);
-  if (all.empty()) {
-    const std::vector<Coordinator::Stalled> younger = coordinator_->stalled(now);
-    return younger.empty() ? Clock::time_point::max() : younger[0].since + warning;
-  }
-  std::vector<std::string> names(static_cast<size_t>(size()));
-  std::vector<size_t> counts(static_cast<size_t>(size()), 0);
-  for (const Coordinator::Stalled& stalled : all) {
-    for (const int rank : stalled.missing) {
-      const auto at = static_cast<size_t>(rank);
-      if (++counts[at] > kMaxStalledNames) continue;
-      names[at] += (counts[at] > 1 ? ", " : "") + stalled.name;
-    }
-  }
-  std::string missing;
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    if (counts[rank] == 0) continue;
-    missing += formatText(" {}: [{}{}]", options_.group.members[rank], names[rank],
-                          counts[rank] > kMaxStalledNames ? ", ..." : "");
-  }
-  const std::string text = formatText(
-      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
-      "for "
-      "remainder of ranks for more than {:g} seconds. This may indicate that different ranks are trying to submit "
-      "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock. Missing "
-      "ranks:{}",
-      std::chrono::duration<double>(warning).count(), missing);
-  AG_LOG(kWarn, "{}", text);
-  const auto limit = options_.stallShutdown;
-  if (limit > Clock::duration::zero() && now - all[0].since >= limit) fail(resourceExhausted(std::string(text)));
-  nextStallWarning_ = now + warning;
-  return nextStallWarning_;
 }
 
 }  // namespace agspeed::comm

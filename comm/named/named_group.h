@@ -5,11 +5,13 @@
 //   message_stream.h    how they do
 //   coordinator.h       what is ready at all ranks, and in what order it runs; at the lowest rank
 //   response_runner.h   packs, runs and unpacks what the coordinator has ordered
+//   timeline.h          a trace of all that
 //
 // Every rank tells the coordinator what it has ready; once all have it, the coordinator tells all to run it. Two
-// responses at most are under way: what becomes ready meanwhile is fused, so buffers are small while the network is
-// idle and large while it is not. Nothing here has a thread or a cycle of its own: messages and copies are work of the
-// engine's driver.
+// responses at most are under way, four where they fill their buffers: what becomes ready meanwhile is fused, so
+// buffers are small while the network is idle and large while it is not. Nothing here has a thread or a cycle of its
+// own: messages and copies are work of the engine's driver. The first operation of a burst leaves at once; those that
+// follow it within some microseconds go to the driver together.
 //
 // Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A
 // lost rank ends all operations, and later ones fail at once; so does a rank that leaves (shutdown()).
@@ -20,11 +22,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "comm/collective/communicator.h"
@@ -32,6 +32,8 @@
 #include "comm/named/message_stream.h"
 #include "comm/named/request_codec.h"
 #include "comm/named/response_runner.h"
+#include "comm/named/stall_inspector.h"
+#include "comm/named/start_queue.h"
 
 namespace agspeed::comm {
 
@@ -40,12 +42,17 @@ struct NamedOptions {
   GroupOptions group = {};
   /// As GroupOptions::id: of the messages between the ranks and their coordinator.
   uint32_t messageId = 0;
-  size_t fusionBytes = size_t{32} << 20;  ///< what is fused at most; 0: nothing
-  size_t cacheCapacity = 1024;            ///< names that have an id
+  FusionPlan plan = {};         ///< of the coordinator's rank; the others' has no effect
+  size_t cacheCapacity = 1024;  ///< names that have an id
   /// After this time an operation that some ranks have not started is logged at the coordinator; zero: never.
   Clock::duration stallWarning = std::chrono::seconds(60);
   /// After this time it ends the group; zero: never.
   Clock::duration stallShutdown = Clock::duration::zero();
+};
+
+struct NamedStats : RunnerStats {
+  size_t numCachedNames = 0;  ///< at the coordinator's rank, else 0
+  uint32_t planVersion = 0;   ///< the same
 };
 
 class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
@@ -59,10 +66,17 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// Starts an operation. Fails at once where the group is over or the name is under way; later, by the operation,
   /// where ranks differ or one is lost.
   StatusOr<NamedHandle> start(NamedCall call);
+  /// What is fused from now on, and in what order. Of the coordinator's rank; elsewhere it has no effect. Its version
+  /// is what stats() tell; no plan changes a result.
+  void setPlan(FusionPlan plan);
+  /// From now on; null: no more. The coordinator's rank alone writes one.
+  void setTimeline(std::shared_ptr<Timeline> timeline);
+  NamedStats stats();
+
   /// This rank leaves: operations of all ranks that are not under way by then fail, and later ones too.
   void shutdown();
   /// Ok, or why the group is over.
-  Status health();
+  Status health() { return queue_.health(); }
 
  private:
   NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Communicator> communicator);
@@ -75,6 +89,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void peerFailed(int rank, const Status& status) override;
   void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
+  void takeStarted();
   void submit(const NamedHandle& operation);
   void request(const NamedHandle& operation);
   void checkReadiness();
@@ -87,8 +102,10 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void follow(const Response& response);
   void run(const Response& response);
   void learn(const Response::Item& item, const NamedHandle& own);
+  void dropIds(const std::vector<uint32_t>& ids);
   NamedHandle takePending(const std::string& name);
-  void end(const NamedHandle& operation, const Status& status);
+  /// Their names may be used again, and whoever waits for them hears of it.
+  void end(const std::vector<NamedHandle>& operations, const Status& status);
   /// Ends everything and tells the others.
   void fail(const Status& reason);
   void tellOthers(const Farewell& farewell);
@@ -96,7 +113,6 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void endAll(const Status& reason);
   /// At the coordinator. Returns: whether it waits for ranks.
   bool watchAwaited(Clock::time_point now);
-  Clock::time_point checkStalled(Clock::time_point now);
 
   Engine& engine_;
   const NamedOptions options_;
@@ -105,11 +121,11 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   std::optional<Coordinator> coordinator_;
   std::unique_ptr<ResponseRunner> runner_;
 
-  std::mutex mutex_;
-  std::unordered_set<std::string> names_;  ///< of operations that have not ended; guarded by mutex_
-  Status failure_;                         ///< guarded by mutex_; written on the driver
+  StartQueue queue_;
+  StallInspector stalls_;
 
   // Of the driver.
+  Status failure_;
   struct OwnName {
     uint32_t id;
     Request request;
@@ -119,10 +135,10 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   Bytes requested_;                                       ///< to be sent to the coordinator
   bool hasWork_ = false;                                  ///< work() is called soon
   std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
-  std::vector<Agreement> agreements_;                     ///< by id - 1
+  std::vector<AgreementHandle> agreements_;               ///< by id - 1
   Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
   size_t numRunning_ = 0;                                 ///< responses that move data
-  Clock::time_point nextStallWarning_{};
+  std::shared_ptr<Timeline> timeline_;
 };
 
 }  // namespace agspeed::comm

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/named/request.h"
 
+#include <algorithm>
+#include <cctype>
 #include <functional>
 #include <numeric>
 
@@ -19,6 +21,12 @@ std::string_view toString(NamedKind kind) {
     case NamedKind::kJoin: return "join";
   }
   return "unknown operation";
+}
+
+std::string upperCase(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
+  return result;
 }
 
 std::string_view toString(NamedReduction reduction) {

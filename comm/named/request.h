@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ enum class NamedKind : uint8_t {
 /// "allreduce", "allgather", ...: Horovod's names.
 std::string_view toString(NamedKind kind);
 
+/// "ALLREDUCE".
+std::string upperCase(std::string_view text);
+
 enum class NamedReduction : uint8_t { kAverage, kSum, kMin, kMax, kProduct };
 
 std::string_view toString(NamedReduction reduction);
@@ -38,7 +42,7 @@ using Dimensions = std::vector<int64_t>;
 /// "[2, 3]".
 std::string toString(const Dimensions& dimensions);
 
-/// What one rank has ready. Ranks agree on everything but rows and splits, or all of them get an error.
+/// What one rank has ready. Ranks agree on everything but rows, splits and priority, or all of them get an error.
 struct Request {
   NamedKind kind = NamedKind::kBarrier;
   DType dtype = DType::kU8;
@@ -46,6 +50,7 @@ struct Request {
   bool isOnDevice = false;   ///< whether the tensors are on a device
   bool isCacheable = false;  ///< whether the name is expected to come again
   int32_t root = 0;          ///< of a broadcast: rank of the group
+  int32_t priority = 0;      ///< the higher, the sooner it runs, where the plan goes by it; the lowest rank's counts
   double prescale = 1, postscale = 1;
   std::string name;
   std::vector<Dimensions> shapes;  ///< of the tensors, one unless the operation is a grouped one
@@ -71,18 +76,21 @@ struct Agreement {
   bool operator==(const Agreement&) const = default;
 };
 
+using AgreementHandle = std::shared_ptr<const Agreement>;
+
 /// What every rank of the group does next. Several operations of one kind run as one.
 struct Response {
   struct Item {
     uint32_t cacheId = 0;  ///< 0: the name is not cached
     /// Whether `agreement` travels; else it is what the last response with this id said.
     bool isFull = true;
-    Agreement agreement;
+    AgreementHandle agreement;  ///< not null where isFull
   };
 
   NamedKind kind = NamedKind::kBarrier;
   std::vector<Item> items;
-  std::string error;  ///< not empty: the operations fail with it
+  std::vector<uint32_t> evicted;  ///< ids that ranks drop, and say so
+  std::string error;              ///< not empty: the operations fail with it
   int32_t lastJoined = -1;
 };
 

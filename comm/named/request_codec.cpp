@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/named/request_codec.h"
 
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -39,6 +40,7 @@ class Encoder {
     put(request.isOnDevice);
     put(request.isCacheable);
     put(request.root);
+    put(request.priority);
     put(request.prescale);
     put(request.postscale);
     put(request.name);
@@ -49,8 +51,8 @@ class Encoder {
     put(item.cacheId);
     put(item.isFull);
     if (!item.isFull) return;
-    put(item.agreement.request);
-    put(item.agreement.rows);
+    put(item.agreement->request);
+    put(item.agreement->rows);
   }
   void put(const CachedRequest& request) { put(request.id); }
   void put(const Farewell& farewell) {
@@ -60,9 +62,11 @@ class Encoder {
   void put(const Response& response) {
     put(response.kind);
     put(response.lastJoined);
+    put(response.evicted);
     put(response.error);
     put(response.items);
   }
+  void put(const Forgotten& forgotten) { put(forgotten.ids); }
 
  private:
   Bytes& out_;
@@ -107,6 +111,7 @@ class Decoder {
     take(request.isOnDevice);
     take(request.isCacheable);
     take(request.root);
+    take(request.priority);
     take(request.prescale);
     take(request.postscale);
     take(request.name);
@@ -117,8 +122,10 @@ class Decoder {
     take(item.cacheId);
     take(item.isFull);
     if (!item.isFull) return;
-    take(item.agreement.request);
-    take(item.agreement.rows);
+    auto agreement = std::make_shared<Agreement>();
+    take(agreement->request);
+    take(agreement->rows);
+    item.agreement = std::move(agreement);
   }
   void take(CachedRequest& request) { take(request.id); }
   void take(Farewell& farewell) {
@@ -128,9 +135,11 @@ class Decoder {
   void take(Response& response) {
     take(response.kind, NamedKind::kJoin);
     take(response.lastJoined);
+    take(response.evicted);
     take(response.error);
     take(response.items);
   }
+  void take(Forgotten& forgotten) { take(forgotten.ids); }
 
  private:
   uint32_t takeCount() {

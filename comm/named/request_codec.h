@@ -28,7 +28,12 @@ struct Farewell {
   std::string reason;
 };
 
-using Note = std::variant<Request, CachedRequest, Response, Farewell>;
+/// "I do not use these ids any more": they may be given to other names.
+struct Forgotten {
+  std::vector<uint32_t> ids;
+};
+
+using Note = std::variant<Request, CachedRequest, Response, Farewell, Forgotten>;
 using Bytes = std::vector<std::byte>;
 
 /// Appends the note to a message.

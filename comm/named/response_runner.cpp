@@ -13,7 +13,7 @@ namespace {
 
 /// What is copied between two looks at the network.
 constexpr size_t kCopyBytes = size_t{256} << 10;
-constexpr size_t kMaxFreeBuffers = 4;
+constexpr int kMaxBuffers = 4;
 constexpr size_t kMinBufferBytes = size_t{64} << 10;
 /// What the runner's work is about, where it is not a run that has started.
 constexpr uint64_t kPack = 0;
@@ -54,13 +54,21 @@ int64_t sum(const Dimensions& rows) {
 
 ResponseRunner::~ResponseRunner() { engine_.removeWork(*this); }
 
-void ResponseRunner::run(std::vector<Agreement> agreements, std::vector<NamedHandle> operations) {
+bool ResponseRunner::Run::needsBuffer() const {
+  if (first().kind != NamedKind::kAllReduce && first().kind != NamedKind::kBroadcast) return false;
+  return agreements.size() > 1 || first().shapes.size() != 1 || operations[0] == nullptr;
+}
+
+void ResponseRunner::run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations) {
   auto run = std::make_unique<Run>();
   run->agreements = std::move(agreements);
   run->operations = std::move(operations);
-  run->dtype = run->agreements[0].request.dtype;
-  for (const Agreement& each : run->agreements) run->numBytes += bytesOf(each.request);
-  run->status = prepare(*run);
+  run->dtype = run->first().dtype;
+  for (const AgreementHandle& each : run->agreements) run->numBytes += bytesOf(each->request);
+  ++stats_.numResponses;
+  stats_.numOperations += run->agreements.size();
+  begin(*run, upperCase(toString(run->first().kind)));
+  begin(*run, "QUEUE");
   runs_.push_back(std::move(run));
   if (runs_.size() == 1 || runs_[runs_.size() - 2]->hasStarted) workLater(kPack);
 }
@@ -93,25 +101,34 @@ double ResponseRunner::factorAfter(const Request& request) const {
 }
 
 void ResponseRunner::scaleAfter(Run& run, std::byte* bytes, size_t count) const {
-  const double factor = factorAfter(run.agreements[0].request);
+  const double factor = factorAfter(run.first());
   if (factor != 1) run.after.push_back({bytes, bytes, count, factor});
 }
 
-void ResponseRunner::takeBuffer(Run& run, size_t size) {
-  const auto found =
-      std::find_if(freeBuffers_.begin(), freeBuffers_.end(), [&](const auto& each) { return each.first >= size; });
+bool ResponseRunner::takeBuffer(Run& run) {
+  const auto found = std::find_if(freeBuffers_.begin(), freeBuffers_.end(),
+                                  [&](const auto& each) { return each.first >= run.numBytes; });
   if (found != freeBuffers_.end()) {
     std::tie(run.capacity, run.buffer) = std::move(*found);
     freeBuffers_.erase(found);
-    return;
+    return true;
   }
-  if (!freeBuffers_.empty()) freeBuffers_.pop_back();  // one that has become too small
-  run.capacity = std::bit_ceil(std::max(size, kMinBufferBytes));
+  if (freeBuffers_.empty() && stats_.numFusionBuffers == kMaxBuffers) return false;
+  if (!freeBuffers_.empty()) {  // one that has become too small
+    stats_.fusionBufferBytes -= freeBuffers_.back().first;
+    --stats_.numFusionBuffers;
+    freeBuffers_.pop_back();
+  }
+  run.capacity = std::bit_ceil(std::max(run.numBytes, kMinBufferBytes));
   run.buffer = std::make_unique_for_overwrite<std::byte[]>(run.capacity);
+  ++stats_.numFusionBuffers;
+  stats_.fusionBufferBytes += run.capacity;
+  stats_.maxFusionBufferBytes = std::max(stats_.maxFusionBufferBytes, stats_.fusionBufferBytes);
+  return true;
 }
 
 Status ResponseRunner::prepare(Run& run) {
-  switch (run.agreements[0].request.kind) {
+  switch (run.first().kind) {
     case NamedKind::kAllReduce:
     case NamedKind::kBroadcast: prepareFused(run); return {};
     case NamedKind::kAllGather: return prepareGather(run);
@@ -124,7 +141,7 @@ Status ResponseRunner::prepare(Run& run) {
 }
 
 void ResponseRunner::prepareFused(Run& run) {
-  const Request& first = run.agreements[0].request;
+  const Request& first = run.first();
   const bool isSum = first.kind == NamedKind::kAllReduce;
   const bool isRoot = isSum || first.root == communicator_.rank();
   const double factor = isSum ? factorBefore(first) : 1;
@@ -132,8 +149,7 @@ void ResponseRunner::prepareFused(Run& run) {
   CollectiveCall call{.collective = isSum ? Collective::kAllReduce : Collective::kBroadcast, .dtype = first.dtype};
   call.op = opOf(first.reduction);
   call.root = isSum ? 0 : first.root;
-  const bool isInPlace = run.agreements.size() == 1 && first.shapes.size() == 1 && run.operations[0] != nullptr;
-  if (isInPlace) {
+  if (run.buffer == nullptr) {
     const NamedCall& own = run.operations[0]->call;
     const size_t count = own.inputs[0].size() / size;
     if (isRoot && factor != 1) run.before.push_back({own.outputs[0].data(), own.inputs[0].data(), count, factor});
@@ -141,13 +157,12 @@ void ResponseRunner::prepareFused(Run& run) {
     call.output = {own.outputs[0]};
     if (isSum) scaleAfter(run, own.outputs[0].data(), count);
   } else {
-    takeBuffer(run, run.numBytes);
     std::byte* at = run.buffer.get();
     const double after = isSum ? factorAfter(first) : 1;
     for (size_t i = 0; i < run.agreements.size(); ++i) {
       const NamedOperation* own = run.operations[i].get();
-      for (size_t j = 0; j < run.agreements[i].request.shapes.size(); ++j) {
-        const auto count = static_cast<size_t>(numElements(run.agreements[i].request.shapes[j]));
+      for (size_t j = 0; j < run.agreements[i]->request.shapes.size(); ++j) {
+        const auto count = static_cast<size_t>(numElements(run.agreements[i]->request.shapes[j]));
         if (isRoot) run.before.push_back({at, own != nullptr ? own->call.inputs[j].data() : nullptr, count, factor});
         if (own != nullptr) run.after.push_back({own->call.outputs[j].data(), at, count, after});
         at += count * size;
@@ -161,7 +176,7 @@ void ResponseRunner::prepareFused(Run& run) {
 }
 
 Status ResponseRunner::prepareGather(Run& run) {
-  const Agreement& agreement = run.agreements[0];
+  const Agreement& agreement = *run.agreements[0];
   NamedCall& own = run.operations[0]->call;
   Dimensions totals;
   for (const Dimensions& each : agreement.rows) totals.push_back(sum(each));
@@ -176,7 +191,7 @@ Status ResponseRunner::prepareGather(Run& run) {
 }
 
 Status ResponseRunner::prepareExchange(Run& run) {
-  const Agreement& agreement = run.agreements[0];
+  const Agreement& agreement = *run.agreements[0];
   NamedOperation& operation = *run.operations[0];
   const auto rank = static_cast<size_t>(communicator_.rank());
   for (const Dimensions& splits : agreement.rows) operation.receivedRows_.push_back(splits[rank]);
@@ -190,7 +205,7 @@ Status ResponseRunner::prepareExchange(Run& run) {
 }
 
 Status ResponseRunner::prepareScatter(Run& run) {
-  const Request& request = run.agreements[0].request;
+  const Request& request = run.first();
   NamedCall& own = run.operations[0]->call;
   std::vector<Dimensions> rows;
   Dimensions ownRows;
@@ -229,6 +244,13 @@ void ResponseRunner::packNext() {
   const auto next = std::find_if(runs_.begin(), runs_.end(), [](const auto& each) { return !each->hasStarted; });
   if (next == runs_.end()) return;
   Run& run = **next;
+  if (!run.isPrepared) {
+    if (run.needsBuffer() && !takeBuffer(run)) return;  // goes on when another run ends
+    endActivity(run);
+    run.isPrepared = true;
+    run.status = prepare(run);
+    begin(run, "MEMCPY_IN_FUSION_BUFFER");
+  }
   const bool isLast = next + 1 == runs_.end();
   if (run.status && !copySome(run, run.before)) return workLater(kPack);
   run.hasStarted = true;
@@ -262,6 +284,9 @@ bool ResponseRunner::copySome(Run& run, std::vector<Copy>& list) {
 }
 
 void ResponseRunner::start(Run& run) {
+  endActivity(run);
+  begin(run,
+        run.first().kind == NamedKind::kBroadcast ? "GLOO_BCAST" : "GLOO_" + upperCase(toString(run.first().kind)));
   run.numCallsLeft = run.calls.size();
   if (run.calls.empty()) return end(run);
   for (CollectiveCall& call : std::exchange(run.calls, {})) {
@@ -272,6 +297,8 @@ void ResponseRunner::start(Run& run) {
 void ResponseRunner::callEnded(Run& run, const Status& status) {
   if (run.status) run.status = status;
   if (--run.numCallsLeft > 0) return;
+  endActivity(run);
+  begin(run, "MEMCPY_OUT_FUSION_BUFFER");
   workLater(reinterpret_cast<uintptr_t>(&run));
 }
 
@@ -279,10 +306,23 @@ void ResponseRunner::end(Run& run) {
   const auto at = std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return each.get() == &run; });
   const std::unique_ptr<Run> ended = std::move(*at);
   runs_.erase(at);
-  if (ended->buffer != nullptr && freeBuffers_.size() < kMaxFreeBuffers) {
+  endActivity(*ended);
+  endActivity(*ended);
+  if (ended->buffer != nullptr) {
     freeBuffers_.emplace_back(ended->capacity, std::move(ended->buffer));
+    workLater(kPack);  // what has waited for a buffer
   }
   listener_.responseEnded(ended->operations, ended->status);
+}
+
+void ResponseRunner::begin(const Run& run, std::string_view activity) {
+  if (timeline_ == nullptr) return;
+  for (const AgreementHandle& each : run.agreements) timeline_->begin(each->request.name, activity);
+}
+
+void ResponseRunner::endActivity(const Run& run) {
+  if (timeline_ == nullptr) return;
+  for (const AgreementHandle& each : run.agreements) timeline_->end(each->request.name);
 }
 
 }  // namespace agspeed::comm

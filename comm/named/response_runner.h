@@ -6,8 +6,8 @@
 // multiply by 1/size before they sum up, as DistributedDataParallel does, so both train to the same bits; integers are
 // scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
 //
-// Memory: fusion buffers are reused; as many stay as were in use at once, four at most, each as large as the largest
-// response so far that took it. Threading: on the engine's driver.
+// Memory: four fusion buffers at most, each as large as the largest response so far that took it, a power of two; they
+// are reused, and a response that finds none free waits for one. Threading: on the engine's driver.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@
 
 #include "comm/collective/communicator.h"
 #include "comm/named/request.h"
+#include "comm/named/timeline.h"
 
 namespace agspeed::comm {
 
@@ -46,8 +47,10 @@ class NamedOperation final : public Operation {
  private:
   friend class NamedGroup;
   friend class ResponseRunner;
+  friend class StartQueue;
 
   NamedCall call;
+  bool isSaidById_ = false;  ///< the coordinator was told an id instead of the request
   Dimensions receivedRows_;
   int lastJoined_ = -1;
 };
@@ -63,6 +66,14 @@ class ResponseListener {
   ~ResponseListener() = default;
 };
 
+/// What the runner holds, and what it has run.
+struct RunnerStats {
+  size_t fusionBufferBytes = 0;     ///< now
+  size_t maxFusionBufferBytes = 0;  ///< at most so far
+  int numFusionBuffers = 0;
+  uint64_t numResponses = 0, numOperations = 0;
+};
+
 class ResponseRunner final : private Worker {
  public:
   ResponseRunner(Engine& engine, Communicator& communicator, ResponseListener& listener)
@@ -71,9 +82,12 @@ class ResponseRunner final : private Worker {
   ~ResponseRunner();
 
   /// Runs agreements of one kind; operations[i] is this rank's part of agreements[i] or null.
-  void run(std::vector<Agreement> agreements, std::vector<NamedHandle> operations);
+  void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
   /// Ends what has not been started. What has ends by its communicator.
   void cancel(const Status& reason);
+  /// Null: none is written.
+  void setTimeline(Timeline* timeline) { timeline_ = timeline; }
+  const RunnerStats& stats() const { return stats_; }
 
  private:
   struct Copy {
@@ -85,10 +99,14 @@ class ResponseRunner final : private Worker {
 
   /// A response under way.
   struct Run {
-    std::vector<Agreement> agreements;
+    const Request& first() const { return agreements[0]->request; }
+    bool needsBuffer() const;
+
+    std::vector<AgreementHandle> agreements;
     std::vector<NamedHandle> operations;
     DType dtype = DType::kU8;
     size_t numBytes = 0;
+    bool isPrepared = false;
     std::vector<Copy> before, after;  ///< what is copied before the calls start, and when they have ended
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
@@ -106,7 +124,10 @@ class ResponseRunner final : private Worker {
   void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
   double factorBefore(const Request& request) const;
   double factorAfter(const Request& request) const;
-  void takeBuffer(Run& run, size_t size);
+  /// Returns whether there is a buffer for the run now.
+  bool takeBuffer(Run& run);
+  void begin(const Run& run, std::string_view activity);
+  void endActivity(const Run& run);
 
   void work(uint64_t token) override;
   /// Packs a part of the oldest response that has not started, and starts it once packed.
@@ -123,6 +144,8 @@ class ResponseRunner final : private Worker {
   ResponseListener& listener_;
   std::deque<std::unique_ptr<Run>> runs_;  ///< in the order of their responses
   std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;
+  Timeline* timeline_ = nullptr;
+  RunnerStats stats_;
 };
 
 }  // namespace agspeed::comm

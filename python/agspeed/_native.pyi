@@ -164,28 +164,22 @@ def create_process_group(options: Any) -> ProcessGroup:
 # --- named operations (bind_horovod.cpp) ------------------------------------------------------------------------------
 
 class NamedRequest:
-    """What a rank asks for under a name (comm/named/request.h); dtype and shapes are those of the tensors."""
+    """What a rank asks for under a name (comm/named/request.h); dtype and shapes are those of the tensors.
+
+    Without a name it gets one by counting. op: Horovod's number of a reduction.
+    """
 
     def __init__(
         self,
         *,
         kind: str,
-        name: str,
-        reduction: str = "Sum",
-        cacheable: bool = False,
+        name: str | None,
+        op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = 0,
         splits: Sequence[int] = [],
     ) -> None: ...
-
-class NamedWork:
-    """A named operation that was started (comm/horovod/tensor_work.h)."""
-
-    def poll(self) -> bool: ...
-    def wait(self) -> list[torch.Tensor]: ...  # RuntimeError or ValueError where it failed
-    def received_rows(self) -> list[int]: ...
-    def last_joined(self) -> int: ...
 
 class NamedGroup:
     """The ranks of a process set (comm/horovod/tensor_group.h)."""
@@ -194,11 +188,68 @@ class NamedGroup:
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def start(
-        self, request: NamedRequest, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> NamedWork: ...
     def create_part(self, ranks: Sequence[int]) -> NamedGroup | None: ...
+    def restart_names(self) -> None: ...
+    def set_plan(
+        self, fusion_bytes: int, order: Literal["time", "size", "priority", "model"], version: int
+    ) -> None: ...
+    def stats(self) -> dict[str, int]: ...  # what NamedStats of comm/named/named_group.h has
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...  # RuntimeError where it cannot be written
+    def stop_timeline(self) -> None: ...
     def shutdown(self) -> None: ...
+
+class NamedHandles:
+    """Operations under way by number (comm/horovod/handle_table.h). Waiting raises RuntimeError or ValueError."""
+
+    def start(
+        self,
+        group: NamedGroup,
+        request: NamedRequest,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        is_list: bool,
+    ) -> int: ...
+    def reduce(
+        self,
+        group: NamedGroup,
+        input: torch.Tensor,
+        output: torch.Tensor | None,  # None: in place
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+    ) -> int: ...
+    def poll(self, handle: int) -> bool | None: ...
+    def wait(self, handle: int) -> torch.Tensor | list[torch.Tensor] | None: ...
+    def wait_for_all(self, handle: int) -> tuple[list[torch.Tensor], list[int], int] | None: ...
+
+class GradientExchange:
+    """The gradients of an optimizer, reduced while the backward runs (comm/horovod/gradient_exchange.h).
+
+    members: numbers of parameters of each group, whose names are `names`. refuse(parameter) raises for a backward too
+    many; start(group) reduces what is not dense, or everything where `other`.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: NamedGroup,
+        parameters: Sequence[torch.Tensor],
+        members: Sequence[Sequence[int]],
+        names: Sequence[str],
+        op: int,
+        prescale: float,
+        postscale: float,
+        half: bool,
+        other: bool,
+        passes: int,
+        refuse: Callable[[int], None],
+        start: Callable[[int], None],
+    ) -> None: ...
+    def set_passes(self, passes: int) -> None: ...
+    def is_under_way(self) -> bool: ...
+    def start_missing(self) -> None: ...
+    def wait(self) -> None: ...  # RuntimeError or ValueError where one failed
 
 def create_named_group(
     store: Any,  # of torch.distributed
@@ -206,6 +257,7 @@ def create_named_group(
     size: int,
     *,
     fusion_bytes: int,
+    order: Literal["time", "size", "priority", "model"],
     cache_capacity: int,
     stall_warning: float,
     stall_shutdown: float,

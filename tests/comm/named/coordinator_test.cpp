@@ -13,11 +13,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr size_t kPlenty = size_t{1} << 20;
-
 std::vector<std::string> namesOf(const Response& response) {
   std::vector<std::string> names;
-  for (const Response::Item& item : response.items) names.push_back(item.agreement.request.name);
+  for (const Response::Item& item : response.items) names.push_back(item.agreement->request.name);
   return names;
 }
 
@@ -28,30 +26,87 @@ TEST(Coordinator, AnOperationIsReadyWhenTheLastRankHasIt) {
   EXPECT_EQ(coordinator.readyBytes(), 0u);
   coordinator.add(1, requestFor("a"), {});
   EXPECT_EQ(coordinator.readyBytes(), 16u);
-  EXPECT_THAT(namesOf(coordinator.next(kPlenty)), ElementsAre("a"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
   EXPECT_EQ(coordinator.readyBytes(), 0u);
 }
 
 TEST(Coordinator, OrderIsThatInWhichOperationsBecomeReady) {
-  Coordinator coordinator(2, 10);
+  Coordinator coordinator(2, 10, {.fusionBytes = 0});
   coordinator.add(0, requestFor("a"), {});
   coordinator.add(0, requestFor("b"), {});
   coordinator.add(1, requestFor("b"), {});
   coordinator.add(1, requestFor("a"), {});
-  EXPECT_THAT(namesOf(coordinator.next(0)), ElementsAre("b"));
-  EXPECT_THAT(namesOf(coordinator.next(0)), ElementsAre("a"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("b"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
 }
 
 TEST(Coordinator, AlikeOperationsAreFusedUpToTheLimit) {
-  Coordinator coordinator(1, 10);
+  Coordinator coordinator(1, 10, {.fusionBytes = 48});
   for (const char* name : {"a", "b", "c"}) coordinator.add(0, requestFor(name), {});
   Request other = requestFor("max");
   other.reduction = NamedReduction::kMax;
   coordinator.add(0, other, {});
   coordinator.add(0, requestFor("d"), {});
-  EXPECT_THAT(namesOf(coordinator.next(48)), ElementsAre("a", "b", "c"));
-  EXPECT_THAT(namesOf(coordinator.next(48)), ElementsAre("max"));
-  EXPECT_THAT(namesOf(coordinator.next(48)), ElementsAre("d"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("max"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("d"));
+}
+
+TEST(Coordinator, ByPriorityTheHighestRunsFirst) {
+  Coordinator coordinator(1, 10, {.fusionBytes = 0, .order = FusionOrder::kPriority});
+  for (const int priority : {1, 3, 2, 3}) {
+    Request request = requestFor("p" + std::to_string(priority) + "." + std::to_string(coordinator.readyBytes()));
+    request.priority = priority;
+    coordinator.add(0, request, {});
+  }
+  std::vector<std::string> names;
+  while (coordinator.readyBytes() > 0) names.push_back(namesOf(coordinator.next())[0]);
+  EXPECT_THAT(names, ElementsAre("p3.16", "p3.48", "p2.32", "p1.0"));
+}
+
+TEST(Coordinator, InTheOrderOfTheModelNamesRunAsTheyDidFirst) {
+  Coordinator coordinator(1, 10, {.fusionBytes = 0, .order = FusionOrder::kModel});
+  for (const char* name : {"c", "b", "a"}) {
+    coordinator.add(0, requestFor(name), {});
+    EXPECT_THAT(namesOf(coordinator.next()), ElementsAre(name));
+  }
+  for (const char* name : {"new", "a", "c", "b"}) coordinator.add(0, requestFor(name), {});
+  for (const char* name : {"c", "b", "a", "new"}) EXPECT_THAT(namesOf(coordinator.next()), ElementsAre(name));
+}
+
+TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
+  Coordinator coordinator(1, 10);
+  for (const int priority : {1, 2}) {
+    Request request = requestFor("p" + std::to_string(priority));
+    request.priority = priority;
+    coordinator.add(0, request, {});
+  }
+  coordinator.setPlan({.fusionBytes = 0, .order = FusionOrder::kPriority, .version = 7});
+  EXPECT_EQ(coordinator.plan().version, 7u);
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("p2"));
+  coordinator.add(0, requestFor("later"), {});
+  coordinator.setPlan({});
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("p1", "later"));
+}
+
+TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTimeHasPassed) {
+  const Clock::time_point start = Clock::now();
+  Coordinator coordinator(2, 10, {.fusionBytes = 32, .order = FusionOrder::kSize});
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  const auto add = [&](const char* name, int rank) { coordinator.add(rank, requestFor(name), start); };
+  add("a", 0);
+  add("b", 0);
+  add("a", 1);
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  EXPECT_TRUE(coordinator.isResponseDue(0, coordinator.heldUntil()));
+  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  add("b", 1);
+  EXPECT_TRUE(coordinator.isResponseDue(0, start));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
+  add("c", 0);
+  add("c", 1);
+  EXPECT_TRUE(coordinator.isResponseDue(0, start));
+  EXPECT_FALSE(coordinator.isResponseDue(2, start));  // its data has to wait for that of others
 }
 
 TEST(Coordinator, AnErrorIsNotFused) {
@@ -60,19 +115,19 @@ TEST(Coordinator, AnErrorIsNotFused) {
   coordinator.add(0, requestFor("bad", {1}), {});
   coordinator.add(1, requestFor("good"), {});
   coordinator.add(1, requestFor("bad", {2}), {});
-  EXPECT_THAT(namesOf(coordinator.next(kPlenty)), ElementsAre("good"));
-  EXPECT_THAT(coordinator.next(kPlenty).error, HasSubstr("'bad'"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("good"));
+  EXPECT_THAT(coordinator.next().error, HasSubstr("'bad'"));
 }
 
 TEST(Coordinator, ACachedNameTravelsAsANumber) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const Response first = coordinator.next(kPlenty);
+  const Response first = coordinator.next();
   ASSERT_TRUE(first.items[0].isFull);
   const uint32_t id = first.items[0].cacheId;
   ASSERT_GT(id, 0u);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(coordinator.addCached(rank, id, {}).isOk());
-  const Response again = coordinator.next(kPlenty);
+  const Response again = coordinator.next();
   EXPECT_FALSE(again.items[0].isFull);
   EXPECT_EQ(again.items[0].cacheId, id);
 }
@@ -80,9 +135,9 @@ TEST(Coordinator, ACachedNameTravelsAsANumber) {
 TEST(Coordinator, AChangedRequestIsToldInFullUnderItsNumber) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const uint32_t id = coordinator.next(kPlenty).items[0].cacheId;
+  const uint32_t id = coordinator.next().items[0].cacheId;
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a", {7}), {});
-  const Response changed = coordinator.next(kPlenty);
+  const Response changed = coordinator.next();
   EXPECT_TRUE(changed.items[0].isFull);
   EXPECT_EQ(changed.items[0].cacheId, id);
 }
@@ -90,19 +145,43 @@ TEST(Coordinator, AChangedRequestIsToldInFullUnderItsNumber) {
 TEST(Coordinator, OneRankThatChangesItsRequestIsAMismatch) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const uint32_t id = coordinator.next(kPlenty).items[0].cacheId;
+  const uint32_t id = coordinator.next().items[0].cacheId;
   ASSERT_TRUE(coordinator.addCached(0, id, {}).isOk());
   coordinator.add(1, requestFor("a", {7}), {});
-  EXPECT_THAT(coordinator.next(kPlenty).error, HasSubstr("rank 0 has [4], but rank 1 has [7]"));
+  EXPECT_THAT(coordinator.next().error, HasSubstr("rank 0 has [4], but rank 1 has [7]"));
 }
 
 TEST(Coordinator, BeyondItsCapacityNamesHaveNoNumber) {
   Coordinator coordinator(1, 1);
   coordinator.add(0, requestFor("a"), {});
   coordinator.add(0, requestFor("b"), {});
-  const Response both = coordinator.next(kPlenty);
+  const Response both = coordinator.next();
   EXPECT_EQ(both.items[0].cacheId, 1u);
   EXPECT_EQ(both.items[1].cacheId, 0u);
+}
+
+TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt) {
+  Coordinator coordinator(2, 1, {.fusionBytes = 0});
+  const auto run = [&](const std::string& name) {
+    for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor(name), {});
+    return coordinator.next();
+  };
+  ASSERT_EQ(run("old").items[0].cacheId, 1u);
+  Response response;
+  for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("new");
+  ASSERT_THAT(response.evicted, ElementsAre(1u));
+  EXPECT_EQ(response.items[0].cacheId, 0u);
+  // Who has not heard of it may still say it.
+  ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
+  ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
+  ASSERT_TRUE(coordinator.addCached(1, 1, {}).isOk());
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("old"));
+  EXPECT_EQ(run("new").items[0].cacheId, 0u);
+  ASSERT_TRUE(coordinator.dropId(1, 1).isOk());
+  const Response given = run("new");
+  EXPECT_EQ(given.items[0].cacheId, 1u);
+  EXPECT_TRUE(given.items[0].isFull);
+  EXPECT_EQ(coordinator.dropId(0, 1).code(), StatusCode::kDataLoss);
 }
 
 TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
@@ -115,9 +194,9 @@ TEST(Coordinator, JoinedRanksCountAsHavingSubmitted) {
   coordinator.add(0, requestFor("a"), {});
   EXPECT_EQ(coordinator.readyBytes(), 0u);
   coordinator.add(1, requestFor("", {}, NamedKind::kJoin), {});
-  EXPECT_THAT(namesOf(coordinator.next(kPlenty)), ElementsAre("a"));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
   coordinator.add(0, requestFor("", {}, NamedKind::kJoin), {});
-  const Response joined = coordinator.next(kPlenty);
+  const Response joined = coordinator.next();
   EXPECT_EQ(joined.kind, NamedKind::kJoin);
   EXPECT_EQ(joined.lastJoined, 0);
 }
@@ -126,7 +205,7 @@ TEST(Coordinator, WhatCannotRunWithJoinSaysSo) {
   Coordinator coordinator(2, 10);
   coordinator.add(1, requestFor("", {}, NamedKind::kJoin), {});
   coordinator.add(0, requestFor("a", {4}, NamedKind::kAllGather), {});
-  EXPECT_THAT(coordinator.next(kPlenty).error,
+  EXPECT_THAT(coordinator.next().error,
               StartsWith("ALLGATHER 'a' is not supported with Join at this time: rank 1 has joined"));
 }
 
@@ -171,7 +250,7 @@ TEST(Coordinator, MismatchesNameRanksAndBothValues) {
     coordinator.add(0, request, {});
     each.change(request);
     coordinator.add(1, request, {});
-    EXPECT_THAT(coordinator.next(kPlenty).error, StartsWith(each.begins));
+    EXPECT_THAT(coordinator.next().error, StartsWith(each.begins));
   }
 }
 
@@ -182,7 +261,7 @@ TEST(Coordinator, SplitsThatDoNotFitAreNamed) {
   coordinator.add(0, request, {});
   request.splits = {1, 2};
   coordinator.add(1, request, {});
-  EXPECT_THAT(coordinator.next(kPlenty).error, HasSubstr("rank 1 calls alltoall 'a' with splits [1, 2] for 4 rows"));
+  EXPECT_THAT(coordinator.next().error, HasSubstr("rank 1 calls alltoall 'a' with splits [1, 2] for 4 rows"));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST(NamedGroup, ALostRankIsNoticedAlsoWhileTheCoordinatorHasNothingToWaitFor) {
 
 TEST(NamedGroup, NamesThatComeAgainAreFusedAndStayRight) {
   NamedOptions options;
-  options.fusionBytes = 4096;
+  options.plan.fusionBytes = 4096;
   NamedRanks ranks(4, options);
   ranks.run([](int rank, NamedGroup& group) {
     for (int step = 0; step < 20; ++step) {
@@ -151,6 +151,87 @@ TEST(NamedGroup, NamesThatComeAgainAreFusedAndStayRight) {
         ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
         EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0],
                   std::vector<float>(100, static_cast<float>(6 + 4 * (i + step))));
+      }
+    }
+  });
+}
+
+TEST(NamedGroup, NamesBeyondTheCapacityOfTheCacheTakeTheNumbersOfThoseThatAreGone) {
+  constexpr int kPhases = 6, kSteps = 12;
+  NamedOptions options;
+  options.cacheCapacity = 3;
+  options.plan.fusionBytes = 64;
+  NamedRanks ranks(3, options);
+  ranks.run([](int rank, NamedGroup& group) {
+    for (int step = 0; step < kPhases * kSteps; ++step) {
+      std::vector<std::unique_ptr<Started>> started;
+      for (int i = 0; i < 5; ++i) {
+        const std::string name = formatText("phase{}.{}", step / kSteps, rank == 1 ? 4 - i : i);
+        started.push_back(start(group, requestFor(name, {2}), {{1.0f, static_cast<float>(step)}}));
+      }
+      for (const auto& each : started) {
+        ASSERT_TRUE(each->wait().isOk()) << "rank " << rank << ", step " << step;
+        EXPECT_EQ(each->outputs[0], (std::vector<float>{3, 3.0f * static_cast<float>(step)}));
+      }
+    }
+  });
+  EXPECT_EQ(ranks.groups[1]->stats().numCachedNames, 0u);
+  EXPECT_LE(ranks.groups[0]->stats().numCachedNames, 3u);
+  EXPECT_GT(ranks.groups[0]->stats().numCachedNames, 0u);
+}
+
+TEST(NamedGroup, FusionBuffersAreFourAtMost) {
+  constexpr int kCount = 60, kFloats = 4000;
+  for (const FusionOrder order :
+       {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
+    NamedOptions options;
+    options.plan = {.fusionBytes = 64 << 10, .order = order, .version = 3};
+    NamedRanks ranks(2, options);
+    ranks.run([](int rank, NamedGroup& group) {
+      for (int step = 0; step < 3; ++step) {
+        std::vector<std::unique_ptr<Started>> started;
+        for (int i = 0; i < kCount; ++i) {
+          Request request = requestFor("x" + std::to_string(i), {kFloats});
+          request.priority = i % 7;
+          started.push_back(start(group, request, {std::vector<float>(kFloats, static_cast<float>(rank + i))}));
+        }
+        for (int i = 0; i < kCount; ++i) {
+          ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
+          EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0],
+                    std::vector<float>(kFloats, static_cast<float>(2 * i + 1)));
+        }
+      }
+    });
+    for (const auto& group : ranks.groups) {
+      const NamedStats stats = group->stats();
+      EXPECT_LE(stats.numFusionBuffers, 4);
+      EXPECT_LE(stats.maxFusionBufferBytes, size_t{4} * (64 << 10));
+      EXPECT_EQ(stats.numOperations, uint64_t{3 * kCount});
+    }
+    EXPECT_EQ(ranks.groups[0]->stats().planVersion, 3u);
+  }
+}
+
+TEST(NamedGroup, PlansThatChangeWhileOperationsAreUnderWayChangeNoResult) {
+  NamedRanks ranks(3);
+  ranks.run([](int rank, NamedGroup& group) {
+    for (uint32_t step = 0; step < 100; ++step) {
+      std::vector<std::unique_ptr<Started>> started;
+      for (int i = 0; i < 12; ++i) {
+        started.push_back(
+            start(group, requestFor("x" + std::to_string(i), {30}),
+                  {std::vector<float>(30, 0.1f * static_cast<float>(i + rank) + 1e-3f * static_cast<float>(step))}));
+        if (i == 6) {
+          group.setPlan(
+              {.fusionBytes = size_t{200} * (step % 5), .order = static_cast<FusionOrder>(step % 4), .version = step});
+        }
+      }
+      for (int i = 0; i < 12; ++i) {
+        ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk());
+        const auto of = [&](int other) {
+          return 0.1f * static_cast<float>(i + other) + 1e-3f * static_cast<float>(step);
+        };
+        EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0], std::vector<float>(30, (of(0) + of(1)) + of(2)));
       }
     }
   });

@@ -141,7 +141,7 @@ TEST(NamedGroup, RandomProgramsEqualAPlainLoop) {
   unsigned seed = 1;
   for (const int size : {1, 2, 4, 7}) {
     NamedOptions options;
-    options.fusionBytes = size == 4 ? 0 : 4096;
+    options.plan.fusionBytes = size == 4 ? 0 : 4096;
     options.cacheCapacity = 16;  // names come again with other shapes, and some have no number
     NamedRanks ranks(size, options);
     for (int round = 0; round < 50; ++round, ++seed) {

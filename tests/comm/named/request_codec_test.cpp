@@ -14,33 +14,39 @@ Bytes exampleMessage() {
   Request request = requestFor("layer.weight", {3, 4});
   request.splits = {1, 2};
   request.prescale = 0.5;
+  request.priority = -3;
   Response response;
   response.kind = NamedKind::kAllGather;
   response.lastJoined = 2;
-  response.items.push_back({7, true, {request, {{1, 2}, {3}}}});
-  response.items.push_back({8, false, {}});
+  response.evicted = {4, 5};
+  response.items.push_back({7, true, std::make_shared<Agreement>(Agreement{request, {{1, 2}, {3}}})});
+  response.items.push_back({8, false, nullptr});
   Bytes message;
   encode(request, message);
   encode(CachedRequest{9}, message);
   encode(response, message);
   encode(Farewell{true, "rank 1 is lost"}, message);
+  encode(Forgotten{{4, 5}}, message);
   return message;
 }
 
 TEST(RequestCodec, WhatIsEncodedIsDecoded) {
   const auto notes = decode(exampleMessage());
   ASSERT_TRUE(notes.isOk()) << notes.status().toString();
-  ASSERT_EQ(notes->size(), 4u);
+  ASSERT_EQ(notes->size(), 5u);
   const auto& request = std::get<Request>((*notes)[0]);
   EXPECT_EQ(request.name, "layer.weight");
   EXPECT_EQ(request.shapes, (std::vector<Dimensions>{{3, 4}}));
   EXPECT_EQ(request.prescale, 0.5);
+  EXPECT_EQ(request.priority, -3);
   EXPECT_EQ(std::get<CachedRequest>((*notes)[1]).id, 9u);
   const auto& response = std::get<Response>((*notes)[2]);
-  EXPECT_EQ(response.items[0].agreement.request, request);
-  EXPECT_EQ(response.items[0].agreement.rows, (std::vector<Dimensions>{{1, 2}, {3}}));
+  EXPECT_EQ(response.items[0].agreement->request, request);
+  EXPECT_EQ(response.items[0].agreement->rows, (std::vector<Dimensions>{{1, 2}, {3}}));
   EXPECT_FALSE(response.items[1].isFull);
+  EXPECT_EQ(response.evicted, (std::vector<uint32_t>{4, 5}));
   EXPECT_EQ(std::get<Farewell>((*notes)[3]).reason, "rank 1 is lost");
+  EXPECT_EQ(std::get<Forgotten>((*notes)[4]).ids, (std::vector<uint32_t>{4, 5}));
 }
 
 TEST(RequestCodec, CutMessagesAreDataLoss) {
@@ -54,7 +60,7 @@ TEST(RequestCodec, CutMessagesAreDataLoss) {
       EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss);
     }
   }
-  EXPECT_EQ(numGood, 3u);
+  EXPECT_EQ(numGood, 4u);
 }
 
 TEST(RequestCodec, NoBytesMakeItReadOrAllocateBeyondThem) {

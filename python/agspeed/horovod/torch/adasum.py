@@ -45,9 +45,10 @@ def start_adasum(
     name: str | None,
     process_set: ProcessSet,
     factors: tuple[float, float],
-    finish: Callable[[Any, list[torch.Tensor]], Any],
+    is_list: bool = False,
 ) -> int:
-    """Starts the Adasum of each tensor into its output; `factors` scale before and after. Returns: a handle.
+    """Starts the Adasum of each tensor into its output; `factors` scale before and after. Returns: a handle, whose
+    result is the outputs, or the only one unless `is_list`.
 
     Raises: ValueError for other than floats, a number of ranks that is no power of two, or a process set.
     """
@@ -61,10 +62,10 @@ def start_adasum(
     if not all(tensor.is_floating_point() for tensor in inputs):
         raise ValueError("op=hvd.Adasum needs floats: use hvd.Sum for integers.")
 
-    def write(work: Any, gathered: list[torch.Tensor]) -> Any:
+    def write(gathered: list[torch.Tensor], _rows: list[int], _last: int) -> Any:
         for rows, output in zip(gathered, outputs, strict=True):
             output.detach().copy_((combine(rows * factors[0]) * factors[1]).reshape(output.shape))
-        return finish(work, list(outputs))
+        return list(outputs) if is_list else outputs[0]
 
     return start("allgather", name, process_set, [tensor.detach().reshape(1, -1) for tensor in inputs], [], write)
 
@@ -97,12 +98,8 @@ class AdasumSteps(_Base):
         handles = []
         for parameter, start_value in before.items():
             tensor, ctx = compression.compress((parameter - start_value).contiguous())
-            handle = start_adasum([tensor], [tensor], names[parameter], global_process_set, (1.0, 1.0), _first)
+            handle = start_adasum([tensor], [tensor], names[parameter], global_process_set, (1.0, 1.0))
             handles.append((parameter, handle, ctx))
         for parameter, handle, ctx in handles:
             parameter.copy_(before[parameter] + compression.decompress(synchronize(handle), ctx))
         return result
-
-
-def _first(_work: Any, outputs: list[torch.Tensor]) -> torch.Tensor:
-    return outputs[0]

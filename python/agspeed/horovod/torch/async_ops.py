@@ -14,7 +14,7 @@ import torch
 
 from agspeed.horovod.torch.adasum import start_adasum
 from agspeed.horovod.torch.arguments import Adasum, Average, Sum, check_tensors, name_of, reduction_of
-from agspeed.horovod.torch.handles import start, synchronize
+from agspeed.horovod.torch.handles import reduce, start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = [
@@ -48,16 +48,12 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduces over all ranks into a new tensor. Returns: a handle."""
-    return _reduce_all(
-        [tensor],
-        [torch.empty_like(tensor)],
-        name,
-        reduction_of(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        _only,
-    )
+    if op is None or average is not None:
+        op = reduction_of(op, average)
+    output = torch.empty_like(tensor)
+    if op == Adasum:
+        return _start_adasum([tensor], [output], name, process_set, (prescale_factor, postscale_factor))
+    return reduce(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -70,10 +66,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduces over all ranks in place. Returns: a handle."""
-    reduction = reduction_of(op, average)
-    return _reduce_all(
-        [tensor], [tensor], name, reduction, prescale_factor, postscale_factor, process_set, _first(tensor)
-    )
+    if op is None or average is not None:
+        op = reduction_of(op, average)
+    if op == Adasum:
+        return _start_adasum([tensor], [tensor], name, process_set, (prescale_factor, postscale_factor))
+    return reduce(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async(
@@ -88,7 +85,7 @@ def grouped_allreduce_async(
     """Reduces several tensors as one operation into new ones. Returns: a handle of them all."""
     outputs = [torch.empty_like(tensor) for tensor in tensors]
     reduction = reduction_of(op, average)
-    return _reduce_all(tensors, outputs, name, reduction, prescale_factor, postscale_factor, process_set, _all)
+    return _reduce_group(tensors, outputs, name, reduction, (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_allreduce_async_(
@@ -102,11 +99,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """Reduces several tensors as one operation in place. Returns: a handle of them all."""
     reduction = reduction_of(op, average)
-
-    def finish(_work: Any, _outputs: Any) -> list[torch.Tensor]:
-        return list(tensors)
-
-    return _reduce_all(tensors, tensors, name, reduction, prescale_factor, postscale_factor, process_set, finish)
+    return _reduce_group(tensors, tensors, name, reduction, (prescale_factor, postscale_factor), process_set)
 
 
 def sparse_allreduce_async(
@@ -128,30 +121,32 @@ def sparse_allreduce_async(
     return wait
 
 
-def _reduce_all(
+def _reduce_group(
     inputs: Tensors,
     outputs: Tensors,
     name: str | None,
     op: int,
-    prescale: float,
-    postscale: float,
+    factors: tuple[float, float],
     process_set: ProcessSet,
-    finish: Any,
+) -> int:
+    if op == Adasum:
+        return _start_adasum(inputs, outputs, name, process_set, factors, is_list=True)
+    check_tensors(inputs, is_reduction=True)
+    name_of(op)
+    wanted: dict[str, Any] = {"op": op, "prescale": factors[0], "postscale": factors[1]}
+    return start("allreduce", name, process_set, inputs, outputs, is_list=True, **wanted)
+
+
+def _start_adasum(
+    inputs: Tensors,
+    outputs: Tensors,
+    name: str | None,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+    is_list: bool = False,
 ) -> int:
     check_tensors(inputs, is_reduction=True)
-    if op == Adasum:
-        return start_adasum(inputs, outputs, name, process_set, (prescale, postscale), finish)
-    return start(
-        "allreduce",
-        name,
-        process_set,
-        inputs,
-        outputs,
-        finish,
-        reduction=name_of(op),
-        prescale=prescale,
-        postscale=postscale,
-    )
+    return start_adasum(inputs, outputs, name, process_set, factors, is_list)
 
 
 # --- allgather --------------------------------------------------------------------------------------------------------
@@ -160,7 +155,7 @@ def _reduce_all(
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Rows of all ranks, one rank's behind the other's; ranks may differ in how many. Returns: a handle."""
     check_tensors([tensor], is_reduction=False)
-    return start("allgather", name, process_set, [tensor], [], _only)
+    return start("allgather", name, process_set, [tensor], [])
 
 
 def grouped_allgather_async(
@@ -168,7 +163,7 @@ def grouped_allgather_async(
 ) -> int:
     """allgather_async of several tensors as one operation. Returns: a handle of them all."""
     check_tensors(tensors, is_reduction=False)
-    return start("allgather", name, process_set, tensors, [], _all)
+    return start("allgather", name, process_set, tensors, [], is_list=True)
 
 
 # --- broadcast --------------------------------------------------------------------------------------------------------
@@ -178,21 +173,19 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """The root's tensor, as a new one; `root_rank` is a rank of the job, also in a process set. Returns: a handle."""
-    return _broadcast(tensor, torch.empty_like(tensor), root_rank, name, process_set, _only)
+    return _broadcast(tensor, torch.empty_like(tensor), root_rank, name, process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """The root's tensor, in place. Returns: a handle."""
-    return _broadcast(tensor, tensor, root_rank, name, process_set, _first(tensor))
+    return _broadcast(tensor, tensor, root_rank, name, process_set)
 
 
-def _broadcast(
-    tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None, process_set: ProcessSet, finish: Any
-) -> int:
+def _broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None, process_set: ProcessSet) -> int:
     check_tensors([tensor], is_reduction=False)
-    return start("broadcast", name, process_set, [tensor], [output], finish, root=process_set.place_of(root))
+    return start("broadcast", name, process_set, [tensor], [output], root=process_set.place_of(root))
 
 
 # --- alltoall, reducescatter ------------------------------------------------------------------------------------------
@@ -214,11 +207,11 @@ def alltoall_async(
         rows = tensor.shape[0] if tensor.dim() else 0
         if rows % size:
             raise ValueError(f"alltoall of {rows} rows over {size} ranks needs splits: give rows for each rank.")
-        return start("alltoall", name, process_set, [tensor], [], _only, splits=[rows // size] * size)
+        return start("alltoall", name, process_set, [tensor], [], splits=[rows // size] * size)
     as_tensor = splits if isinstance(splits, torch.Tensor) else torch.tensor(splits, dtype=torch.int32)
 
-    def finish(work: Any, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        return outputs[0], torch.tensor(work.received_rows(), dtype=torch.int32, device=as_tensor.device)
+    def finish(outputs: list[torch.Tensor], rows: list[int], _last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return outputs[0], torch.tensor(rows, dtype=torch.int32, device=as_tensor.device)
 
     return start("alltoall", name, process_set, [tensor], [], finish, splits=[int(each) for each in as_tensor.tolist()])
 
@@ -234,7 +227,7 @@ def reducescatter_async(
     """Reduces, and leaves each rank its share of the rows: equal shares, those of the first ranks a row larger where
     they do not add up. Returns: a handle.
     """
-    return _reduce_scatter([tensor], name, op, process_set, prescale_factor, postscale_factor, _only)
+    return _reduce_scatter([tensor], name, op, process_set, (prescale_factor, postscale_factor), is_list=False)
 
 
 def grouped_reducescatter_async(
@@ -246,7 +239,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """reducescatter_async of several tensors as one operation. Returns: a handle of them all."""
-    return _reduce_scatter(tensors, name, op, process_set, prescale_factor, postscale_factor, _all)
+    return _reduce_scatter(tensors, name, op, process_set, (prescale_factor, postscale_factor), is_list=True)
 
 
 def _reduce_scatter(
@@ -254,34 +247,10 @@ def _reduce_scatter(
     name: str | None,
     op: int,
     process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    finish: Any,
+    factors: tuple[float, float],
+    is_list: bool,
 ) -> int:
     check_tensors(tensors, is_reduction=True)
-    return start(
-        "reducescatter",
-        name,
-        process_set,
-        tensors,
-        [],
-        finish,
-        reduction=name_of(op),
-        prescale=prescale,
-        postscale=postscale,
-    )
-
-
-# --- barrier, join ----------------------------------------------------------------------------------------------------
-
-
-def _only(_work: Any, outputs: list[torch.Tensor]) -> torch.Tensor:
-    return outputs[0]
-
-
-def _all(_work: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    return outputs
-
-
-def _first(tensor: torch.Tensor) -> Callable[[Any, Any], torch.Tensor]:
-    return lambda _work, _outputs: tensor
+    name_of(op)
+    wanted: dict[str, Any] = {"op": op, "prescale": factors[0], "postscale": factors[1]}
+    return start("reducescatter", name, process_set, tensors, [], is_list=is_list, **wanted)

@@ -1,40 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations under way: starts one by name, and gives it the number that poll() and synchronize() take.
 
+What is under way is kept in C++ (``comm/horovod/handle_table.h``): a call is one crossing, and so is waiting for it.
+
 Thread-safety: all functions, from any thread.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from agspeed import native
 from agspeed.horovod.exceptions import HorovodInternalError
-from agspeed.horovod.torch import job
+from agspeed.horovod.torch.arguments import check_tensors, name_of
 from agspeed.horovod.torch.process_sets import ProcessSet
 
-__all__ = ["poll", "start", "synchronize"]
+__all__ = ["poll", "reduce", "start", "synchronize"]
 
-Finish = Callable[[Any, list[torch.Tensor]], Any]
-"""Makes what synchronize() returns of the native work and its outputs."""
+Finish = Callable[[list[torch.Tensor], list[int], int], Any]
+"""Makes what synchronize() returns of the outputs, the rows received from each rank and the last rank that joined."""
 
-
-@dataclass
-class _Pending:
-    works: list[tuple[Any, list[int]]]
-    """With the places of their outputs: tensors of several types go as an operation for each type."""
-    finish: Finish
+_finish: dict[int, Finish] = {}
+"""Of the handles whose operations give something else than their outputs."""
 
 
-_pending: dict[int, _Pending] = {}
-_numbers = itertools.count(1)
-_lock = threading.Lock()
+@functools.cache
+def _table() -> Any:
+    module: Any = native.load()
+    return module.NamedHandles()
+
+
+def reduce(
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    """Starts the reduction of one tensor over the set's ranks, into `output` or in place. Returns: a handle.
+
+    Raises: ValueError for what cannot be reduced, HorovodInternalError where the job is over or the name under way.
+    """
+    group = process_set.group()
+    try:
+        handle: int = _table().reduce(group, tensor, output, name, op, prescale, postscale)
+    except (RuntimeError, ValueError) as error:
+        name_of(op)
+        check_tensors([tensor], is_reduction=True)
+        raise HorovodInternalError(str(error)) from None
+    return handle
 
 
 def start(
@@ -43,43 +63,36 @@ def start(
     process_set: ProcessSet,
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
-    finish: Finish,
+    finish: Finish | None = None,
+    is_list: bool = False,
     **wanted: Any,
 ) -> int:
-    """Starts an operation of comm/named; `wanted` are further fields of its request.
+    """Starts an operation of comm/named; `wanted` are further fields of its request. Returns: a handle.
+
+    Without `finish`, synchronize() returns the outputs, or the only one unless `is_list`.
 
     Raises: HorovodInternalError where the job is over or the name is under way.
     """
     group = process_set.group()
-    own = name if name is not None else job.current().next_name(process_set.process_set_id, kind)
     module: Any = native.load()
-    by_type: dict[torch.dtype | None, list[int]] = {}
-    for at, tensor in enumerate(inputs):
-        by_type.setdefault(tensor.dtype, []).append(at)
-    works = []
     try:
-        for dtype, places in (by_type or {None: []}).items():
-            full = own if len(by_type) < 2 else f"{own}.{dtype}"
-            request = module.NamedRequest(kind=kind, name=full, cacheable=name is not None, **wanted)
-            sources = [inputs[at].detach() for at in places]
-            targets = [outputs[at].detach() for at in places] if outputs else []
-            works.append((group.start(request, sources, targets), places))
+        request = module.NamedRequest(kind=kind, name=name, **wanted)
+        handle: int = _table().start(group, request, inputs, outputs, is_list)
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
-    with _lock:
-        handle = next(_numbers)
-        _pending[handle] = _Pending(works, finish)
+    if finish is not None:
+        _finish[handle] = finish
     return handle
 
 
 def poll(handle: int) -> bool:
     """Whether synchronize() would return at once. Raises: ValueError for a handle that is none."""
-    pending = _pending.get(handle)
-    if pending is None:
+    found: bool | None = _table().poll(handle)
+    if found is None:
         raise ValueError(
             f"handle {handle} is none of an operation that is under way: it was synchronized, or never given."
         )
-    return all(work.poll() for work, _ in pending.works)
+    return found
 
 
 def synchronize(handle: int) -> Any:
@@ -87,14 +100,11 @@ def synchronize(handle: int) -> Any:
 
     Raises: HorovodInternalError where it failed.
     """
-    with _lock:
-        pending = _pending.pop(handle, None)
-    if pending is None:
-        return None
-    outputs: dict[int, torch.Tensor] = {}
+    finish = _finish.pop(handle, None)
     try:
-        for work, places in pending.works:
-            outputs |= zip(places, work.wait(), strict=True)
+        if finish is None:
+            return _table().wait(handle)
+        result = _table().wait_for_all(handle)
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
-    return pending.finish(pending.works[0][0], [outputs[at] for at in sorted(outputs)])
+    return finish(*result)

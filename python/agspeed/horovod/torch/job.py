@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections import Counter
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,7 +23,7 @@ from agspeed.errors import AgspeedError, UserError
 from agspeed.horovod import environment
 from agspeed.log import warn_once
 
-__all__ = ["Job", "current", "init", "is_initialized", "shutdown"]
+__all__ = ["Follower", "Job", "current", "followers", "init", "is_initialized", "shutdown"]
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -38,19 +38,16 @@ class Job:
     options: environment.Options
     parts: dict[int, Any] = field(default_factory=dict)
     """The groups of process sets beside the global one, by their number; None where this rank is in none of it."""
-    counts: Counter[tuple[int | None, str]] = field(default_factory=Counter)
-    """Operations without a name so far, per process set and kind: equal at all ranks that call alike."""
 
-    def next_name(self, process_set_id: int | None, kind: str) -> str:
-        """For an operation that its caller has given none."""
-        self.counts[process_set_id, kind] += 1
-        return f"{kind}.noname.{self.counts[process_set_id, kind]}"
 
-    def restart_names(self, process_set_id: int | None) -> None:
-        """After a join: until then ranks have made different numbers of calls."""
-        for key in [key for key in self.counts if key[0] == process_set_id]:
-            del self.counts[key]
+class Follower(Protocol):
+    """Goes from one job to the next."""
 
+    def job_began(self) -> None:
+        """After init()."""
+
+
+followers: weakref.WeakSet[Follower] = weakref.WeakSet()
 
 _job: Job | None = None
 _store: Any = None
@@ -91,12 +88,15 @@ def init(comm: Any = None) -> None:
         where.rank,
         where.size,
         fusion_bytes=options.fusion_bytes,
+        order="time",
         cache_capacity=options.cache_capacity,
         stall_warning=options.stall_warning,
         stall_shutdown=options.stall_shutdown,
         timeout=options.timeout,
     )
     _job = Job(group, where, options)
+    for follower in list(followers):
+        follower.job_began()
     sentence = environment.without_effect()
     if sentence and where.rank == 0:
         warn_once(sentence, sentence)

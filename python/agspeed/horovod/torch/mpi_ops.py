@@ -270,7 +270,7 @@ def grouped_reducescatter(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks of the set have called it."""
-    synchronize(start("barrier", None, process_set, [], [], lambda _work, _outputs: None))
+    synchronize(start("barrier", None, process_set, [], [], lambda _outputs, _rows, _last: None))
 
 
 def join(device: int = -1) -> int:
@@ -278,9 +278,9 @@ def join(device: int = -1) -> int:
 
     device: ignored, as zeros are made where the data travels. Returns: the rank that joined last.
     """
-    handle = start("join", None, global_process_set, [], [], lambda work, _outputs: int(work.last_joined()))
+    handle = start("join", None, global_process_set, [], [], lambda _outputs, _rows, last: last)
     last: int = synchronize(handle)
-    job.current().restart_names(global_process_set.process_set_id)
+    job.current().group.restart_names()
     return last
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agspeed import native
+from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch import job, mpi_ops
 from agspeed.horovod.torch.adasum import AdasumSteps
 from agspeed.horovod.torch.arguments import Adasum, Average, name_of
@@ -83,7 +86,11 @@ class _Distributed(_Base):
 
 
 class _Exchange:
-    """The gradients of one optimizer on their way through the ranks."""
+    """The gradients of one optimizer on their way through the ranks.
+
+    Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``), but for what only Python can do: sparse
+    gradients, and compressors of the user's.
+    """
 
     def __init__(
         self,
@@ -96,89 +103,111 @@ class _Exchange:
     ) -> None:
         self._optimizer, self._names, self._compression, self._reduction = optimizer, names, compression, reduction
         self._passes, self._sparse_as_dense = options
-        self._group_of = {parameter: tuple(group) for group in groups for parameter in group}
-        self._left: dict[torch.Tensor, int] = {}
-        self._handles: dict[Any, Callable[[], None]] = {}  # by parameter, or by the tuple of those of a group
+        self._wanted_groups = groups
+        self._others: list[Callable[[], None]] = []
         self.is_synchronized, self.should_synchronize = False, True
         process_set: ProcessSet = reduction["process_set"]
         current = job.current()
         self._is_active = process_set.included() and (process_set.size() > 1 or current.options.is_elastic)
+        self._native: Any = None
+        self._num_parameters = 0
         if self._is_active:
-            for parameter in self._parameters():
-                self._left[parameter] = self._passes
-                as_any: Any = parameter  # torch leaves the function untyped
-                as_any.register_post_accumulate_grad_hook(self._accumulated)
+            self._make()
+            job.followers.add(self)
+
+    def job_began(self) -> None:
+        """After the end of the job in which it was made: gradients go through the new one."""
+        self._native, self._num_parameters, self._others = None, 0, []
+        if self._reduction["process_set"].process_set_id is not None:
+            self._make()
+
+    def _make(self) -> None:
+        """The exchange of all parameters that the optimizer has by now."""
+        parameters = []
+        for i, group in enumerate(self._optimizer.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                self._names.setdefault(parameter, f"allreduce.noname.{i}.{j}")
+                parameters.append(parameter)
+        self._num_parameters = len(parameters)
+        numbers = {parameter: at for at, parameter in enumerate(parameters)}
+        together = [[numbers[each] for each in group] for group in self._wanted_groups]
+        in_group = {number for group in together for number in group}
+        alone = [[number] for number in range(len(parameters)) if number not in in_group]
+        self._members = sorted([*together, *alone], key=min)
+        self._parameters = parameters
+        own = weakref.ref(self)
+
+        def refuse(_parameter: int) -> None:
+            raise AssertionError(_TOO_MANY_BACKWARDS)
+
+        def start(group: int) -> None:
+            if (exchange := own()) is not None:
+                exchange._start_other(group)
+
+        module: Any = native.load()
+        process_set: ProcessSet = self._reduction["process_set"]
+        self._native = module.GradientExchange(
+            group=process_set.group(),
+            parameters=parameters,
+            members=self._members,
+            names=[self._name_of(members) for members in self._members],
+            op=self._reduction["op"],
+            prescale=self._reduction.get("prescale_factor", 1.0),
+            postscale=self._reduction.get("postscale_factor", 1.0),
+            half=self._compression is Compression.fp16,
+            other=self._compression not in (Compression.none, Compression.fp16),
+            passes=self._passes,
+            refuse=refuse,
+            start=start,
+        )
+
+    def _name_of(self, members: list[int]) -> str:
+        first = self._names[self._parameters[members[0]]]
+        return first if len(members) == 1 else f"group.{first}.{len(members)}"
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
-        for parameter in self._left:
-            self._left[parameter] = passes
+        if self._native is not None:
+            self._native.set_passes(passes)
 
     def is_under_way(self) -> bool:
-        return bool(self._handles)
+        return self._native is not None and self._native.is_under_way()
 
     def synchronize(self) -> None:
         """All ranks reduce all gradients: those this rank has not computed are zeros."""
         if not self._is_active:
             self.is_synchronized = True
             return
-        for parameter in self._parameters():
-            if self._key(parameter) not in self._handles:
-                self._start(parameter)
+        if sum(len(group["params"]) for group in self._optimizer.param_groups) != self._num_parameters:
+            self._make()
+        others = self._others
         try:
-            for finish in self._handles.values():
+            self._native.start_missing()
+            for finish in others:
                 finish()
         finally:
-            self._handles.clear()
-            for parameter in self._left:
-                self._left[parameter] = self._passes
+            self._others = []
+            try:
+                self._native.wait()
+            except (RuntimeError, ValueError) as error:
+                raise HorovodInternalError(str(error)) from None
         self.is_synchronized = True
 
-    def _parameters(self) -> Iterator[torch.Tensor]:
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    yield parameter
-
-    def _key(self, parameter: torch.Tensor) -> Any:
-        return self._group_of.get(parameter, parameter)
-
-    def _accumulated(self, parameter: torch.Tensor) -> None:
-        """Torch calls it when a backward has added to the parameter's gradient."""
-        if self._left[parameter] <= 0 or self._key(parameter) in self._handles:
-            raise AssertionError(_TOO_MANY_BACKWARDS)
-        self._left[parameter] -= 1
-        if self._left[parameter] > 0:
+    def _start_other(self, group: int) -> None:
+        members = [self._parameters[each] for each in self._members[group]]
+        if len(members) == 1 and members[0].grad.is_sparse and not self._sparse_as_dense:
+            self._others.append(self._start_sparse(members[0]))
             return
-        group = self._group_of.get(parameter)
-        if group is None or all(self._left[each] == 0 for each in group):
-            self._start(parameter)
-
-    def _start(self, parameter: torch.Tensor) -> None:
-        group = self._group_of.get(parameter)
-        members = list(group) if group is not None else [parameter]
-        gradients = []
-        for each in members:
-            if each.grad is None:
-                each.grad = torch.zeros_like(each)
-            gradients.append(each.grad)
-        if group is None and gradients[0].is_sparse and not self._sparse_as_dense:
-            self._handles[parameter] = self._start_sparse(parameter)
-            return
-        compressed = [self._compression.compress(_dense(gradient)) for gradient in gradients]
+        compressed = [self._compression.compress(_dense(each.grad)) for each in members]
         tensors = [tensor for tensor, _ in compressed]
-        if group is None:
-            handle = mpi_ops.allreduce_async_(tensors[0], name=self._names[parameter], **self._reduction)
-        else:
-            name = f"group.{self._names[members[0]]}.{len(members)}"
-            handle = mpi_ops.grouped_allreduce_async_(tensors, name=name, **self._reduction)
+        handle = mpi_ops.grouped_allreduce_async_(tensors, name=self._name_of(self._members[group]), **self._reduction)
 
         def finish() -> None:
             mpi_ops.synchronize(handle)
             for each, (tensor, ctx) in zip(members, compressed, strict=True):
                 _assign(each, self._compression.decompress(tensor, ctx))
 
-        self._handles[self._key(parameter)] = finish
+        self._others.append(finish)
 
     def _start_sparse(self, parameter: Any) -> Callable[[], None]:
         wait = mpi_ops.sparse_allreduce_async(

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/horovod/gradient_exchange.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+namespace agspeed::comm {
+
+std::shared_ptr<GradientExchange> GradientExchange::create(std::shared_ptr<TensorGroup> group, Tensors parameters,
+                                                           const std::vector<std::vector<size_t>>& members,
+                                                           std::vector<std::string> names, GradientOptions options,
+                                                           GradientCallbacks callbacks) {
+  const std::shared_ptr<GradientExchange> made(new GradientExchange);
+  made->group_ = std::move(group);
+  made->options_ = options;
+  made->callbacks_ = std::move(callbacks);
+  for (at::Tensor& tensor : parameters) made->parameters_.push_back({.tensor = std::move(tensor)});
+  for (size_t i = 0; i < members.size(); ++i) {
+    made->groups_.push_back({.name = std::move(names.at(i)), .members = members[i]});
+    for (const size_t each : members[i]) made->parameters_.at(each).group = i;
+  }
+  made->reset();
+  for (size_t i = 0; i < made->parameters_.size(); ++i) {
+    if (made->parameters_[i].tensor.requires_grad()) made->hook(i);
+  }
+  return made;
+}
+
+void GradientExchange::hook(size_t at) {
+  using torch::autograd::utils::LambdaPostHook;
+  Parameter& parameter = parameters_[at];
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+  // A backward that goes on while the exchange ends finds it gone.
+  auto hook = std::make_unique<LambdaPostHook>([weak = weak_from_this(), at](const auto& outputs, const auto&) {
+    if (const auto exchange = weak.lock()) exchange->accumulated(at);
+    return outputs;
+  });
+  parameter.accumulator->add_post_hook(std::move(hook));
+}
+
+void GradientExchange::setPasses(int numPasses) {
+  const std::lock_guard lock(mutex_);
+  options_.numPasses = numPasses;
+  for (Parameter& parameter : parameters_) parameter.numLeft = numPasses;
+  for (Group& group : groups_) {
+    if (!group.isStarted) group.numMissing = group.members.size();
+  }
+}
+
+bool GradientExchange::isUnderWay() {
+  const std::lock_guard lock(mutex_);
+  return numStarted_ > 0;
+}
+
+void GradientExchange::accumulated(size_t at) {
+  std::unique_lock lock(mutex_);
+  Parameter& parameter = parameters_[at];
+  Group& group = groups_[parameter.group];
+  if (parameter.numLeft <= 0 || group.isStarted) {
+    lock.unlock();
+    return callbacks_.refuse(at);
+  }
+  if (--parameter.numLeft > 0 || --group.numMissing > 0) return;
+  start(parameter.group, lock);
+}
+
+void GradientExchange::startMissing() {
+  std::unique_lock lock(mutex_);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (!groups_[i].isStarted && !groups_[i].members.empty()) start(i, lock);
+  }
+}
+
+void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
+  Group& group = groups_[at];
+  const at::NoGradGuard noGrad;
+  bool requiresGradient = false;
+  for (const size_t each : group.members) {
+    Parameter& parameter = parameters_[each];
+    if (!parameter.tensor.requires_grad()) continue;
+    requiresGradient = true;
+    if (parameter.accumulator == nullptr) hook(each);  // it did not when the exchange was made
+    if (!parameter.tensor.grad().defined()) parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+  }
+  if (!requiresGradient) return;
+  group.isStarted = true;
+  ++numStarted_;
+  Tensors gradients = options_.isOther ? Tensors() : gradientsOf(group);
+  if (gradients.empty()) {
+    lock.unlock();
+    callbacks_.start(at);
+    return lock.lock();
+  }
+  try {
+    group.sent = gradients;
+    Request request;
+    request.kind = NamedKind::kAllReduce;
+    request.name = group.name;
+    request.reduction = options_.reduction;
+    request.prescale = options_.prescale;
+    request.postscale = options_.postscale;
+    request.isCacheable = true;
+    request.priority = -static_cast<int32_t>(at);
+    group.work = group_->start(std::move(request), gradients, gradients);
+  } catch (...) {
+    // Not in the backward: whoever waits hears of it.
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
+}
+
+GradientExchange::Tensors GradientExchange::gradientsOf(const Group& group) {
+  Tensors gradients;
+  for (const size_t each : group.members) {
+    const at::Tensor& gradient = parameters_[each].tensor.grad();
+    if (!gradient.defined()) continue;  // frozen
+    if (gradient.layout() != at::kStrided) return {};
+    if (!gradients.empty() && gradient.scalar_type() != gradients[0].scalar_type()) return {};
+    const bool isConverted = options_.isHalf && gradient.is_floating_point();
+    gradients.push_back((isConverted ? gradient.to(at::kHalf) : gradient).contiguous());
+  }
+  return gradients;
+}
+
+void GradientExchange::finish(Group& group) {
+  group.work->wait();
+  size_t at = 0;
+  for (const size_t each : group.members) {
+    if (!parameters_[each].tensor.grad().defined()) continue;
+    at::Tensor& gradient = parameters_[each].tensor.mutable_grad();
+    const at::Tensor& reduced = group.sent[at++];
+    if (!reduced.is_same(gradient)) gradient.copy_(reduced);
+  }
+}
+
+void GradientExchange::wait() {
+  const at::NoGradGuard noGrad;
+  std::exception_ptr failure;
+  std::vector<Group*> started;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = std::exchange(failure_, nullptr);
+    for (Group& group : groups_) {
+      if (group.work != nullptr) started.push_back(&group);
+    }
+  }
+  for (Group* group : started) {
+    if (failure != nullptr) break;
+    try {
+      finish(*group);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  reset();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void GradientExchange::reset() {
+  numStarted_ = 0;
+  failure_ = nullptr;
+  for (Parameter& parameter : parameters_) parameter.numLeft = options_.numPasses;
+  for (Group& group : groups_) {
+    group.numMissing = group.members.size();
+    group.isStarted = false;
+    group.work = nullptr;
+    group.sent.clear();
+  }
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// GradientExchange: the gradients of an optimizer, each reduced as soon as the backward has made it.
+//
+// Parameters are in groups, most of them in one of their own; a group is reduced once its members have seen as many
+// backwards as one reduction is for. Hooks, names, requests and the copies back are here, so that a training step
+// involves Python twice: startMissing() and wait(). What only Python can do (sparse gradients, compressors of the
+// user's) is left to it by a callback.
+//
+// Threading: backwards call hooks on threads of torch's; the rest by one thread. Nothing here takes Python's lock but
+// the callbacks. Ownership: keeps parameters and the group; hooks end with the exchange.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/horovod/tensor_group.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace agspeed::comm {
+
+struct GradientOptions {
+  NamedReduction reduction = NamedReduction::kAverage;
+  double prescale = 1, postscale = 1;
+  bool isHalf = false;   ///< floats travel as float16
+  bool isOther = false;  ///< all groups are left to the callback
+  int numPasses = 1;     ///< backwards per reduction
+};
+
+struct GradientCallbacks {
+  /// The parameter of this number has seen one backward too many; throws. Called from its hook.
+  std::function<void(size_t)> refuse;
+  /// The group of this number is ready, and is nothing for us. Called from a hook or startMissing().
+  std::function<void(size_t)> start;
+};
+
+class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
+ public:
+  using Tensors = TensorGroup::Tensors;
+
+  /// `members`: numbers of parameters, each in one group; `names`: of the groups. Those first in the list have the
+  /// highest priority. Hooks the parameters that require a gradient.
+  static std::shared_ptr<GradientExchange> create(std::shared_ptr<TensorGroup> group, Tensors parameters,
+                                                  const std::vector<std::vector<size_t>>& members,
+                                                  std::vector<std::string> names, GradientOptions options,
+                                                  GradientCallbacks callbacks);
+
+  void setPasses(int numPasses);
+  /// Whether a group has been started since the last wait().
+  bool isUnderWay();
+  /// Starts what is not: gradients that this rank has not computed are zeros.
+  void startMissing();
+  /// Waits for all groups. Throws what starting or waiting failed by; the next step begins anew in any case.
+  void wait();
+
+ private:
+  struct Parameter {
+    at::Tensor tensor;
+    size_t group = 0;
+    int numLeft = 1;                                     ///< backwards until it is ready
+    std::shared_ptr<torch::autograd::Node> accumulator;  ///< has our hook as long as it lives; null: not hooked
+  };
+  struct Group {
+    std::string name;
+    std::vector<size_t> members;
+    size_t numMissing = 0;  ///< members that are not ready
+    bool isStarted = false;
+    std::unique_ptr<TensorWork> work;
+    Tensors sent;
+  };
+
+  GradientExchange() = default;
+  void hook(size_t at);
+  void accumulated(size_t at);
+  /// Requires: mutex_, which it lets go while it calls back.
+  void start(size_t at, std::unique_lock<std::mutex>& lock);
+  /// Returns: the gradients; empty where one is not dense.
+  Tensors gradientsOf(const Group& group);
+  void finish(Group& group);
+  void reset();
+
+  std::shared_ptr<TensorGroup> group_;
+  GradientOptions options_;
+  GradientCallbacks callbacks_;
+  std::mutex mutex_;
+  std::vector<Parameter> parameters_;
+  std::vector<Group> groups_;
+  size_t numStarted_ = 0;
+  std::exception_ptr failure_;  ///< the first of this step
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/stall_inspector.h"
+
+#include "runtime/base/format.h"
+#include "runtime/base/log.h"
+
+namespace agspeed::comm {
+namespace {
+
+constexpr size_t kMaxNames = 6;
+
+}  // namespace
+
+StallInspector::Finding StallInspector::inspect(const Coordinator& coordinator, Clock::time_point now) {
+  constexpr Clock::time_point kNever = Clock::time_point::max();
+  if (warning_ <= Clock::duration::zero()) return {kNever, ""};
+  if (now < nextWarning_) return {nextWarning_, ""};
+  const std::vector<Coordinator::Stalled> all = coordinator.stalled(now - warning_);
+  if (all.empty()) {
+    const std::vector<Coordinator::Stalled> younger = coordinator.stalled(now);
+    return {younger.empty() ? kNever : younger[0].since + warning_, ""};
+  }
+  const std::string text = describe(all);
+  AG_LOG(kWarn, "{}", text);
+  nextWarning_ = now + warning_;
+  const bool isOver = shutdown_ > Clock::duration::zero() && now - all[0].since >= shutdown_;
+  return {nextWarning_, isOver ? text : ""};
+}
+
+std::string StallInspector::describe(const std::vector<Coordinator::Stalled>& all) const {
+  std::vector<std::string> names(members_.size());
+  std::vector<size_t> counts(members_.size(), 0);
+  for (const Coordinator::Stalled& stalled : all) {
+    for (const int rank : stalled.missing) {
+      const auto at = static_cast<size_t>(rank);
+      if (++counts[at] > kMaxNames) continue;
+      names[at] += (counts[at] > 1 ? ", " : "") + stalled.name;
+    }
+  }
+  std::string missing;
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (counts[rank] == 0) continue;
+    missing += formatText(" {}: [{}{}]", members_[rank], names[rank], counts[rank] > kMaxNames ? ", ..." : "");
+  }
+  return formatText(
+      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
+      "for remainder of ranks for more than {:g} seconds. This may indicate that different ranks are trying to submit "
+      "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock. Missing "
+      "ranks:{}",
+      std::chrono::duration<double>(warning_).count(), missing);
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// StallInspector: notices operations that some ranks have long started and others have not, and words it as Horovod
+// does. Asked by the coordinator's rank. Threading: one thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/io/clock.h"
+#include "comm/named/coordinator.h"
+
+namespace agspeed::comm {
+
+class StallInspector {
+ public:
+  /// Logs after `warning`, ends the group after `shutdown`; zero: never. `members`: what ranks of the group are called.
+  StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
+      : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
+
+  struct Finding {
+    Clock::time_point next;   ///< when to look again; max: when something is waiting
+    std::string reasonToEnd;  ///< not empty: the group is to end
+  };
+  /// Logs what is due.
+  Finding inspect(const Coordinator& coordinator, Clock::time_point now);
+
+ private:
+  std::string describe(const std::vector<Coordinator::Stalled>& all) const;
+
+  const Clock::duration warning_, shutdown_;
+  const std::vector<int> members_;
+  Clock::time_point nextWarning_{};
+};
+
+}  // namespace agspeed::comm
