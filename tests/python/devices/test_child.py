@@ -64,8 +64,10 @@ def test_without_room_nothing_is_handed_to_a_child(monkeypatch: pytest.MonkeyPat
 def test_a_lost_gpu_is_raised_with_the_candidate_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     agspeed.optimize(model, mode="deterministic", backends=["aot"])
-    for _ in range(2):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
     session = session_of(model)
     assert session is not None
     [region] = session.regions
