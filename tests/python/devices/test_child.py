@@ -20,6 +20,7 @@ from agspeed.errors import AgspeedError
 from agspeed.frontend.session import session_of
 from agspeed.tuning.child import queue
 from agspeed.tuning.child.queue import CompileQueue
+from agspeed.tuning.outcome import Outcome
 from tests.python.frontend.conftest import fresh_dynamo, machinery  # noqa: F401
 
 
@@ -73,6 +74,7 @@ def test_a_lost_gpu_is_raised_with_the_candidate_s_name(monkeypatch: pytest.Monk
     def lose(*args: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
+    region.outcomes["aot"] = Outcome("aot", "ready", runner=lose)
     run = region._protected("aot", lose)
     with pytest.raises(AgspeedError, match="aot raised CUDA error: an illegal memory access"):
         run(*region.example_inputs)
