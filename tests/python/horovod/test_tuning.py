@@ -110,5 +110,6 @@ def test_a_trace_may_be_of_the_whole_job(ranks: Ranks, tmp_path: Path) -> None:
 def test_a_trace_that_cannot_be_written_says_so(ranks: Ranks, tmp_path: Path) -> None:
     path = str(tmp_path / "missing" / "trace.json")
     assert ranks.run(tuning_programs.trace_into_nowhere, tmp_path, path=path)[0] == (
-        f"HorovodInternalError: the timeline '{path}' cannot be written: No such file or directory; name a file that can"
+        f"HorovodInternalError: the timeline '{path}' cannot be written: No such file or directory; "
+        "name a file that can"
     )
