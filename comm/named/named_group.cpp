@@ -63,6 +63,7 @@ NamedGroup::~NamedGroup() {
   engine_.runOnDriver([this] {
     engine_.removeClient(*this);
     engine_.removeWork(*this);
+    runner_ = nullptr;  // here, as it may have work left
   });
 }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agspeed.errors import UserError
 
-__all__ = ["Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
+__all__ = ["DYNAMIC", "Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
 
 _RANKS = (
     # rank, size, local rank, local size
@@ -45,25 +45,26 @@ _WITHOUT_EFFECT = {
         "LIGHT_TOPK_THRESHOLD",
         "PERSEUS_ALLREDUCE_DTYPE",
     ),
-    "nothing is tuned": (
-        "HOROVOD_AUTOTUNE",
-        "HOROVOD_AUTOTUNE_LOG",
-        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+    "HOROVOD_FUSION_THRESHOLD and HOROVOD_AUTOTUNE say what is fused": (
         "PERSEUS_ALLREDUCE_FUSION",
-        "PERSEUS_ALLREDUCE_STREAMS",
         "TIACC_TRAINING_FUSION_THRESHOLD",
+    ),
+    "how many operations are under way follows from what is ready": (
+        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+        "PERSEUS_ALLREDUCE_STREAMS",
     ),
     "there is no such thing here": (
         "HOROVOD_NUM_NCCL_STREAMS",
         "HOROVOD_THREAD_AFFINITY",
-        "HOROVOD_TIMELINE_MARK_CYCLES",
         "PERSEUS_ALLREDUCE_NANCHECK",
         "TIACC_TRAINING_NUM_NCCL_STREAMS",
     ),
-    "agspeed.distributed.trace writes a timeline": ("HOROVOD_TIMELINE",),
 }
 """Why -> variables of Horovod and of those who accelerate it that change nothing here."""
-_UNSET = ("", "0", "DYNAMIC")
+DYNAMIC = "DYNAMIC"
+"""HOROVOD_TIMELINE: none from the start, but start_timeline() may begin one."""
+_UNSET = ("", "0")
+_ORDERS = ("time", "size", "priority", "model")
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,21 @@ class Options:
     """Horovod's settings that hold here. Seconds of 0: never."""
 
     fusion_bytes: int
+    is_fusion_given: bool
+    fusion_order: str
+    """What runs first of what is ready, and when: comm/named/coordinator.h."""
+    is_order_given: bool
     cache_capacity: int
     stall_warning: float
     stall_shutdown: float
     timeout: float
     are_process_sets_dynamic: bool
     is_elastic: bool
+    timeline: str
+    """A file, or nothing."""
+    marks_cycles: bool
+    is_tuned: bool
+    autotune_log: str
 
 
 def options(environ: Mapping[str, str] = os.environ) -> Options:
@@ -145,14 +155,25 @@ def options(environ: Mapping[str, str] = os.environ) -> Options:
             f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={shutdown:g} must exceed "
             f"HOROVOD_STALL_CHECK_TIME_SECONDS={warning:g}."
         )
+    order = environ.get("HOROVOD_FUSION_ORDER", "") or "time"
+    if order not in _ORDERS:
+        raise UserError(f"HOROVOD_FUSION_ORDER={order!r} is not valid: write one of {', '.join(_ORDERS)}.")
+    timeline = environ.get("HOROVOD_TIMELINE", "")
     return Options(
         fusion_bytes=_number(environ, "HOROVOD_FUSION_THRESHOLD", 32 * _MIB),
+        is_fusion_given=bool(environ.get("HOROVOD_FUSION_THRESHOLD", "")),
+        fusion_order=order,
+        is_order_given=bool(environ.get("HOROVOD_FUSION_ORDER", "")),
         cache_capacity=_number(environ, "HOROVOD_CACHE_CAPACITY", 1024),
         stall_warning=warning,
         stall_shutdown=shutdown,
         timeout=1800,
         are_process_sets_dynamic=environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0"),
         is_elastic=environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"),
+        timeline=timeline if timeline != DYNAMIC else "",
+        marks_cycles=environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"),
+        is_tuned=environ.get("HOROVOD_AUTOTUNE", "0") not in ("", "0"),
+        autotune_log=environ.get("HOROVOD_AUTOTUNE_LOG", ""),
     )
 
 

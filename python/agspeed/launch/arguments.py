@@ -37,10 +37,17 @@ _NUMBERS = (
     _Flag("stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS"),
     _Flag("stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
 )
+_TEXTS = {
+    "timeline-filename": ("HOROVOD_TIMELINE", "rank 0 writes a trace of all operations"),
+    "autotune-log-file": ("HOROVOD_AUTOTUNE_LOG", "rank 0 writes what it has tried"),
+}
+_SWITCHES = {
+    "autotune": ("HOROVOD_AUTOTUNE", "tune what is fused while training"),
+    "timeline-mark-cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", "mark in the trace when operations are ordered"),
+}
 _IGNORED_WITH_VALUE = (
     "autotune-bayes-opt-max-samples",
     "autotune-gaussian-process-noise",
-    "autotune-log-file",
     "autotune-steps-per-sample",
     "autotune-warmup-samples",
     "binding-args",
@@ -50,10 +57,8 @@ _IGNORED_WITH_VALUE = (
     "num-nccl-streams",
     "start-timeout",
     "thread-affinity",
-    "timeline-filename",
 )
 _IGNORED_SWITCHES = (
-    "autotune",
     "disable-cache",
     "gloo",
     "hierarchical-allgather",
@@ -62,14 +67,11 @@ _IGNORED_SWITCHES = (
     "log-with-timestamp",
     "log-without-timestamp",
     "mpi-threads-disable",
-    "no-autotune",
     "no-hierarchical-allgather",
     "no-hierarchical-allreduce",
     "no-log-hide-timestamp",
     "no-mpi-threads-disable",
-    "no-timeline-mark-cycles",
     "no-torus-allreduce",
-    "timeline-mark-cycles",
     "torus-allreduce",
 )
 _REFUSED_WITH_VALUE = (
@@ -112,6 +114,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="print what is started")
     for flag in _NUMBERS:
         parser.add_argument(f"--{flag.name}", type=int, metavar="N", help=f"sets {flag.variable}")
+    for name, (variable, what) in _TEXTS.items():
+        parser.add_argument(f"--{name}", metavar="FILE", help=f"{what}; sets {variable}")
+    for name, (variable, what) in _SWITCHES.items():
+        parser.add_argument(f"--{name}", action="store_true", help=f"{what}; sets {variable}=1")
+        parser.add_argument(f"--no-{name}", action="store_true", help=argparse.SUPPRESS)
     for name in (*_IGNORED_WITH_VALUE, *_REFUSED_WITH_VALUE):
         count = 2 if name == "blacklist-cooldown-range" else None
         parser.add_argument(f"--{name}", nargs=count, help=argparse.SUPPRESS)
@@ -177,6 +184,12 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         if value < 0:
             raise UserError(f"--{flag.name} {value}: write a number, 0 or more.")
         variables[flag.variable] = str(value * flag.scale)
+    for name, (variable, _) in _TEXTS.items():
+        if _given(arguments, name):
+            variables[variable] = str(Path(getattr(arguments, name.replace("-", "_"))).absolute())
+    for name, (variable, _) in _SWITCHES.items():
+        if _given(arguments, name) or _given(arguments, f"no-{name}"):
+            variables[variable] = "0" if _given(arguments, f"no-{name}") else "1"
     if arguments.no_stall_check:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = "1"
     if arguments.tcp:

@@ -237,6 +237,26 @@ TEST(NamedGroup, PlansThatChangeWhileOperationsAreUnderWayChangeNoResult) {
   });
 }
 
+TEST(NamedGroup, GroupsEndWhileTheirEnginesGoOn) {
+  NamedRanks ranks(2);
+  ranks.run([&](int rank, NamedGroup& group) {
+    for (uint32_t round = 0; round < 50; ++round) {
+      NamedOptions options;
+      options.group.id = 10 + 2 * round;
+      options.messageId = 11 + 2 * round;
+      auto part = NamedGroup::create(*ranks.engines[static_cast<size_t>(rank)], options).value();
+      for (int i = 0; i < 3; ++i) {
+        auto first = start(*part, requestFor("a"), {{1, 2, 3, 4}});
+        auto second = start(*part, requestFor("b"), {{1, 2, 3, 4}});
+        ASSERT_TRUE(first->wait().isOk());
+        ASSERT_TRUE(second->wait().isOk());
+      }
+      auto both = start(group, requestFor("both"), {{1, 2, 3, 4}});
+      ASSERT_TRUE(both->wait().isOk());
+    }
+  });
+}
+
 TEST(NamedGroup, OperationsThatNobodyWaitsForEndByThemselves) {
   NamedRanks ranks(2);
   std::vector<std::unique_ptr<Started>> started;

@@ -51,13 +51,14 @@ def test_ranks_find_their_numbers_and_where_to_meet() -> None:
 def test_flags_become_the_settings_of_ranks() -> None:
     names = (
         "HOROVOD_FUSION_THRESHOLD HOROVOD_CACHE_CAPACITY HOROVOD_STALL_CHECK_DISABLE NCCL_IB_DISABLE "
-        "AGSPEED_SOCKET_IFNAME"
+        "AGSPEED_SOCKET_IFNAME HOROVOD_TIMELINE HOROVOD_TIMELINE_MARK_CYCLES HOROVOD_AUTOTUNE HOROVOD_AUTOTUNE_LOG"
     )
-    flags = ["--fusion-threshold-mb", "8", "--cache-capacity", "5", "--no-stall-check", "--tcp"]
+    flags = ["--timeline-filename", "/a/b.json", "--timeline-mark-cycles", "--no-autotune", "--autotune-log-file", "/c"]
+    flags += ["--fusion-threshold-mb", "8", "--cache-capacity", "5", "--no-stall-check", "--tcp"]
     flags += ["--network-interfaces", "lo,eth7"]
     text = f"import os; print(*(os.environ[name] for name in '{names}'.split()))"
     status, out, _ = run("-np", "1", *flags, *python(text))
-    assert (status, out) == (0, "[0]<stdout>:8388608 5 1 1 lo,eth7\n")
+    assert (status, out) == (0, "[0]<stdout>:8388608 5 1 1 lo,eth7 /a/b.json 1 0 /c\n")
 
 
 def test_the_job_key_is_in_the_memory_of_the_ranks_alone() -> None:
@@ -142,9 +143,9 @@ def test_what_cannot_be_started_says_why(words: list[str], sentence: str) -> Non
 
 
 def test_flags_without_matter_here_are_named_once() -> None:
-    status, _, err = run("-np", "1", "--cycle-time-ms", "3", "--gloo", "--autotune", "true")
+    status, _, err = run("-np", "1", "--cycle-time-ms", "3", "--gloo", "--disable-cache", "true")
     assert status == 0
-    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --autotune, --gloo\n"
+    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --disable-cache, --gloo\n"
 
 
 def test_the_build_is_shown() -> None:

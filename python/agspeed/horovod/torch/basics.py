@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from agspeed.errors import UnsupportedError
+from agspeed.horovod.environment import DYNAMIC
+from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch import job
 from agspeed.horovod.torch.job import is_initialized
 from agspeed.horovod.torch.process_sets import ProcessSet, register, unregister_all
@@ -95,18 +96,25 @@ def cross_size() -> int:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Raises: ValueError unless HOROVOD_TIMELINE=DYNAMIC, and UnsupportedError: use agspeed.distributed.trace."""
+    """Rank 0 writes a trace of all operations from now on, in Chrome's format.
+
+    Raises: ValueError unless HOROVOD_TIMELINE=DYNAMIC, HorovodInternalError for a file that cannot be written.
+    """
     _check_timeline()
-    raise UnsupportedError("hvd.start_timeline() is not supported: agspeed.distributed.trace() writes a timeline.")
+    try:
+        job.current().group.start_timeline(str(file_path), mark_cycles)
+    except (RuntimeError, ValueError) as error:
+        raise HorovodInternalError(str(error)) from None
 
 
 def stop_timeline() -> None:
-    """As start_timeline."""
+    """Ends the trace. Raises: ValueError unless HOROVOD_TIMELINE=DYNAMIC."""
     _check_timeline()
+    job.current().group.stop_timeline()
 
 
 def _check_timeline() -> None:
-    if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":
+    if os.environ.get("HOROVOD_TIMELINE") != DYNAMIC:
         raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
 
 

@@ -21,6 +21,7 @@ import torch
 from agspeed import native
 from agspeed.errors import AgspeedError, UserError
 from agspeed.horovod import environment
+from agspeed.horovod.torch.autotune import Autotuner
 from agspeed.log import warn_once
 
 __all__ = ["Follower", "Job", "current", "followers", "init", "is_initialized", "shutdown"]
@@ -36,6 +37,8 @@ class Job:
     """_native.NamedGroup of all ranks."""
     where: environment.Placement
     options: environment.Options
+    tuner: Autotuner | None = None
+    """At rank 0, where it is asked for."""
     parts: dict[int, Any] = field(default_factory=dict)
     """The groups of process sets beside the global one, by their number; None where this rank is in none of it."""
 
@@ -88,13 +91,17 @@ def init(comm: Any = None) -> None:
         where.rank,
         where.size,
         fusion_bytes=options.fusion_bytes,
-        order="time",
+        order=options.fusion_order,
         cache_capacity=options.cache_capacity,
         stall_warning=options.stall_warning,
         stall_shutdown=options.stall_shutdown,
         timeout=options.timeout,
     )
     _job = Job(group, where, options)
+    if options.timeline:
+        group.start_timeline(options.timeline, options.marks_cycles)
+    if options.is_tuned and where.rank == 0:
+        _job.tuner = Autotuner(group, where, options)
     for follower in list(followers):
         follower.job_began()
     sentence = environment.without_effect()
@@ -110,11 +117,14 @@ def shutdown() -> None:
         return
     job, _job = _job, None
     atexit.unregister(shutdown)
+    if job.tuner is not None:
+        job.tuner.finish()
     for part in job.parts.values():
         if part is not None:
             part.shutdown()
     job.parts.clear()
     job.group.shutdown()
+    job.group.stop_timeline()
 
 
 def _is_everybody(comm: Any, size: int) -> bool:

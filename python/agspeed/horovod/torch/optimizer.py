@@ -192,6 +192,8 @@ class _Exchange:
             except (RuntimeError, ValueError) as error:
                 raise HorovodInternalError(str(error)) from None
         self.is_synchronized = True
+        if (tuner := job.current().tuner) is not None:
+            tuner.step_ended(self._parameters)
 
     def _start_other(self, group: int) -> None:
         members = [self._parameters[each] for each in self._members[group]]
