@@ -5,100 +5,45 @@
 #include <bit>
 #include <limits>
 
+#include "backends/nvptx/register_estimate.h"
+
 namespace agspeed::backends::nvptx {
 
 using compiler::Cluster;
-using compiler::ClusterNode;
 using compiler::ClusterOperand;
-using compiler::ClusterSchedule;
-using compiler::infoOf;
-using compiler::PointwiseOp;
 
 namespace {
 
 constexpr int64_t kAccessBytes = 16;
 constexpr int kMaxLanes = 8;
-// Registers that a thread may spend on values it holds, of kMaxRegisters: the rest is for addresses and formulas.
-constexpr int kLoadRegisters = 64;
-constexpr int kResidentRegisters = 64;
+constexpr int kFormulaRegisters = 6;  // a column, inside a function such as tanh
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
 int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int registersOf(DType dtype) { return sizeInBytes(dtype) == 8 ? 2 : 1; }
-
-// As many as fill 128 bits of the widest operand, fewer where the loads alone would fill the registers.
-int chooseLanes(const Cluster& cluster) {
-  int64_t widest = 1;
-  int registers = 0;
-  bool hasElements = false;
+// As many as fill 128 bits of the widest operand.
+int widestLanes(const Cluster& cluster) {
+  int64_t widest = 0;
   for (const ClusterOperand& operand : cluster.operands) {
-    if (operand.isPerRow) continue;
-    hasElements = true;
-    widest = std::max(widest, static_cast<int64_t>(sizeInBytes(operand.dtype)));
-    registers += registersOf(operand.dtype);
+    if (!operand.isPerRow) widest = std::max(widest, static_cast<int64_t>(sizeInBytes(operand.dtype)));
   }
-  int lanes = hasElements ? std::min<int>(kMaxLanes, static_cast<int>(kAccessBytes / widest)) : 1;
-  while (lanes > 1 && lanes * registers > kLoadRegisters) lanes /= 2;
-  return lanes;
+  return widest == 0 ? 1 : std::min<int>(kMaxLanes, static_cast<int>(kAccessBytes / widest));
 }
 
-// Which element nodes a thread holds from one phase to a later one.
-class Liveness {
- public:
-  Liveness(const Cluster& cluster, const ClusterSchedule& schedule)
-      : cluster_(cluster),
-        schedule_(schedule),
-        first_(cluster.nodes.size(), -1),
-        last_(cluster.nodes.size(), -1) {
-    int numPhases = schedule.numPhases();
-    for (int phase = 0; phase < numPhases; ++phase) {
-      for (int reduction : schedule.reductions[phase]) use(cluster.nodes[reduction].inputs[0], phase);
-    }
-    for (const compiler::ClusterStore& store : schedule.elementStores) {
-      const ClusterNode& node = cluster.nodes[store.node];
-      use(node.op == PointwiseOp::kSumRows ? node.inputs[0] : store.node, numPhases - 1);
-    }
-  }
+// Of a thread that keeps `chunks` chunks of `lanes` columns from phase to phase, while it works on one of them.
+int registersFor(const RegisterEstimate& estimate, int lanes, int chunks) {
+  int perColumn = estimate.peak + kFormulaRegisters + (chunks - 1) * estimate.held + chunks * estimate.sums;
+  return estimate.fixed + lanes * perColumn;
+}
 
-  /// Registers for one column, at the border of phases that needs most.
-  int registersPerColumn() const {
-    int most = 0;
-    for (int border = 0; border + 1 < schedule_.numPhases(); ++border) {
-      int registers = 0;
-      for (size_t i = 0; i < first_.size(); ++i) {
-        bool isHeld = first_[i] >= 0 && first_[i] <= border && last_[i] > border;
-        if (isHeld) registers += registersOf(cluster_.nodes[i].dtype);
-      }
-      most = std::max(most, registers);
-    }
-    return most;
+void chooseChunks(const Cluster& cluster, KernelPlan& plan) {
+  RegisterEstimate estimate = estimateRegisters(cluster, plan.schedule);
+  plan.lanes = widestLanes(cluster);
+  while (plan.lanes > 1 && registersFor(estimate, plan.lanes, 1) > kMaxRegisters) plan.lanes /= 2;
+  if (!plan.isGrouped) return;
+  for (int chunks : {1, 2}) {
+    if (registersFor(estimate, plan.lanes, chunks) <= kMaxRegisters) plan.residentChunks = chunks;
   }
-
- private:
-  void use(int32_t index, int phase) {
-    if (schedule_.isRow[index]) return;
-    last_[index] = phase;
-    if (first_[index] >= 0) return;
-    first_[index] = phase;
-    for (int32_t input : cluster_.nodes[index].inputs) use(input, phase);
-  }
-
-  const Cluster& cluster_;
-  const ClusterSchedule& schedule_;
-  std::vector<int> first_;
-  std::vector<int> last_;
-};
-
-int chooseResidentChunks(const Cluster& cluster, const KernelPlan& plan) {
-  int perColumn = Liveness(cluster, plan.schedule).registersPerColumn();
-  for (const ClusterNode& node : cluster.nodes) {
-    if (node.op == PointwiseOp::kSumRows) perColumn += registersOf(node.dtype);
-  }
-  for (int chunks : {2, 1}) {
-    if (chunks * plan.lanes * perColumn <= kResidentRegisters) return chunks;
-  }
-  return 0;
 }
 
 int64_t numUnits(const KernelPlan& plan, int64_t begin, int64_t end) { return plan.outerRank == 0 ? 1 : end - begin; }
@@ -130,8 +75,7 @@ StatusOr<KernelPlan> planKernel(const Cluster& cluster) {
   plan.numOperands = static_cast<int32_t>(cluster.operands.size());
   plan.sumsRows = cluster.sumsRows();
   plan.isGrouped = cluster.hasReduction() || !plan.schedule.rowStores.empty();
-  plan.lanes = chooseLanes(cluster);
-  if (plan.isGrouped) plan.residentChunks = chooseResidentChunks(cluster, plan);
+  chooseChunks(cluster, plan);
   return plan;
 }
 

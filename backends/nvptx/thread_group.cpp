@@ -15,6 +15,7 @@ namespace {
 
 constexpr unsigned kSharedMemory = 3;
 constexpr int kMaxWarps = kMaxGroupThreads / kWarpThreads;
+static_assert(2 * kMaxWarps == kWarpThreads, "each half of a warp reads what all warps left");
 constexpr int64_t kSlotBytes = 8;
 
 Val callIntrinsic(ValueBuilder& b, Type result, const char* name, ArrayRef<Value> arguments) {
@@ -90,14 +91,18 @@ Val ThreadGroup::shuffleXor(Val value, int distance) {
   return value.isFloat() ? bitcastTo(bits, type) : bits;
 }
 
-// By halving distances; smaller groups skip the steps that would leave them. Both partners combine in the same order:
-// the larger of 0 and -0 depends on it.
+// Both partners combine in the same order: the larger of 0 and -0 depends on it.
+Val ThreadGroup::combineAcross(const Reduction& reduction, Val value, int distance) {
+  Val other = shuffleXor(value, distance);
+  Val isUpper = ne(rank_ & b_.like(rank_, distance), 0.0);
+  return compiler::combine(reduction.op, select(isUpper, other, value), select(isUpper, value, other),
+                           reduction.dtype);
+}
+
+// By halving distances; smaller groups skip the steps that would leave them.
 Val ThreadGroup::reduceInWarp(const Reduction& reduction, Val value) {
   for (int distance = kWarpThreads / 2; distance >= 1; distance /= 2) {
-    Val other = shuffleXor(value, distance);
-    Val isUpper = ne(rank_ & b_.like(rank_, distance), 0.0);
-    Val combined = compiler::combine(reduction.op, select(isUpper, other, value), select(isUpper, value, other),
-                                     reduction.dtype);
+    Val combined = combineAcross(reduction, value, distance);
     value = select(gt(size_, distance), combined, value);
   }
   return value;
@@ -109,7 +114,8 @@ Value ThreadGroup::slot(int reduction, Val warp) {
                              ValueRange{index.value});
 }
 
-// Every warp leaves its value in shared memory; then each warp reads all of them, one a thread, and reduces again.
+// Every warp leaves its value in shared memory; then each warp reads all of them, one a thread of either half, and
+// reduces again.
 std::vector<Val> ThreadGroup::reduceOverWarps(const std::vector<Reduction>& reductions,
                                               const std::vector<Val>& values) {
   OpBuilder& ops = b_.ops();
@@ -126,14 +132,19 @@ std::vector<Val> ThreadGroup::reduceOverWarps(const std::vector<Reduction>& redu
   }
   callBarrier("llvm.nvvm.barrier.cta.sync.aligned.all", 0);
   std::vector<Val> results;
-  Val isUsed = lt(lane, numWarps);
-  Val source = select(isUsed, lane, b_.like(lane, 0));
+  Val half = lane & b_.like(lane, kMaxWarps - 1);
+  Val isUsed = lt(half, numWarps);
+  Val source = select(isUsed, half, b_.like(half, 0));
   for (size_t i = 0; i < values.size(); ++i) {
     Type type = values[i].type();
     Val partial =
         b_.wrap(LLVM::LoadOp::create(ops, b_.loc(), type, slot(static_cast<int>(i), source), kSlotBytes));
     Val neutral = compiler::neutralElement(b_, reductions[i].op, type, reductions[i].dtype);
-    results.push_back(reduceInWarp(reductions[i], select(isUsed, partial, neutral)));
+    Val total = select(isUsed, partial, neutral);
+    for (int distance = kMaxWarps / 2; distance >= 1; distance /= 2) {
+      total = combineAcross(reductions[i], total, distance);
+    }
+    results.push_back(total);
   }
   callBarrier("llvm.nvvm.barrier.cta.sync.aligned.all", 0);
   return results;

@@ -34,6 +34,7 @@ class ThreadGroup {
  private:
   passes::Val spansWarps();
   passes::Val shuffleXor(passes::Val value, int distance);
+  passes::Val combineAcross(const compiler::Reduction& reduction, passes::Val value, int distance);
   passes::Val reduceInWarp(const compiler::Reduction& reduction, passes::Val value);
   std::vector<passes::Val> reduceOverWarps(const std::vector<compiler::Reduction>& reductions,
                                            const std::vector<passes::Val>& values);

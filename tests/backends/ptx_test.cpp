@@ -82,7 +82,7 @@ std::vector<Cluster> distinct(const std::vector<Cluster>& clusters) {
 TEST_P(Ptx, EveryRowOfTheOperatorTableAssembles) {
   std::vector<Cluster> clusters;
   for (const compiler::OpRow& row : compiler::opTable()) {
-    std::vector<Cluster> ofRow = clustersOf(compiler::testing::TypicalCall(row).spec().dump());
+    std::vector<Cluster> ofRow = clustersOf(compiler::testing::TypicalCall(row).spec(/*isRead=*/true).dump());
     clusters.insert(clusters.end(), ofRow.begin(), ofRow.end());
   }
   ASSERT_GT(clusters.size(), 100u);

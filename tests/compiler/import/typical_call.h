@@ -34,10 +34,11 @@ class TypicalCall {
     }
   }
 
-  Json spec() {
+  /// `isRead`: the call's results are outputs; otherwise there are none, and an import keeps the call all the same.
+  Json spec(bool isRead = false) {
     Json call = {{"name", "y"}, {"op", "call"}, {"target", target_}, {"args", args_}, {"type", resultType()}};
     nodes_.push_back(call);
-    nodes_.push_back({{"name", "output"}, {"op", "output"}, {"args", Json::array({Json::array()})}});
+    nodes_.push_back({{"name", "output"}, {"op", "output"}, {"args", {isRead ? outputs() : Json::array()}}});
     return {{"version", 1}, {"symbols", Json::array()}, {"nodes", nodes_}};
   }
 
@@ -98,6 +99,23 @@ class TypicalCall {
   Json input(const std::string& name, const Json& type) {
     nodes_.push_back({{"name", "in_" + name}, {"op", "input"}, {"type", type}});
     return {{"ref", "in_" + name}};
+  }
+
+  // The call itself, or each item of its tuple.
+  Json outputs() {
+    Json type = resultType();
+    if (!type.contains("tuple")) return Json::array({{{"ref", "y"}}});
+    Json names = Json::array();
+    for (size_t i = 0; i < type["tuple"].size(); ++i) {
+      std::string name = "y" + std::to_string(i);
+      nodes_.push_back({{"name", name},
+                        {"op", "call"},
+                        {"target", "operator.getitem"},
+                        {"args", Json::array({{{"ref", "y"}}, i})},
+                        {"type", type["tuple"][i]}});
+      names.push_back({{"ref", name}});
+    }
+    return names;
   }
 
   Json resultType() const {
