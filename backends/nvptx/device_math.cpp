@@ -54,12 +54,6 @@ Val subtractMultiple(Val rest, Val divisor) {
   return select(lt(next, 0.0), next + step, next);
 }
 
-Val anyLane(Val condition) {
-  if (!isa<VectorType>(condition.type())) return condition;
-  ValueBuilder& b = *condition.builder;
-  return b.wrap(vector::ReductionOp::create(b.ops(), b.loc(), vector::CombiningKind::OR, condition.value));
-}
-
 // C fmod of f64.
 Val exactRemainder(Val x, Val y) {
   ValueBuilder& b = *x.builder;
@@ -72,7 +66,7 @@ Val exactRemainder(Val x, Val y) {
       [&](OpBuilder& ops, Location loc, ValueRange carried) {
         OpBuilder::InsertionGuard guard(b.ops());
         b.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
-        scf::ConditionOp::create(b.ops(), loc, anyLane(isLeft(b.wrap(carried[0]))).value, carried);
+        scf::ConditionOp::create(b.ops(), loc, isLeft(b.wrap(carried[0])).value, carried);
       },
       [&](OpBuilder& ops, Location loc, ValueRange carried) {
         OpBuilder::InsertionGuard guard(b.ops());
@@ -194,6 +188,23 @@ constexpr Row kLargeAngles[] = {{"math.cos", largeCos}, {"math.sin", largeSin}, 
 constexpr StringRef kNative[] = {"math.absf", "math.ceil",      "math.copysign", "math.floor",
                                  "math.fma",  "math.roundeven", "math.sqrt",     "math.trunc"};
 
+// One lane after the other: side by side, so much code would need more registers than a thread has.
+Value perLane(OpBuilder& ops, Operation* op, llvm::function_ref<Val(ValueBuilder&, ValueRange)> formula) {
+  ValueBuilder builder(ops, op->getLoc());
+  auto type = dyn_cast<VectorType>(op->getResult(0).getType());
+  if (!type) return formula(builder, op->getOperands()).value;
+  Value result = builder.constant(type, 0).value;
+  for (int64_t lane = 0; lane < type.getNumElements(); ++lane) {
+    SmallVector<Value> operands;
+    for (Value operand : op->getOperands()) {
+      operands.push_back(vector::ExtractOp::create(ops, op->getLoc(), operand, ArrayRef<int64_t>{lane}));
+    }
+    Value value = formula(builder, operands).value;
+    result = vector::InsertOp::create(ops, op->getLoc(), value, result, ArrayRef<int64_t>{lane});
+  }
+  return result;
+}
+
 struct DeviceMathPass : PassWrapper<DeviceMathPass, OperationPass<ModuleOp>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(DeviceMathPass)
 
@@ -208,13 +219,14 @@ struct DeviceMathPass : PassWrapper<DeviceMathPass, OperationPass<ModuleOp>> {
   void replace(Operation* op) {
     StringRef name = op->getName().getStringRef();
     OpBuilder ops(op);
-    ValueBuilder builder(ops, op->getLoc());
     Value result;
     const Row* row = llvm::find_if(kLargeAngles, [&](const Row& candidate) { return candidate.op == name; });
     if (isa<arith::RemFOp>(op)) {
-      result = deviceRemainder(builder.wrap(op->getOperand(0)), builder.wrap(op->getOperand(1))).value;
+      result = perLane(ops, op, [](ValueBuilder& b, ValueRange in) {
+        return deviceRemainder(b.wrap(in[0]), b.wrap(in[1]));
+      });
     } else if (row != std::end(kLargeAngles) && getElementTypeOrSelf(op->getResult(0).getType()).isF32()) {
-      result = row->formula(builder.wrap(op->getOperand(0))).value;
+      result = perLane(ops, op, [&](ValueBuilder& b, ValueRange in) { return row->formula(b.wrap(in[0])); });
     }
     if (!result) return;
     op->getResult(0).replaceAllUsesWith(result);

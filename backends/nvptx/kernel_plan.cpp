@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kAccessBytes = 16;
 constexpr int kMaxLanes = 8;
-constexpr int kFormulaRegisters = 6;  // a column, inside a function such as tanh
+constexpr int kFormulaRegisters = 8;    // a column, inside a function such as tanh
+constexpr int kResidentRegisters = 96;  // by the estimate, which sees no formulas; kMaxRegisters without a second chunk
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
 int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -41,9 +42,8 @@ void chooseChunks(const Cluster& cluster, KernelPlan& plan) {
   plan.lanes = widestLanes(cluster);
   while (plan.lanes > 1 && registersFor(estimate, plan.lanes, 1) > kMaxRegisters) plan.lanes /= 2;
   if (!plan.isGrouped) return;
-  for (int chunks : {1, 2}) {
-    if (registersFor(estimate, plan.lanes, chunks) <= kMaxRegisters) plan.residentChunks = chunks;
-  }
+  if (registersFor(estimate, plan.lanes, 1) <= kMaxRegisters) plan.residentChunks = 1;
+  if (registersFor(estimate, plan.lanes, 2) <= kResidentRegisters) plan.residentChunks = 2;
 }
 
 int64_t numUnits(const KernelPlan& plan, int64_t begin, int64_t end) { return plan.outerRank == 0 ? 1 : end - begin; }

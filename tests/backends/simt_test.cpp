@@ -9,9 +9,9 @@
 #include "backends/nvptx/kernel_plan.h"
 #include "backends/nvptx/ptx.h"
 #include "backends/reference/backend.h"
-#include "llvm/IR/Constants.h"
-#include "llvm/IR/Instructions.h"
+#include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
+#include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "tests/backends/random_cluster.h"
 #include "tests/backends/simt/host_module.h"
 #include "tests/backends/simt/simt_backend.h"
@@ -196,19 +196,13 @@ TEST_P(Mutants, EveryWrongLaneIsCaught) {
 
 TEST_P(Mutants, ABarrierThatSomeThreadsMissIsAnError) {
   Outcome mutant = run([&](llvm::Module& module) {
-    // The first barrier moves behind a branch that thread 0 alone takes: its warp's others never come.
-    llvm::Function* main = module.getFunction(function());
+    // Thread 0 alone reaches the first barrier.
     llvm::CallInst* barrier = callsOf(module, function(), kBarrier)[0];
-    llvm::BasicBlock* block = barrier->getParent();
-    llvm::BasicBlock* rest = block->splitBasicBlock(barrier->getNextNode());
-    llvm::BasicBlock* taken = llvm::BasicBlock::Create(module.getContext(), "taken", main, rest);
-    auto thread = llvm::CallInst::Create(module.getFunction("llvm.nvvm.read.ptx.sreg.tid.x"), "", block);
-    auto* zero = llvm::ConstantInt::get(thread->getType(), 0);
-    block->getTerminator()->eraseFromParent();
-    auto* isFirst = llvm::CmpInst::Create(llvm::Instruction::ICmp, llvm::CmpInst::ICMP_EQ, thread, zero, "", block);
-    llvm::BranchInst::Create(taken, rest, isFirst, block);
-    auto* jump = llvm::BranchInst::Create(rest, taken);
-    barrier->moveBefore(jump->getIterator());
+    llvm::IRBuilder<> builder(barrier);
+    llvm::Value* thread = builder.CreateCall(module.getFunction("llvm.nvvm.read.ptx.sreg.tid.x"));
+    llvm::Value* isFirst = builder.CreateICmpEQ(thread, builder.getInt32(0));
+    llvm::Instruction* end = llvm::SplitBlockAndInsertIfThen(isFirst, barrier, /*Unreachable=*/false);
+    barrier->moveBefore(end->getIterator());
   });
   EXPECT_NE(mutant.status.message().find("waits at"), std::string::npos) << mutant.status.toString();
 }
