@@ -234,7 +234,39 @@ struct DeviceMathPass : PassWrapper<DeviceMathPass, OperationPass<ModuleOp>> {
   }
 };
 
+struct SplitMathPass : PassWrapper<SplitMathPass, OperationPass<ModuleOp>> {
+  MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(SplitMathPass)
+
+  StringRef getArgument() const override { return "split-math"; }
+
+  void runOnOperation() override {
+    SmallVector<Operation*> found;
+    getOperation().walk([&](Operation* op) {
+      bool isMath = isa_and_nonnull<math::MathDialect>(op->getDialect());
+      bool isVector = op->getNumResults() == 1 && isa<VectorType>(op->getResult(0).getType());
+      if (isMath && isVector && !llvm::is_contained(kNative, op->getName().getStringRef())) found.push_back(op);
+    });
+    for (Operation* op : found) split(op);
+  }
+
+  void split(Operation* op) {
+    OpBuilder ops(op);
+    Type element = getElementTypeOrSelf(op->getResult(0).getType());
+    Value result = perLane(ops, op, [&](ValueBuilder& b, ValueRange in) {
+      OperationState state(op->getLoc(), op->getName());
+      state.addOperands(in);
+      state.addTypes(element);
+      state.addAttributes(op->getAttrs());
+      return b.wrap(ops.create(state)->getResult(0));
+    });
+    op->getResult(0).replaceAllUsesWith(result);
+    op->erase();
+  }
+};
+
 }  // namespace
+
+std::unique_ptr<Pass> createSplitMathPass() { return std::make_unique<SplitMathPass>(); }
 
 std::unique_ptr<Pass> createDeviceMathPass() { return std::make_unique<DeviceMathPass>(); }
 

@@ -16,6 +16,10 @@
 
 namespace agspeed::backends::nvptx {
 
+/// Splits operations that will become formulas into one for each lane, so that a thread runs one formula at a time and
+/// needs the registers of one. Before: expand-math has not run.
+std::unique_ptr<mlir::Pass> createSplitMathPass();
+
 /// Replaces the operations above. Before: expand-math has run.
 std::unique_ptr<mlir::Pass> createDeviceMathPass();
 

@@ -26,6 +26,7 @@ namespace {
 constexpr std::string_view kMathToLibm = "math-to-libm";
 
 Status lowerDeviceKernel(passes::PassFunnel& funnel, mlir::ModuleOp module) {
+  AG_RETURN_IF_ERROR(funnel.run("split-math", createSplitMathPass()));
   for (const passes::KernelPass& pass : passes::kernelPasses()) {
     if (pass.name == kMathToLibm) {
       AG_RETURN_IF_ERROR(funnel.run("device-math", createDeviceMathPass()));

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kAccessBytes = 16;
 constexpr int kMaxLanes = 8;
-constexpr int kFormulaRegisters = 8;    // a column, inside a function such as tanh
+constexpr int kMaxFormulas = 24;  // in a thread's code
+constexpr int kTemporaries = 3;  // a column, inside an operation
 constexpr int kResidentRegisters = 96;  // by the estimate, which sees no formulas; kMaxRegisters without a second chunk
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
@@ -31,19 +32,22 @@ int widestLanes(const Cluster& cluster) {
   return widest == 0 ? 1 : std::min<int>(kMaxLanes, static_cast<int>(kAccessBytes / widest));
 }
 
-// Of a thread that keeps `chunks` chunks of `lanes` columns from phase to phase, while it works on one of them.
-int registersFor(const RegisterEstimate& estimate, int lanes, int chunks) {
-  int perColumn = estimate.peak + kFormulaRegisters + (chunks - 1) * estimate.held + chunks * estimate.sums;
-  return estimate.fixed + lanes * perColumn;
+// Whether a thread has the registers to keep `chunks` chunks of `lanes` columns from phase to phase while it works on
+// one of them.
+bool fits(const RegisterEstimate& estimate, int lanes, int chunks) {
+  int perColumn = estimate.peak + kTemporaries + (chunks - 1) * estimate.held + chunks * estimate.sums;
+  int limit = chunks > 1 ? kResidentRegisters : kMaxRegisters;
+  return estimate.fixed + lanes * perColumn <= limit && estimate.formulas * lanes * chunks <= kMaxFormulas;
 }
 
 void chooseChunks(const Cluster& cluster, KernelPlan& plan) {
   RegisterEstimate estimate = estimateRegisters(cluster, plan.schedule);
   plan.lanes = widestLanes(cluster);
-  while (plan.lanes > 1 && registersFor(estimate, plan.lanes, 1) > kMaxRegisters) plan.lanes /= 2;
+  while (plan.lanes > 1 && !fits(estimate, plan.lanes, 1)) plan.lanes /= 2;
   if (!plan.isGrouped) return;
-  if (registersFor(estimate, plan.lanes, 1) <= kMaxRegisters) plan.residentChunks = 1;
-  if (registersFor(estimate, plan.lanes, 2) <= kResidentRegisters) plan.residentChunks = 2;
+  for (int chunks : {1, 2}) {
+    if (fits(estimate, plan.lanes, chunks)) plan.residentChunks = chunks;
+  }
 }
 
 int64_t numUnits(const KernelPlan& plan, int64_t begin, int64_t end) { return plan.outerRank == 0 ? 1 : end - begin; }

@@ -2,6 +2,7 @@
 #include "backends/nvptx/register_estimate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 namespace agspeed::backends::nvptx {
@@ -14,7 +15,22 @@ using compiler::PointwiseOp;
 namespace {
 
 constexpr int kAddressRegisters = 2;
-constexpr int kIndexRegisters = 12;  // coordinates, the column, the group
+constexpr int kIndexRegisters = 12;    // coordinates, the column, the group
+constexpr int kFormulaRegisters = 20;  // inside a function such as acos, which works on one column at a time
+
+// Operations of a few instructions, for floats; any other counts as a formula.
+constexpr PointwiseOp kShort[] = {
+    // keep-sorted
+    PointwiseOp::kAbs,     PointwiseOp::kAdd,  PointwiseOp::kCast,       PointwiseOp::kCeil,
+    PointwiseOp::kDiv,     PointwiseOp::kFloor, PointwiseOp::kFma,       PointwiseOp::kLoad,
+    PointwiseOp::kMaximum, PointwiseOp::kMinimum, PointwiseOp::kMul,     PointwiseOp::kNeg,
+    PointwiseOp::kReciprocal, PointwiseOp::kRelu, PointwiseOp::kRound,   PointwiseOp::kRsqrt,
+    PointwiseOp::kSign,    PointwiseOp::kSqrt, PointwiseOp::kSub,        PointwiseOp::kSumRows,
+    PointwiseOp::kTrunc,   PointwiseOp::kWhere};
+
+bool isFormula(const ClusterNode& node) {
+  return isFloat(node.dtype) && std::ranges::find(kShort, node.op) == std::end(kShort);
+}
 
 int registersOf(DType dtype) { return sizeInBytes(dtype) == 8 ? 2 : 1; }
 
@@ -89,11 +105,15 @@ class Lifetimes {
 
 RegisterEstimate estimateRegisters(const Cluster& cluster, const ClusterSchedule& schedule) {
   Lifetimes lifetimes(cluster, schedule);
-  RegisterEstimate estimate{lifetimes.peak(), lifetimes.held(), 0, kIndexRegisters};
+  RegisterEstimate estimate;
+  estimate.peak = lifetimes.peak();
+  estimate.held = lifetimes.held();
+  estimate.fixed = kIndexRegisters + kFormulaRegisters;
   estimate.fixed += kAddressRegisters * static_cast<int>(cluster.operands.size());
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     const ClusterNode& node = cluster.nodes[i];
     if (node.op == PointwiseOp::kSumRows) estimate.sums += registersOf(node.dtype);
+    if (!schedule.isRow[i] && isFormula(node)) ++estimate.formulas;
     bool isKeptRow = schedule.isRow[i] && node.op != PointwiseOp::kConstant;
     if (isKeptRow) estimate.fixed += registersOf(node.dtype);
   }
