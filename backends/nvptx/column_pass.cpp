@@ -47,8 +47,7 @@ ColumnPass::Accumulators ColumnPass::emitChunk(const std::vector<Reduction>& red
   for (size_t i = 0; i < reductions.size(); ++i) {
     Val neutralLanes = compiler::neutralElement(*b_, reductions[i].op, values[i].type(), reductions[i].dtype);
     Val value = select(isInside, values[i], neutralLanes);
-    combined.push_back(
-        compiler::combine(reductions[i].op, b_->wrap(accumulated[i]), value, reductions[i].dtype).value);
+    combined.push_back(compiler::combine(reductions[i].op, b_->wrap(accumulated[i]), value, reductions[i].dtype).value);
   }
   return combined;
 }
@@ -57,14 +56,14 @@ ColumnPass::Accumulators ColumnPass::emitLoop(const std::vector<Reduction>& redu
                                               const Body& body) {
   ColumnChunk chunk = chunks_.front();
   chunk.isActive = isActive;
-  auto loop = scf::ForOp::create(
-      b_->ops(), b_->loc(), chunk.first.value, chunk.end.value, step_.value, neutral(reductions),
-      [&](OpBuilder& ops, Location loc, Value index, ValueRange carried) {
-        OpBuilder::InsertionGuard guard(b_->ops());
-        b_->ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
-        chunk.first = b_->wrap(index);
-        scf::YieldOp::create(b_->ops(), loc, emitChunk(reductions, chunk, 0, carried, body));
-      });
+  auto loop =
+      scf::ForOp::create(b_->ops(), b_->loc(), chunk.first.value, chunk.end.value, step_.value, neutral(reductions),
+                         [&](OpBuilder& ops, Location loc, Value index, ValueRange carried) {
+                           OpBuilder::InsertionGuard guard(b_->ops());
+                           b_->ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
+                           chunk.first = b_->wrap(index);
+                           scf::YieldOp::create(b_->ops(), loc, emitChunk(reductions, chunk, 0, carried, body));
+                         });
   return Accumulators(loop.getResults());
 }
 

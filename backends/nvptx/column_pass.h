@@ -3,7 +3,8 @@
 // reductions it carries. The chunks are known at compile time (one, or a few that the group's threads interleave), or
 // counted by a loop.
 //
-// A reduction of a thread keeps one accumulator a lane, over its chunks in order; lanes are folded by halving at the end.
+// A reduction of a thread keeps one accumulator a lane, over its chunks in order; lanes are folded by halving at the
+// end.
 #pragma once
 
 #include <functional>

@@ -107,8 +107,8 @@ Val wordAt(Val first, int next) {
   return word;
 }
 
-// |x| times 2/pi modulo 4, times 2^62. |x| = m 2^p with an integer m: digits of 2/pi above 2^(2 - p) add multiples of 4,
-// and those below 2^-64 of the rest do not matter.
+// |x| times 2/pi modulo 4, times 2^62. |x| = m 2^p with an integer m: digits of 2/pi above 2^(2 - p) add multiples of
+// 4, and those below 2^-64 of the rest do not matter.
 Val quadrantsOf(Val x) {
   ValueBuilder& b = *x.builder;
   Val bits = convertInt(bitcastTo(x, b.ops().getI32Type()), b.ops().getI64Type(), Signedness::kUnsigned);
@@ -144,9 +144,7 @@ Angle reduceAngle(Val x) {
   return {quadrant, r * polynomial(square, kSine), polynomial(square, kCosine)};
 }
 
-Val bitOf(Val integer, int64_t bit) {
-  return ne(integer & integer.builder->integer(integer.type(), bit), 0.0);
-}
+Val bitOf(Val integer, int64_t bit) { return ne(integer & integer.builder->integer(integer.type(), bit), 0.0); }
 
 // sin(n pi/2 + r): sin r, cos r, -sin r, -cos r for n = 0 .. 3 modulo 4.
 Val sineOfQuadrant(const Angle& angle, Val quadrant) {
@@ -222,9 +220,8 @@ struct DeviceMathPass : PassWrapper<DeviceMathPass, OperationPass<ModuleOp>> {
     Value result;
     const Row* row = llvm::find_if(kLargeAngles, [&](const Row& candidate) { return candidate.op == name; });
     if (isa<arith::RemFOp>(op)) {
-      result = perLane(ops, op, [](ValueBuilder& b, ValueRange in) {
-        return deviceRemainder(b.wrap(in[0]), b.wrap(in[1]));
-      });
+      result = perLane(ops, op,
+                       [](ValueBuilder& b, ValueRange in) { return deviceRemainder(b.wrap(in[0]), b.wrap(in[1])); });
     } else if (row != std::end(kLargeAngles) && getElementTypeOrSelf(op->getResult(0).getType()).isF32()) {
       result = perLane(ops, op, [&](ValueBuilder& b, ValueRange in) { return row->formula(b.wrap(in[0])); });
     }

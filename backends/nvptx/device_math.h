@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the pass expand-math leaves to libm on a CPU, as code: a GPU has no libm, and no device library is linked.
 //
-//   sin, cos, tan of large f32   x modulo pi/2 by the digits of 2/pi that matter (Payne and Hanek, "Radian reduction for
+//   sin, cos, tan of large f32   x modulo pi/2 by the digits of 2/pi that matter (Payne and Hanek, "Radian reduction
+//   for
 //                                trigonometric functions", 1983); error below 1 ulp
 //   remf of f32 and f64          exact: subtracts multiples of the divisor, 50 binary digits a step
 //

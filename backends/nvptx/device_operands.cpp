@@ -111,8 +111,7 @@ Value DeviceOperands::loadLanes(int operand, const ColumnChunk& chunk) {
   for (int64_t lane = 0; lane < chunk.lanes; ++lane) {
     Val column = chunk.first + static_cast<double>(lane);
     column = select(lt(column, chunk.end), column, last);
-    Value element =
-        LLVM::LoadOp::create(ops, b_.loc(), elementOf(operand), address(operand, column), widthOf(operand));
+    Value element = LLVM::LoadOp::create(ops, b_.loc(), elementOf(operand), address(operand, column), widthOf(operand));
     loaded = vector::InsertOp::create(ops, b_.loc(), element, loaded, ArrayRef<int64_t>{lane});
   }
   return loaded;

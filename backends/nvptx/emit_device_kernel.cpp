@@ -124,16 +124,16 @@ class EntryEmitter {
     if (!isKept) clearSums(unit.isActive);
     Val count = select(lt(operands_.blockRows(), numRows), operands_.blockRows(), numRows);
     SmallVector<Value> initial = isKept ? neutralSums() : SmallVector<Value>();
-    auto loop = scf::ForOp::create(
-        b_.ops(), b_.loc(), zero_.value, count.value, b_.like(zero_, 1).value, initial,
-        [&](OpBuilder& ops, Location loc, Value index, ValueRange carried) {
-          OpBuilder::InsertionGuard guard(b_.ops());
-          b_.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
-          Val row = unit.index * operands_.blockRows() + b_.wrap(index);
-          Val exists = lt(row, numRows);
-          operands_.enterRow(coordinatesOf(select(exists, row, numRows - 1.0)));
-          scf::YieldOp::create(b_.ops(), loc, emitRow(unit.isActive & exists, SmallVector<Value>(carried)));
-        });
+    auto loop = scf::ForOp::create(b_.ops(), b_.loc(), zero_.value, count.value, b_.like(zero_, 1).value, initial,
+                                   [&](OpBuilder& ops, Location loc, Value index, ValueRange carried) {
+                                     OpBuilder::InsertionGuard guard(b_.ops());
+                                     b_.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
+                                     Val row = unit.index * operands_.blockRows() + b_.wrap(index);
+                                     Val exists = lt(row, numRows);
+                                     operands_.enterRow(coordinatesOf(select(exists, row, numRows - 1.0)));
+                                     scf::YieldOp::create(b_.ops(), loc,
+                                                          emitRow(unit.isActive & exists, SmallVector<Value>(carried)));
+                                   });
     if (isKept) storeSums(unit.isActive, loop.getResults());
   }
 
@@ -219,15 +219,14 @@ class EntryEmitter {
     const std::vector<int>& nodes = plan_.schedule.reductions[phase];
     std::vector<Reduction> reductions;
     for (int node : nodes) reductions.push_back({cluster_.nodes[node].op, cluster_.nodes[node].dtype});
-    std::vector<Val> results =
-        columns_->forEach(reductions, isActive, [&](const ColumnChunk& chunk, int place) {
-          std::vector<Val>& values = chunkValues_[place];
-          if (columns_->isLoop()) values.assign(cluster_.nodes.size(), Val());
-          std::vector<Val> taken;
-          for (int node : nodes) taken.push_back(reductionInput(cluster_.nodes[node], chunk, values));
-          if (isLast) storeElements(chunk, values, place);
-          return taken;
-        });
+    std::vector<Val> results = columns_->forEach(reductions, isActive, [&](const ColumnChunk& chunk, int place) {
+      std::vector<Val>& values = chunkValues_[place];
+      if (columns_->isLoop()) values.assign(cluster_.nodes.size(), Val());
+      std::vector<Val> taken;
+      for (int node : nodes) taken.push_back(reductionInput(cluster_.nodes[node], chunk, values));
+      if (isLast) storeElements(chunk, values, place);
+      return taken;
+    });
     if (!reductions.empty()) results = group_->reduce(reductions, std::move(results));
     for (size_t i = 0; i < results.size(); ++i) rowValues_[nodes[i]] = results[i];
   }

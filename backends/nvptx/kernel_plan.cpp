@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kAccessBytes = 16;
 constexpr int kMaxLanes = 8;
-constexpr int kMaxFormulas = 24;  // in a thread's code
-constexpr int kTemporaries = 3;  // a column, inside an operation
+constexpr int kMaxFormulas = 24;        // in a thread's code
+constexpr int kTemporaries = 3;         // a column, inside an operation
 constexpr int kResidentRegisters = 96;  // by the estimate, which sees no formulas; kMaxRegisters without a second chunk
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 

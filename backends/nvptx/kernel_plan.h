@@ -6,10 +6,10 @@
 //   resident  a group of threads shares a row and keeps what it loaded in registers from phase to phase
 //   loop      the same with rows of any length: every phase reads the row again
 //
-// A unit is what the extent counts: a row, or a block of rows; the columns alone for a cluster without outer dimensions.
-// Groups are blockDim.x threads, a power of two; blockDim.y groups make a block. A group of more than 32 threads is a
-// block of its own and meets at barriers. Group sizes depend on the number of columns alone, and so does the order of
-// additions.
+// A unit is what the extent counts: a row, or a block of rows; the columns alone for a cluster without outer
+// dimensions. Groups are blockDim.x threads, a power of two; blockDim.y groups make a block. A group of more than 32
+// threads is a block of its own and meets at barriers. Group sizes depend on the number of columns alone, and so does
+// the order of additions.
 #pragma once
 
 #include <cstdint>

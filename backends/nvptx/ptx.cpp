@@ -48,9 +48,9 @@ StatusOr<std::unique_ptr<llvm::TargetMachine>> createTargetMachine(Capability ca
   if (!target) return internalError("LLVM's NVPTX target is not to be found: {}", error);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(
-      triple, formatText("sm_{}", number), "", options, llvm::Reloc::PIC_, std::nullopt,
-      llvm::CodeGenOptLevel::Default));
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, formatText("sm_{}", number), "",
+                                                                           options, llvm::Reloc::PIC_, std::nullopt,
+                                                                           llvm::CodeGenOptLevel::Default));
   if (!machine) return unsupported("LLVM cannot create a code generator for sm_{}", number);
   return machine;
 }

@@ -21,12 +21,11 @@ constexpr int kFormulaRegisters = 20;  // inside a function such as acos, which 
 // Operations of a few instructions, for floats; any other counts as a formula.
 constexpr PointwiseOp kShort[] = {
     // keep-sorted
-    PointwiseOp::kAbs,     PointwiseOp::kAdd,  PointwiseOp::kCast,       PointwiseOp::kCeil,
-    PointwiseOp::kDiv,     PointwiseOp::kFloor, PointwiseOp::kFma,       PointwiseOp::kLoad,
-    PointwiseOp::kMaximum, PointwiseOp::kMinimum, PointwiseOp::kMul,     PointwiseOp::kNeg,
-    PointwiseOp::kReciprocal, PointwiseOp::kRelu, PointwiseOp::kRound,   PointwiseOp::kRsqrt,
-    PointwiseOp::kSign,    PointwiseOp::kSqrt, PointwiseOp::kSub,        PointwiseOp::kSumRows,
-    PointwiseOp::kTrunc,   PointwiseOp::kWhere};
+    PointwiseOp::kAbs,   PointwiseOp::kAdd,  PointwiseOp::kCast,       PointwiseOp::kCeil,    PointwiseOp::kDiv,
+    PointwiseOp::kFloor, PointwiseOp::kFma,  PointwiseOp::kLoad,       PointwiseOp::kMaximum, PointwiseOp::kMinimum,
+    PointwiseOp::kMul,   PointwiseOp::kNeg,  PointwiseOp::kReciprocal, PointwiseOp::kRelu,    PointwiseOp::kRound,
+    PointwiseOp::kRsqrt, PointwiseOp::kSign, PointwiseOp::kSqrt,       PointwiseOp::kSub,     PointwiseOp::kSumRows,
+    PointwiseOp::kTrunc, PointwiseOp::kWhere};
 
 bool isFormula(const ClusterNode& node) {
   return isFloat(node.dtype) && std::ranges::find(kShort, node.op) == std::end(kShort);

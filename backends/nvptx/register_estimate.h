@@ -10,9 +10,9 @@
 namespace agspeed::backends::nvptx {
 
 struct RegisterEstimate {
-  int peak = 0;   ///< of values that are live at once, a column
-  int held = 0;   ///< of values that later phases need again, a column
-  int sums = 0;   ///< of sums over rows, a column
+  int peak = 0;      ///< of values that are live at once, a column
+  int held = 0;      ///< of values that later phases need again, a column
+  int sums = 0;      ///< of sums over rows, a column
   int fixed = 0;     ///< addresses and row values, whatever the number of columns
   int formulas = 0;  ///< operations on columns that are more than a few instructions
 };

@@ -44,8 +44,8 @@ ThreadGroup::ThreadGroup(ValueBuilder& builder, ModuleOp module, const std::stri
     LLVM::GlobalOp::create(ops, b_.loc(), type, /*isConstant=*/false, LLVM::Linkage::Internal, sharedName, Attribute(),
                            kSlotBytes, kSharedMemory);
   }
-  shared_ = LLVM::AddressOfOp::create(ops, b_.loc(), LLVM::LLVMPointerType::get(ops.getContext(), kSharedMemory),
-                                      sharedName);
+  shared_ =
+      LLVM::AddressOfOp::create(ops, b_.loc(), LLVM::LLVMPointerType::get(ops.getContext(), kSharedMemory), sharedName);
   rank_ = readRegister(b_, ThreadRegister::kThreadX);
   size_ = readRegister(b_, ThreadRegister::kGroupThreads);
 }
@@ -95,8 +95,7 @@ Val ThreadGroup::shuffleXor(Val value, int distance) {
 Val ThreadGroup::combineAcross(const Reduction& reduction, Val value, int distance) {
   Val other = shuffleXor(value, distance);
   Val isUpper = ne(rank_ & b_.like(rank_, distance), 0.0);
-  return compiler::combine(reduction.op, select(isUpper, other, value), select(isUpper, value, other),
-                           reduction.dtype);
+  return compiler::combine(reduction.op, select(isUpper, other, value), select(isUpper, value, other), reduction.dtype);
 }
 
 // By halving distances; smaller groups skip the steps that would leave them.
@@ -137,8 +136,7 @@ std::vector<Val> ThreadGroup::reduceOverWarps(const std::vector<Reduction>& redu
   Val source = select(isUsed, half, b_.like(half, 0));
   for (size_t i = 0; i < values.size(); ++i) {
     Type type = values[i].type();
-    Val partial =
-        b_.wrap(LLVM::LoadOp::create(ops, b_.loc(), type, slot(static_cast<int>(i), source), kSlotBytes));
+    Val partial = b_.wrap(LLVM::LoadOp::create(ops, b_.loc(), type, slot(static_cast<int>(i), source), kSlotBytes));
     Val neutral = compiler::neutralElement(b_, reductions[i].op, type, reductions[i].dtype);
     Val total = select(isUsed, partial, neutral);
     for (int distance = kMaxWarps / 2; distance >= 1; distance /= 2) {

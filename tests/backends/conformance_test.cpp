@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite that every registered backend must pass, and the GPU's kernels on the SIMT runner. The reference interpreter
-// is the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend that does
-// not compute only has to launch.
+// The suite that every registered backend must pass, and the GPU's kernels on the SIMT runner. The reference
+// interpreter is the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend
+// that does not compute only has to launch.
 #include <gtest/gtest.h>
 
 #include <cmath>

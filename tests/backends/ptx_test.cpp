@@ -119,8 +119,8 @@ TEST(PtxText, RoundsEveryOperationByItself) {
   auto ptx = emitPtx(*cluster, "k", {8, 0}, compiler::CompileOptions());
   if (!hasPtxTarget()) GTEST_SKIP() << ptx.status().message();
   ASSERT_TRUE(ptx.isOk()) << ptx.status().toString();
-  for (const char* wanted : {"ld.global.v4", "st.global.v4", "mul.rn.f32", "add.rn.f32", "div.rn.f32",
-                             ".maxntid 256", ".maxnreg 128", "// cluster rank 0"}) {
+  for (const char* wanted : {"ld.global.v4", "st.global.v4", "mul.rn.f32", "add.rn.f32", "div.rn.f32", ".maxntid 256",
+                             ".maxnreg 128", "// cluster rank 0"}) {
     EXPECT_NE(ptx->find(wanted), std::string::npos) << wanted << " in\n" << *ptx;
   }
   for (const char* unwanted : {"fma", ".ftz", ".approx", "ld.b32", "ld.local"}) {

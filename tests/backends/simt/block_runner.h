@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockRunner: the threads of one block at a time, each a fiber, and what they ask of each other. A thread runs until it
-// must wait; then the one that was made ready last goes on, so that a warp runs ahead of the others as far as it can.
+// BlockRunner: the threads of one block at a time, each a fiber, and what they ask of each other. A thread runs until
+// it must wait; then the one that was made ready last goes on, so that a warp runs ahead of the others as far as it
+// can.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,7 @@ class HostModule : public Module {
     return found ? found->parameterBytes : 0;
   }
 
-  Status launch(std::string_view function, Dim3 grid, Dim3 block, size_t sharedBytes,
-                const void* parameters) override {
+  Status launch(std::string_view function, Dim3 grid, Dim3 block, size_t sharedBytes, const void* parameters) override {
     const HostFunction* found = find(function);
     if (!found) return invalidArgument("the module has no function \"{}\"", function);
     AG_RETURN_IF_ERROR(checkShape(grid, block, sharedBytes));
@@ -139,8 +138,7 @@ StatusOr<std::unique_ptr<llvm::orc::LLJIT>> createJit(const llvm::TargetMachine&
   };
   for (auto [name, address] : BlockRunner::intrinsics()) define(name, address);
   define("memset", reinterpret_cast<void*>(&std::memset));
-  AG_RETURN_IF_ERROR(
-      toStatus((*jit)->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols)))));
+  AG_RETURN_IF_ERROR(toStatus((*jit)->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols)))));
   return std::move(*jit);
 }
 
@@ -166,8 +164,7 @@ StatusOr<std::unique_ptr<Module>> compileForHost(const compiler::Cluster& cluste
   replaceIntrinsics(*module);
   auto sharedNames = exportSharedMemory(*module);
   AG_ASSIGN_OR_RETURN(auto jit, createJit(*machine));
-  AG_RETURN_IF_ERROR(
-      toStatus(jit->addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context)))));
+  AG_RETURN_IF_ERROR(toStatus(jit->addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context)))));
   std::vector<HostFunction> functions;
   for (Entry entry : plan.entries()) {
     auto address = jit->lookup(entryName(symbol, entry));
@@ -181,8 +178,7 @@ StatusOr<std::unique_ptr<Module>> compileForHost(const compiler::Cluster& cluste
     AG_RETURN_IF_ERROR(toStatus(address.takeError()));
     shared.push_back({address->toPtr<void*>(), bytes});
   }
-  return std::unique_ptr<Module>(
-      std::make_unique<HostModule>(std::move(jit), std::move(functions), std::move(shared)));
+  return std::unique_ptr<Module>(std::make_unique<HostModule>(std::move(jit), std::move(functions), std::move(shared)));
 }
 
 StatusOr<std::unique_ptr<Module>> loadModule(std::string_view ptx) {

@@ -29,8 +29,8 @@ class Library : public runtime::KernelLibrary {
     if (shape->numBlocks == 0) return;
     std::vector<int64_t> parameters = backends::nvptx::parameterBlock(kernel.plan, pointers, integers, begin, end);
     std::string name = backends::nvptx::entryName("kernel", shape->entry);
-    Status status = kernel.module->launch(name, {shape->numBlocks, 1, 1}, {shape->blockX, shape->blockY, 1}, 0,
-                                          parameters.data());
+    Status status =
+        kernel.module->launch(name, {shape->numBlocks, 1, 1}, {shape->blockX, shape->blockY, 1}, 0, parameters.data());
     ASSERT_TRUE(status.isOk()) << status.toString();
   }
 
@@ -41,8 +41,7 @@ class Library : public runtime::KernelLibrary {
 }  // namespace
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<compiler::Cluster>& clusters,
-                                                              const compiler::CompileOptions&,
-                                                              runtime::CompileStats&) {
+                                                              const compiler::CompileOptions&, runtime::CompileStats&) {
   std::vector<Kernel> kernels;
   for (const compiler::Cluster& cluster : clusters) {
     AG_ASSIGN_OR_RETURN(KernelPlan plan, backends::nvptx::planKernel(cluster));

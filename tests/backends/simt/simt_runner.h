@@ -33,8 +33,8 @@ class Module {
   /// Runs the whole grid and returns when it has ended. `parameters` are the bytes of the kernel's one parameter, a
   /// struct passed by value: as cuLaunchKernel's `*kernelParams[0]`, or what CU_LAUNCH_PARAM_BUFFER_POINTER names.
   /// `sharedBytes`: dynamic shared memory, which the kernels do not use; it must be 0.
-  /// Errors: kNotFound for an unknown function, kInvalidArgument for a shape no GPU has, kInternal when threads wait for
-  /// others that have ended.
+  /// Errors: kNotFound for an unknown function, kInvalidArgument for a shape no GPU has, kInternal when threads wait
+  /// for others that have ended.
   virtual Status launch(std::string_view function, Dim3 grid, Dim3 block, size_t sharedBytes,
                         const void* parameters) = 0;
   /// Bytes of the function's parameter. Requires: one of functions().
