@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite that every registered backend must pass. The reference interpreter is the oracle; its own arithmetic is
-// checked against hand-written values in reference_test.cpp. A backend that does not compute only has to launch.
+// The suite that every registered backend must pass, and the GPU's kernels on the SIMT runner. The reference
+// interpreter is the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend
+// that does not compute only has to launch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +9,8 @@
 #include <random>
 
 #include "backends/backend.h"
+#include "backends/reference/backend.h"
+#include "tests/backends/simt/simt_backend.h"
 
 namespace agspeed::backends {
 namespace {
@@ -16,19 +19,20 @@ using compiler::Cluster;
 using compiler::infoOf;
 using compiler::PointwiseOp;
 
-std::shared_ptr<const runtime::KernelLibrary> buildWith(std::string_view name, const Cluster& cluster) {
-  StatusOr<const Backend*> backend = findBackend(name);
-  if (!backend.isOk()) {
-    ADD_FAILURE() << backend.status().toString();
-    return nullptr;
-  }
+std::shared_ptr<const runtime::KernelLibrary> buildWith(const Backend& backend, const Cluster& cluster) {
   runtime::CompileStats stats;
-  auto library = (*backend)->build({cluster}, compiler::CompileOptions(), stats);
+  auto library = backend.build({cluster}, compiler::CompileOptions(), stats);
   if (!library.isOk()) {
     ADD_FAILURE() << library.status().toString() << "\n" << cluster.toString();
     return nullptr;
   }
   return *library;
+}
+
+std::vector<Backend> allBackends() {
+  std::vector<Backend> all(backends().begin(), backends().end());
+  all.push_back(simt::kBackend);
+  return all;
 }
 
 // One launch: buffers of all operands and the integer table.
@@ -68,8 +72,8 @@ class Conformance : public ::testing::TestWithParam<Backend> {
  protected:
   void expectSameAsReference(const Launch& launch, const std::vector<std::pair<int64_t, int64_t>>& slices,
                              double tolerance = 2e-6) {
-    auto library = buildWith(GetParam().name, launch.cluster);
-    auto oracle = buildWith("reference", launch.cluster);
+    auto library = buildWith(GetParam(), launch.cluster);
+    auto oracle = buildWith(reference::kBackend, launch.cluster);
     ASSERT_TRUE(library && oracle);
     ASSERT_EQ(library->numKernels(), 1u);
     auto actual = launch.run(*library, slices);
@@ -252,7 +256,7 @@ TEST_P(Conformance, LaunchesOverNothing) {
   expectSameAsReference(launch, {{0, 0}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(backends().begin(), backends().end()),
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(allBackends()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Registry, NamesTheKnownTargetsWhenOneIsUnknown) {

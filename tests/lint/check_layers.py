@@ -110,7 +110,8 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "runtime",
     ),
     "compiler/program": (*_GRAPH, "passes", "runtime"),
-    "backends": (*_GRAPH, "compiler", "compiler/kernel", "runtime"),
+    "backends/nvptx": (*_GRAPH, "compiler", "compiler/kernel/emit", "passes/kernel", "runtime"),
+    "backends": (*_GRAPH, "backends/nvptx", "compiler", "compiler/kernel", "runtime"),
     "compiler/driver": (*_GRAPH, "backends", "compiler", "compiler/import", "compiler/program", "passes", "runtime"),
     "compiler/tools": (
         *_GRAPH,
@@ -136,6 +137,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
 FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"(ATen|c10|caffe2|torch)/": ("comm/c10d", "comm/horovod", "python/csrc", "runtime/aten", "runtime/autograd"),
     r"(llvm|llvm-c|mlir|mlir-c)/": (
+        "backends/nvptx",
         "compiler/kernel",
         "compiler/kernel/emit",
         "compiler/kernel/object",

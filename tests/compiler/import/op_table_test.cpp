@@ -4,139 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "compiler/import/importer.h"
+#include "tests/compiler/import/typical_call.h"
 
 namespace agspeed::compiler {
 namespace {
 
-using Json = nlohmann::json;
-
-Json tensorType(const std::string& dtype, const Json& shape) { return {{"dtype", dtype}, {"shape", shape}}; }
-
-bool startsWithAny(std::string_view text, std::initializer_list<std::string_view> prefixes) {
-  for (std::string_view prefix : prefixes) {
-    if (text.starts_with(prefix)) return true;
-  }
-  return false;
-}
-
-// A typical call of a table row on tensors of shape [4, 8].
-class TypicalCall {
- public:
-  explicit TypicalCall(const OpRow& row) : target_(row.target) {
-    bool isBitwise = target_.starts_with("aten.bitwise");
-    dtype_ = isBitwise ? "i32" : "f32";
-    std::string parameters(row.parameters);
-    for (size_t begin = 0; begin < parameters.size();) {
-      size_t end = std::min(parameters.find(',', begin), parameters.size());
-      addArgument(parameters.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-
-  Json spec() {
-    Json call = {{"name", "y"}, {"op", "call"}, {"target", target_}, {"args", args_}, {"type", resultType()}};
-    nodes_.push_back(call);
-    nodes_.push_back({{"name", "output"}, {"op", "output"}, {"args", Json::array({Json::array()})}});
-    return {{"version", 1}, {"symbols", Json::array()}, {"nodes", nodes_}};
-  }
-
- private:
-  void addArgument(std::string parameter) {
-    parameter.erase(0, parameter.find_first_not_of(' '));
-    std::string name = parameter.substr(0, parameter.find_first_of(":= "));
-    bool isMask = parameter.find(":bool") != std::string::npos;
-    if (isMask) {
-      args_.push_back(input(name, tensorType("bool", {4, 8})));
-    } else if (isTensor(name)) {
-      args_.push_back(input(name, tensorType(dtype_, sizeOf(name))));
-    } else {
-      args_.push_back(scalarFor(name));
-    }
-  }
-
-  bool isTensor(const std::string& name) const {
-    static const std::set<std::string> kAlways = {"x",      "a",    "grad", "y",    "start",        "end",
-                                                  "buffer", "mean", "rstd", "bias", "running_mean", "running_var"};
-    bool isScalarOverload = target_.ends_with("Scalar") || target_.ends_with("Scalar_mode") ||
-                            target_.ends_with("ScalarOther") || target_.ends_with("Tensor_Scalar");
-    if (target_ == "aten.pow.Scalar" || target_ == "aten.where.ScalarSelf") return name == "b";
-    if (target_ == "aten.where.Scalar") return false;
-    if (name == "b") return !isScalarOverload;
-    if (name == "weight") return target_ != "aten.lerp.Scalar";
-    if (name == "min" || name == "max") return target_.ends_with(".Tensor");
-    if (name == "v") return target_.ends_with(".Tensor");
-    return kAlways.contains(name);
-  }
-
-  bool isBatchNorm() const { return target_.find("batch_norm") != std::string::npos; }
-
-  Json sizeOf(const std::string& name) const {
-    if (isBatchNorm()) return name == "x" || name == "grad" ? Json{2, 8, 4, 4} : Json::array({8});
-    if (name == "mean" || name == "rstd") return {4, 1};
-    bool isAffine = startsWithAny(target_, {"aten.native_layer_norm"}) && (name == "weight" || name == "bias");
-    return isAffine ? Json{8} : Json{4, 8};
-  }
-
-  static Json scalarFor(const std::string& name) {
-    if (name == "dim") return Json::array({-1});
-    if (name == "shape") return Json::array({8});
-    if (name == "size") return Json::array({4, 8});
-    if (name == "output_mask") return Json::array({true, true, true});
-    if (name == "approximate") return "none";
-    if (name == "rounding_mode") return "floor";
-    if (name == "half_to_float" || name == "keepdim" || name == "is_result") return false;
-    if (startsWithAny(name, {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "names",
-                             "input_dtype", "correction", "posinf", "neginf"})) {
-      return nullptr;
-    }
-    if (name == "eps") return 1e-5;
-    if (name == "p") return 0.5;
-    return 2;
-  }
-
-  Json input(const std::string& name, const Json& type) {
-    nodes_.push_back({{"name", "in_" + name}, {"op", "input"}, {"type", type}});
-    return {{"ref", "in_" + name}};
-  }
-
-  Json resultType() const {
-    bool givesBool = startsWithAny(target_, {"aten.eq", "aten.ne.", "aten.lt", "aten.le.", "aten.gt", "aten.ge.",
-                                             "aten.logical", "aten.is", "aten.any", "aten.all"});
-    std::string dtype = givesBool ? "bool" : dtype_;
-    Json full = tensorType(dtype, {4, 8});
-    if (target_ == "aten.native_layer_norm.default") {
-      return {{"tuple", {full, tensorType("f32", {4, 1}), tensorType("f32", {4, 1})}}};
-    }
-    if (target_ == "aten.native_layer_norm_backward.default") {
-      return {{"tuple", {full, tensorType("f32", {8}), tensorType("f32", {8})}}};
-    }
-    if (isBatchNorm()) {
-      Json types = {tensorType("f32", {2, 8, 4, 4})};
-      size_t numResults = target_.find("backward") == std::string::npos ? 5 : 3;
-      while (types.size() < numResults) types.push_back(tensorType("f32", {8}));
-      return {{"tuple", types}};
-    }
-    if (target_ == "aten.native_dropout.default") return {{"tuple", {full, tensorType("bool", {4, 8})}}};
-    if (startsWithAny(target_, {"aten.log_sigmoid_forward", "aten._prelu_kernel_backward"}))
-      return {{"tuple", {full, full}}};
-    if (target_.starts_with("aten.var_mean")) return {{"tuple", {tensorType("f32", {4}), tensorType("f32", {4})}}};
-    bool reducesAll = startsWithAny(target_, {"aten.sum.default", "aten.mean.default", "aten.max.default",
-                                              "aten.min.default", "aten.any.default", "aten.all.default"});
-    if (reducesAll || target_ == "aten.scalar_tensor.default") return tensorType(dtype, Json::array());
-    bool reducesRow = startsWithAny(
-        target_, {"aten.sum.", "aten.mean.", "aten.amax", "aten.amin", "aten.any.", "aten.all.", "aten.var."});
-    return reducesRow ? tensorType(dtype, {4}) : full;
-  }
-
-  std::string target_;
-  std::string dtype_;
-  Json nodes_ = Json::array();
-  Json args_ = Json::array();
-};
+using testing::Json;
+using testing::TypicalCall;
 
 class OpTable : public ::testing::TestWithParam<OpRow> {};
 

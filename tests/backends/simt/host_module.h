@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles a cluster's GPU kernels for the host. What simt_runner.h hides; mutation tests change the LLVM IR first.
+#pragma once
+
+#include <functional>
+
+#include "compiler/graph/cluster.h"
+#include "tests/backends/simt/simt_runner.h"
+
+namespace llvm {
+class Module;
+}
+
+namespace agspeed::simt {
+
+using Mutation = std::function<void(llvm::Module&)>;
+
+/// Errors: those of emitDeviceModule().
+StatusOr<std::unique_ptr<Module>> compileForHost(const compiler::Cluster& cluster, const std::string& symbol,
+                                                 const Mutation& mutate = nullptr);
+
+}  // namespace agspeed::simt
