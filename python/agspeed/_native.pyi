@@ -201,6 +201,7 @@ class NamedGroup:
 class NamedHandles:
     """Operations under way by number (comm/horovod/handle_table.h). Waiting raises RuntimeError or ValueError."""
 
+    def __init__(self) -> None: ...
     def start(
         self,
         group: NamedGroup,
