@@ -41,7 +41,8 @@ PARSED = {
 """Command -> why its words are only parsed."""
 
 _BENCH = (
-    "torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 -m agspeed comm bench"
+    "torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 "
+    "-m agspeed comm bench --against gloo"
 )
 _DDP = "torchrun --nnodes 4 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29400 python/examples/ddp.py"
 _TIMED = "python benchmarks/run.py run --case time_to_speed/bert"
@@ -64,6 +65,10 @@ INSTEAD = {
     _WHEEL: (
         "building the wheel takes long; `make wheel-check` does it, and installs it",
         f"case agspeed-{_VERSION}-cp312-cp312-linux_x86_64.whl in {_WHEEL.split()[-1]}) ;; *) exit 1 ;; esac",
+    ),
+    "python -m benchmarks.gpu_check --out DIR": (
+        "wants a GPU, and exits with 3 elsewhere",
+        "python -m benchmarks.gpu_check --out DIR --dry-run",
     ),
     "agspeed netbed": ("wants a layout and root", "agspeed netbed --help"),
     "make build": ("compiles for long", "make --dry-run build"),
@@ -129,7 +134,7 @@ def _free_port() -> int:
 
 
 def _needs_the_checkout(line: str) -> bool:
-    return line.startswith("make ") or "benchmarks/" in line or "python/examples" in line
+    return line.startswith("make ") or "benchmarks" in line or "python/examples" in line
 
 
 @pytest.mark.slow
