@@ -42,8 +42,8 @@ import sys, torch, agspeed
 from agspeed.tuning import controller
 from agspeed.tuning.tuner_config import tuner_config
 
-def patient(*given):  # steps and compiles take turns, and the compile's turn lasts until the signal
-    return {**tuner_config(*given), "has_spare_cores": False, "max_pause_seconds": 600.0}
+def patient(*given, **named):  # steps and compiles take turns, and the compile's turn lasts until the signal
+    return {**tuner_config(*given, **named), "has_spare_cores": False, "max_pause_seconds": 600.0}
 
 controller.tuner_config = patient
 model = torch.nn.Linear(4, 4)

@@ -65,7 +65,7 @@ from agspeed.tuning import controller, unfinished
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.tuner_config import tuner_config
 startup.load_machinery()
-controller.tuner_config = lambda *given: {**tuner_config(*given), "min_pairs": 190}  # tuning takes long
+controller.tuner_config = lambda *given, **named: {**tuner_config(*given, **named), "min_pairs": 190}
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # what follows finds everything imported
 str(agspeed.report(agspeed.optimize(torch.nn.Linear(1, 1), mode="off")))
 unfinished.SHARE = 1.0  # nothing here may depend on how fast the disk is
