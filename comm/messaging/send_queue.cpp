@@ -109,17 +109,21 @@ void SendQueue::startEagerCopy(const Transfer& transfer) {
 }
 
 void SendQueue::pump() {
-  while ((isWaiting() || !zeroCopies_.empty()) && context_.transport.canSend(context_.peer)) {
-    if (control_.empty()) {
-      sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_);
-      continue;
-    }
-    const Control control = control_.front();
-    control_.pop_front();
-    OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
-    frame.header.offset = control.offset;
-    context_.transport.send(context_.peer, frame);
+  int numSent = 0;
+  for (; !isEmpty() && context_.transport.canSend(context_.peer); ++numSent) {
+    control_.empty() ? sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_) : sendControl();
   }
+  // One that nothing followed has not waited.
+  if (numSent > 1 || !isEmpty()) context_.transport.flush(context_.peer);
+}
+
+void SendQueue::sendControl() {
+  const Control control = control_.front();
+  control_.pop_front();
+  OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
+  frame.header.offset = control.offset;
+  frame.mayWait = !isEmpty();
+  context_.transport.send(context_.peer, frame);
 }
 
 void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
@@ -136,6 +140,7 @@ void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
     message.isWhollySent = true;
     queue.pop_front();
   }
+  frame.mayWait = !isEmpty();
   // Last: the peer may be lost within the call, and the message with it.
   context_.transport.send(context_.peer, frame);
 }

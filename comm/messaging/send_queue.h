@@ -96,7 +96,9 @@ class SendQueue {
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
   /// The message's bytes are not read any more.
   void cancelSend(const Outgoing& message);
+  void sendControl();
   void sendFrame(std::deque<Outgoing*>& queue);
+  bool isEmpty() const { return !isWaiting() && zeroCopies_.empty(); }
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
   /// Bytes of the messages and of what follows them; not counted further than to `enough`.
   static uint64_t numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough);

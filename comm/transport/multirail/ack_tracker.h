@@ -75,7 +75,7 @@ class AckTracker {
   uint64_t acknowledged_ = 1;          ///< what the peer was last told
   uint64_t firstDue_ = 0;              ///< ends of large messages the peer waits to hear of: the first and the last
   uint64_t lastDue_ = 0;
-  uint64_t bytesDue_ = 0;
+  uint64_t bytesDue_ = 0, mostDue_ = 0;  ///< that the peer has not heard of, and from when on that is due
 };
 
 }  // namespace agspeed::comm

@@ -51,7 +51,8 @@ MultirailTransport::MultirailTransport(Rails rails, MultirailOptions options)
     sinks_.push_back(std::make_unique<RailSink>(*this, static_cast<int>(i)));
     rails_[i]->attach(*sinks_.back());
   }
-  capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, RailScheduler::kLongBytes);
+  maxPayloadBytes_ = capabilities_.maxPayloadBytes;
+  capabilities_.maxPayloadBytes = std::min(maxPayloadBytes_, RailScheduler::kLongBytes);
   if (rails_.size() > 1) capabilities_.segmentBytes = RailScheduler::kSharedBytes;
   capabilities_.isAcknowledging = true;
   counters_.rails.resize(rails_.size());
@@ -130,6 +131,7 @@ void MultirailTransport::resend(Peer& peer) {
     const int rail = peer.scheduler.nextRail(sent->frame.payload.size());
     if (rail == kNoRail) return;
     peer.window.resend(*sent, rail, sendTime());
+    sent->frame.mayWait = false;
     ++counters_.numResent;
     transmit(peer, sent->frame, rail);
   }
@@ -147,6 +149,12 @@ void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
   rails_[index]->send(peer.rank, frame);
 }
 
+uint32_t MultirailTransport::longestPayload(const Peer& peer) const {
+  if (peer.scheduler.areAllQuick(peer.reachability, maxPayloadBytes_)) return maxPayloadBytes_;
+  if (rails_.size() == 1) return capabilities_.maxPayloadBytes;
+  return peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
+}
+
 bool MultirailTransport::sendUncounted(Peer& peer, FrameHeader header) {
   const int rail = peer.scheduler.nextRail(0);
   if (rail == kNoRail) return false;
@@ -158,6 +166,11 @@ void MultirailTransport::acknowledge(Peer& peer) {
   FrameHeader header;
   header.kind = FrameKind::kAck;
   if (sendUncounted(peer, header)) ++counters_.numAcks;
+}
+
+void MultirailTransport::flush(int rank) {
+  if (findPeer(rank) == nullptr) return;
+  for (const auto& rail : rails_) rail->flush(rank);
 }
 
 void MultirailTransport::cancelSend(int rank, uint64_t token, ByteView payload) {
@@ -182,10 +195,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
     if (peer.reachability.isLost()) continue;
     peer.reachability.tick();
-    if (rails_.size() > 1 && !peer.window.isEmpty()) {
-      peer.capabilities.maxPayloadBytes =
-          peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
-    }
+    if (!peer.window.isEmpty()) peer.capabilities.maxPayloadBytes = longestPayload(peer);
     checkReachability(peer, now);
     if (!capabilities_.isReliable) {
       peer.window.expire(now);
@@ -285,7 +295,7 @@ void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   const bool hasOneCopy = sent.rail != kNoRail && sent.frame.header.attempt == 0;
   for (int i = 0; i < std::ssize(rails_); ++i) {
     Rail& rail = *rails_[static_cast<size_t>(i)];
-    const bool isWritten = hasOneCopy && (i != sent.rail || rail.canSend(peer.rank));
+    const bool isWritten = hasOneCopy && (i != sent.rail || !rail.isReading(peer.rank));
     if (!isWritten) rail.cancelSend(peer.rank, sent.frame.token, sent.frame.payload);
   }
 }

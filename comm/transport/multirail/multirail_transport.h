@@ -64,6 +64,7 @@ class MultirailTransport final : public Transport {
   void connect(int peer) override { peerOf(peer); }
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
+  void flush(int peer) override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
@@ -92,6 +93,8 @@ class MultirailTransport final : public Transport {
   Peer* findPeer(int rank);
   bool canSend(const Peer& peer) const;
   bool mayStillReceive(int rank) const;
+  /// The longest payload of the peer's next frames, by what its rails carry.
+  uint32_t longestPayload(const Peer& peer) const;
 
   void transmit(Peer& peer, OutgoingFrame frame, int rail);
   void resend(Peer& peer);
@@ -119,6 +122,7 @@ class MultirailTransport final : public Transport {
   std::vector<std::unique_ptr<RailSink>> sinks_;
   const MultirailOptions options_;
   Capabilities capabilities_;
+  uint32_t maxPayloadBytes_ = 0;  ///< of all rails; frames are as long only where these are quick
   MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> isLinkUp_;

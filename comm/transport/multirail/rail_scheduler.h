@@ -29,10 +29,14 @@ class RailScheduler {
   bool canAnySend() const;
   /// Whether a rail that is full now would still deliver a frame of `numBytes` much sooner than any that is not.
   bool isFullOneWorthWaitingFor(const Reachability& reachability, size_t numBytes) const;
+  /// Whether a payload of `numBytes` takes next to no time on any rail that is up.
+  bool areAllQuick(const Reachability& reachability, uint32_t numBytes) const;
   /// The longest payload, of at most `maxBytes`, that all rails which are up carry soon.
   uint32_t longestPayload(const Reachability& reachability, uint32_t maxBytes) const;
 
  private:
+  double carrySeconds(size_t rail, uint32_t numBytes) const;
+
   const Rails& rails_;
   const int peer_;
   size_t nextRail_ = 0;
