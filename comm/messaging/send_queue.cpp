@@ -15,7 +15,7 @@ constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
-uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
+uint64_t SendQueue::nextFrameBytes(const Outgoings& queue) const {
   const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
@@ -26,7 +26,7 @@ uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
   return (left + numFrames - 1) / numFrames;
 }
 
-uint64_t SendQueue::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
+uint64_t SendQueue::numWaiting(const Outgoings& queue, uint64_t enough) {
   if (queue.empty()) return 0;
   const Transfer* first = queue.front()->transfer;
   uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
@@ -52,7 +52,7 @@ OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t t
 }
 
 SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
-  Outgoing& message = messages_.emplace_back();
+  Outgoing& message = messages_.emplace_back(&pool_);
   message.self = std::prev(messages_.end());
   message.id = id;
   message.bytes = bytes;
@@ -126,7 +126,7 @@ void SendQueue::sendControl() {
   context_.transport.send(context_.peer, frame);
 }
 
-void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
+void SendQueue::sendFrame(Outgoings& queue) {
   Outgoing& message = *queue.front();
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);

@@ -92,6 +92,9 @@ class Transport {
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
   /// Frames of the peer that wait for others leave now. Transports whose frames never wait have nothing to do.
   virtual void flush(int peer) { (void)peer; }
+  /// A turn of the poller begins, or has ended: until then control frames may wait for each other.
+  virtual void beginTurn() {}
+  virtual void endTurn() {}
   /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on
   /// with a copy or ends without it. No other frame is changed, also of the same bytes.
   virtual void cancelSend(int peer, uint64_t token, ByteView payload) = 0;

@@ -6,8 +6,6 @@
 namespace agspeed::comm {
 namespace {
 
-/// Bytes of which the peer hears though nobody waits for it.
-constexpr uint64_t kMinBytesDue = 256 * 1024;
 /// Quick rails have longer frames: acknowledgements are as seldom among them.
 constexpr uint64_t kFramesDue = 4;
 
@@ -44,7 +42,7 @@ bool AckTracker::end(int rail, const FrameHeader& header) {
 void AckTracker::add(const FrameHeader& header) {
   received_.add(header.number);
   bytesDue_ += header.length;
-  mostDue_ = std::max(kMinBytesDue, kFramesDue * header.length);
+  mostDue_ = std::max(mostDue_, kFramesDue * header.length);
   if (header.total >= kZeroCopyBytes && header.offset + header.length == header.total) {
     lastDue_ = std::max(lastDue_, header.number);
     if (firstDue_ == 0) firstDue_ = header.number;
@@ -70,6 +68,7 @@ void AckTracker::told() {
   acknowledged_ = received_.next();
   firstDue_ = lastDue_ >= acknowledged_ ? lastDue_ : 0;
   bytesDue_ = 0;
+  mostDue_ = kMinBytesDue;
 }
 
 void AckTracker::untold() {

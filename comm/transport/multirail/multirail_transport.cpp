@@ -144,15 +144,24 @@ void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
   frame.header.acknowledged = peer.acks.next();
   peer.acks.told();
   peer.scheduler.sentOn(rail);
+  if (isInTurn_ && frame.header.length == 0) {
+    frame.mayWait = true;
+    flushAtEndOfTurn(peer);
+  }
   ++counters_.rails[index].numFrames;
   counters_.rails[index].numBytes += frame.payload.size();
   rails_[index]->send(peer.rank, frame);
 }
 
-uint32_t MultirailTransport::longestPayload(const Peer& peer) const {
-  if (peer.scheduler.areAllQuick(peer.reachability, maxPayloadBytes_)) return maxPayloadBytes_;
-  if (rails_.size() == 1) return capabilities_.maxPayloadBytes;
-  return peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
+void MultirailTransport::fitPayloads(Peer& peer) const {
+  const bool isAlone = rails_.size() == 1;
+  peer.capabilities = capabilities_;
+  if (peer.scheduler.areAllQuick(peer.reachability, maxPayloadBytes_)) {
+    peer.capabilities.maxPayloadBytes = maxPayloadBytes_;
+    peer.capabilities.segmentBytes = isAlone ? maxPayloadBytes_ : RailScheduler::kQuickSharedBytes;
+  } else if (!isAlone) {
+    peer.capabilities.maxPayloadBytes = peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
+  }
 }
 
 bool MultirailTransport::sendUncounted(Peer& peer, FrameHeader header) {
@@ -166,6 +175,23 @@ void MultirailTransport::acknowledge(Peer& peer) {
   FrameHeader header;
   header.kind = FrameKind::kAck;
   if (sendUncounted(peer, header)) ++counters_.numAcks;
+}
+
+void MultirailTransport::acknowledgeSoon(Peer& peer) { isInTurn_ ? flushAtEndOfTurn(peer) : acknowledge(peer); }
+
+void MultirailTransport::flushAtEndOfTurn(Peer& peer) {
+  if (!std::exchange(peer.isToFlush, true)) toFlush_.push_back(&peer);
+}
+
+void MultirailTransport::endTurn() {
+  isInTurn_ = false;
+  while (!toFlush_.empty()) {
+    Peer& peer = *toFlush_.back();
+    toFlush_.pop_back();
+    peer.isToFlush = false;
+    if (peer.acks.isDue()) acknowledge(peer);
+    flush(peer.rank);
+  }
 }
 
 void MultirailTransport::flush(int rank) {
@@ -195,7 +221,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
     if (peer.reachability.isLost()) continue;
     peer.reachability.tick();
-    if (!peer.window.isEmpty()) peer.capabilities.maxPayloadBytes = longestPayload(peer);
+    if (!peer.window.isEmpty()) fitPayloads(peer);
     checkReachability(peer, now);
     if (!capabilities_.isReliable) {
       peer.window.expire(now);
@@ -268,7 +294,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   peer.acks.add(header);
   sink_->arrived(rank, header);
   // What the sink has sent meanwhile carried the acknowledgement.
-  if (peer.acks.isDue()) acknowledge(peer);
+  if (peer.acks.isDue()) acknowledgeSoon(peer);
 }
 
 bool MultirailTransport::isStale(const Peer& peer, const FrameHeader& header) const {

@@ -65,6 +65,8 @@ class MultirailTransport final : public Transport {
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
   void flush(int peer) override;
+  void beginTurn() override { isInTurn_ = true; }
+  void endTurn() override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
@@ -84,8 +86,9 @@ class MultirailTransport final : public Transport {
     SendWindow window;
     AckTracker acks;
     Reachability reachability;
-    Capabilities capabilities;          ///< the longest payload follows the rails while frames are in flight
+    Capabilities capabilities;          ///< payloads follow the rails while frames are in flight
     std::vector<int> linkStatesToTell;  ///< rails of this rank about whose links the peer must be told
+    bool isToFlush = false;             ///< at the end of the turn: control frames wait, or an acknowledgement is due
   };
 
   Peer& peerOf(int rank);
@@ -93,14 +96,17 @@ class MultirailTransport final : public Transport {
   Peer* findPeer(int rank);
   bool canSend(const Peer& peer) const;
   bool mayStillReceive(int rank) const;
-  /// The longest payload of the peer's next frames, by what its rails carry.
-  uint32_t longestPayload(const Peer& peer) const;
+  /// The lengths of the peer's next frames follow what its rails carry.
+  void fitPayloads(Peer& peer) const;
 
   void transmit(Peer& peer, OutgoingFrame frame, int rail);
   void resend(Peer& peer);
   /// A frame that is not numbered and may get lost. Returns: whether there was room for it.
   bool sendUncounted(Peer& peer, FrameHeader header);
   void acknowledge(Peer& peer);
+  /// At the end of the turn, if there is one.
+  void acknowledgeSoon(Peer& peer);
+  void flushAtEndOfTurn(Peer& peer);
   void tellLinkStates(Peer& peer);
   /// When a frame that is sent now counts as sent. Only rails that lose frames silently are watched by time.
   Clock::time_point sendTime() const { return capabilities_.isReliable ? Clock::time_point() : Clock::now(); }
@@ -126,6 +132,8 @@ class MultirailTransport final : public Transport {
   MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> isLinkUp_;
+  bool isInTurn_ = false;
+  std::vector<Peer*> toFlush_;  ///< in peers_, of which none is ever removed
   std::map<int, Peer> peers_;
 };
 

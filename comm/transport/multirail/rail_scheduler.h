@@ -18,6 +18,8 @@ class RailScheduler {
  public:
   /// Payloads that several rails share well, and the longest ones: what comes after a frame waits for it.
   static constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024;
+  /// Where rails are so quick that longer ones only save work.
+  static constexpr uint32_t kQuickSharedBytes = 64 * 1024;
 
   RailScheduler(const Rails& rails, int peer) : rails_(rails), peer_(peer) {}
 

@@ -49,14 +49,20 @@ class PayloadLength : public testing::TestWithParam<int> {
   std::unique_ptr<MultirailTransport> multirail_;
 };
 
-TEST_P(PayloadLength, IsThatOfOrdinaryRailsUntilTheirRatesAreKnown) {
-  EXPECT_EQ(longest(), RailScheduler::kLongBytes);
-}
+TEST_P(PayloadLength, IsThatOfOrdinaryRailsUntilTheirRatesAreKnown) { EXPECT_EQ(longest(), RailScheduler::kLongBytes); }
 
 TEST_P(PayloadLength, IsTheLongestWhereThatTakesNextToNoTime) {
   EXPECT_EQ(longestAt(1e9), kMaxPayloadBytes);
   EXPECT_EQ(longestAt(1.2e8), RailScheduler::kLongBytes) << "1 Gbit/s";
   EXPECT_EQ(longestAt(1e9), kMaxPayloadBytes);
+}
+
+TEST_P(PayloadLength, RailsThatShareAMessageShareLongerPartsWhereTheyAreQuick) {
+  const uint32_t ordinary = multirail_->capabilities(kPeer).segmentBytes;
+  (void)longestAt(1e9);
+  EXPECT_GE(multirail_->capabilities(kPeer).segmentBytes, RailScheduler::kQuickSharedBytes);
+  (void)longestAt(1e7);
+  EXPECT_EQ(multirail_->capabilities(kPeer).segmentBytes, ordinary);
 }
 
 TEST_P(PayloadLength, FollowsTheSlowestRail) {
