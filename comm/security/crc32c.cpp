@@ -95,7 +95,8 @@ constexpr std::array<uint64_t, 2> foldBy(size_t numBits) {
   return {uint64_t{shiftByZeroBits(kOne, numBits + 32)} << 1, uint64_t{shiftByZeroBits(kOne, numBits - 32)} << 1};
 }
 
-/// Ends a folding: `left` has the checksum of the bytes it stands for, but that nothing stands before it; `after` follows.
+/// Ends a folding: `left` has the checksum of the bytes it stands for, but that nothing stands before it; `after`
+/// follows.
 uint32_t crc32cOfFolded(ByteView left, ByteView after) {
   return crc32cByInstruction(after, crc32cByInstruction(left, ~uint32_t{0}));
 }

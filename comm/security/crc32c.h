@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CRC32C (Castagnoli): finds corrupted bytes, proves nothing about who wrote them. Folds long runs where the processor
-// multiplies polynomials 512 or 256 bits at a time (VPCLMULQDQ), else uses SSE4.2, three runs at a time. Thread-safe: no
-// state.
+// multiplies polynomials 512 or 256 bits at a time (VPCLMULQDQ), else uses SSE4.2, three runs at a time. Thread-safe:
+// no state.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: the connection that carries this rank's frames to one peer over one rail. It connects, proves who it is, and
 // then writes frames: what the kernel does not take at once stays here until it does. On quick paths some wait for it,
-// so that they leave together. Nothing comes back on it but the handshake; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+// so that they leave together. Nothing comes back on it but the handshake; acknowledgements travel in the peer's own
+// frames. Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -140,7 +141,7 @@ class Sender final : public Poller::Handler {
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< of these, at the last look
   Clock::time_point lookedAt_;
-  Clock::time_point askedAt_;  ///< whether the kernel has bytes left to send
+  Clock::time_point askedAt_;                                   ///< whether the kernel has bytes left to send
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
 };
 

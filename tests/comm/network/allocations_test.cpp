@@ -2,26 +2,12 @@
 // Messages that are under way as often as before ask the heap for no memory. Counts the process's allocations, so that
 // it has a process of its own.
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <ostream>
 
 #include <gtest/gtest.h>
 
+#include "tests/comm/network/counted_allocations.h"
 #include "tests/comm/network/network_group.h"
-
-namespace {
-std::atomic<size_t> numAllocations = 0;
-}  // namespace
-
-void* operator new(size_t size) {
-  ++numAllocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace agspeed::comm {
 namespace {
@@ -72,10 +58,10 @@ TEST_P(Allocations, MessagesMakeNone) {
     parcels.push_back(std::make_unique<Parcel>(0, MessageId{}, traffic.numBytes));
   }
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(pass(group, parcels));
-  const size_t before = numAllocations;
+  const size_t before = numAllocations();
   const Clock::time_point since = Clock::now();
   ASSERT_TRUE(pass(group, parcels));
-  const size_t made = numAllocations - before;
+  const size_t made = numAllocations() - before;
   // More may be under way at a time than ever before, and timers make texts.
   const auto elapsedMs = static_cast<size_t>(std::chrono::duration<double, std::milli>(Clock::now() - since).count());
   EXPECT_LE(made, kAtOnce * kRounds / 20 + elapsedMs)
