@@ -157,6 +157,7 @@ void Sender::seal(const OutgoingFrame& frame, Queued& queued) {
   if (frame.payload.empty()) return;
   const std::span<std::byte> tag = std::span(queued.tag).first(tagSize);
   if (protection_ == Protection::kEncrypted) {
+    if (queued.owned.capacity() < frame.payload.size()) queued.owned.swap(spare_);
     queued.owned.resize(frame.payload.size());
     sealer_->encrypt(frame.payload, queued.owned, tag);
     queued.payload = queued.owned;
@@ -193,8 +194,14 @@ void Sender::write() {
   isFull_ = queuedBytes_ > 0;
   for (; numQueued_ > 0 && written_ >= queued(0).numBytes; --numQueued_) {
     written_ -= queued(0).numBytes;
+    keepSpare(queued(0).owned);
     firstQueued_ = (firstQueued_ + 1) % kMaxQueued;
   }
+}
+
+void Sender::keepSpare(std::vector<std::byte>& owned) {
+  if (owned.capacity() > spare_.capacity()) owned.swap(spare_);
+  if (owned.capacity() > kMinQueuedBytes) std::vector<std::byte>().swap(owned);
 }
 
 void Sender::cancelSend(ByteView bytes) {

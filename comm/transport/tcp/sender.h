@@ -118,8 +118,11 @@ class Sender final : public Poller::Handler {
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes()); }
   size_t maxQueuedBytes() const;
   void seal(const OutgoingFrame& frame, Queued& queued);
+  /// Of the payloads that this connection owns, only one that is large is kept when it was written.
+  void keepSpare(std::vector<std::byte>& owned);
 
   std::array<Queued, kMaxQueued> queue_;
+  std::vector<std::byte> spare_;  ///< the largest one that is not used: ranks have hundreds of connections
   size_t firstQueued_ = 0, numQueued_ = 0;
   size_t queuedBytes_ = 0;  ///< left to write
   size_t written_ = 0;      ///< bytes of the first frame
