@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <memory_resource>
 #include <utility>
 
 #include "comm/messaging/messenger.h"
@@ -32,7 +33,8 @@ class CompletionQueue {
   }
 
  private:
-  std::deque<std::pair<Transfer*, Status>> ended_;
+  std::pmr::unsynchronized_pool_resource pool_;  ///< so that no transfer asks the heap for memory
+  std::pmr::deque<std::pair<Transfer*, Status>> ended_{&pool_};
   bool isNotifying_ = false;
 };
 

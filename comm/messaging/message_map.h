@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// MessageMap: a map from names of messages between two ranks. Not ordered, not thread-safe.
+// MessageMap: a map from names of messages between two ranks. Not ordered, not thread-safe. Its entries come from a
+// pool that its owner has (MessagePool), so that no message asks the heap for memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <unordered_map>
 
 #include "comm/messaging/messenger.h"
@@ -18,6 +20,14 @@ struct MessageIdHash {
 };
 
 template <typename T>
-using MessageMap = std::unordered_map<MessageId, T, MessageIdHash>;
+using MessageMap = std::pmr::unordered_map<MessageId, T, MessageIdHash>;
+
+/// Keeps what is freed for what comes next. Larger blocks than entries and small messages are the heap's.
+class MessagePool final : public std::pmr::unsynchronized_pool_resource {
+ public:
+  MessagePool()
+      : unsynchronized_pool_resource(
+            std::pmr::pool_options{.max_blocks_per_chunk = 64, .largest_required_pool_block = 4096}) {}
+};
 
 }  // namespace agspeed::comm

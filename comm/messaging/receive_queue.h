@@ -115,9 +115,10 @@ class ReceiveQueue {
   const EndpointContext& context_;
   SendQueue& sends_;
   Credits& credits_;
-  MessageMap<Incoming> incoming_;
-  MessageMap<uint64_t> rtsReceived_;  ///< lengths of which the RTS came before the receive was started
-  MessageMap<Discarded> discarded_;
+  MessagePool pool_;
+  MessageMap<Incoming> incoming_{&pool_};
+  MessageMap<uint64_t> rtsReceived_{&pool_};  ///< lengths of which the RTS came before the receive was started
+  MessageMap<Discarded> discarded_{&pool_};
   std::string violation_;
 };
 

@@ -15,7 +15,7 @@ constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
 
-uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
+uint64_t SendQueue::nextFrameBytes(const Outgoings& queue) const {
   const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
@@ -26,7 +26,7 @@ uint64_t SendQueue::nextFrameBytes(const std::deque<Outgoing*>& queue) const {
   return (left + numFrames - 1) / numFrames;
 }
 
-uint64_t SendQueue::numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough) {
+uint64_t SendQueue::numWaiting(const Outgoings& queue, uint64_t enough) {
   if (queue.empty()) return 0;
   const Transfer* first = queue.front()->transfer;
   uint64_t waiting = first == nullptr ? 0 : first->numFollowing;
@@ -52,7 +52,7 @@ OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t t
 }
 
 SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
-  Outgoing& message = messages_.emplace_back();
+  Outgoing& message = messages_.emplace_back(&pool_);
   message.self = std::prev(messages_.end());
   message.id = id;
   message.bytes = bytes;
@@ -109,20 +109,24 @@ void SendQueue::startEagerCopy(const Transfer& transfer) {
 }
 
 void SendQueue::pump() {
-  while ((isWaiting() || !zeroCopies_.empty()) && context_.transport.canSend(context_.peer)) {
-    if (control_.empty()) {
-      sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_);
-      continue;
-    }
-    const Control control = control_.front();
-    control_.pop_front();
-    OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
-    frame.header.offset = control.offset;
-    context_.transport.send(context_.peer, frame);
+  int numSent = 0;
+  for (; !isEmpty() && context_.transport.canSend(context_.peer); ++numSent) {
+    control_.empty() ? sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_) : sendControl();
   }
+  // One that nothing followed has not waited.
+  if (numSent > 1 || !isEmpty()) context_.transport.flush(context_.peer);
 }
 
-void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
+void SendQueue::sendControl() {
+  const Control control = control_.front();
+  control_.pop_front();
+  OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
+  frame.header.offset = control.offset;
+  frame.mayWait = !isEmpty();
+  context_.transport.send(context_.peer, frame);
+}
+
+void SendQueue::sendFrame(Outgoings& queue) {
   Outgoing& message = *queue.front();
   const uint64_t total = message.bytes.size();
   OutgoingFrame frame = frameOf(message.kind, message.id, total);
@@ -136,6 +140,7 @@ void SendQueue::sendFrame(std::deque<Outgoing*>& queue) {
     message.isWhollySent = true;
     queue.pop_front();
   }
+  frame.mayWait = !isEmpty();
   // Last: the peer may be lost within the call, and the message with it.
   context_.transport.send(context_.peer, frame);
 }

@@ -78,16 +78,20 @@ class SendQueue {
   };
   /// A message that has not ended here.
   struct Outgoing {
-    std::list<Outgoing>::iterator self;
+    explicit Outgoing(std::pmr::memory_resource* pool) : copy(pool) {}
+
+    std::pmr::list<Outgoing>::iterator self;
     Transfer* transfer = nullptr;  ///< null: finished
     MessageId id;
     FrameKind kind = FrameKind::kData;
-    std::vector<std::byte> copy;
+    std::pmr::vector<std::byte> copy;
     ByteView bytes;
     uint64_t numSent = 0;
     uint32_t numUnacknowledged = 0;
     bool isWhollySent = false;
   };
+
+  using Outgoings = std::pmr::deque<Outgoing*>;
 
   /// Where sequences of the message's communicator and step are counted.
   static MessageId seriesOf(const MessageId& id) { return {id.communicator, id.step, 0}; }
@@ -96,22 +100,25 @@ class SendQueue {
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
   /// The message's bytes are not read any more.
   void cancelSend(const Outgoing& message);
-  void sendFrame(std::deque<Outgoing*>& queue);
+  void sendControl();
+  void sendFrame(Outgoings& queue);
+  bool isEmpty() const { return !isWaiting() && zeroCopies_.empty(); }
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
   /// Bytes of the messages and of what follows them; not counted further than to `enough`.
-  static uint64_t numWaiting(const std::deque<Outgoing*>& queue, uint64_t enough);
+  static uint64_t numWaiting(const Outgoings& queue, uint64_t enough);
   /// Of the first message's next frame.
-  uint64_t nextFrameBytes(const std::deque<Outgoing*>& queue) const;
+  uint64_t nextFrameBytes(const Outgoings& queue) const;
 
   const EndpointContext& context_;
   Credits& credits_;
-  std::list<Outgoing> messages_;
-  std::deque<Control> control_;
-  std::deque<Outgoing*> eagerCopies_;  ///< to be sent, oldest first
-  std::deque<Outgoing*> zeroCopies_;   ///< what goes from callers' memory: eager and cleared to send
-  MessageMap<Outgoing*> rtsSent_;      ///< waiting for their CTS
-  MessageMap<Cts> ctsReceived_;        ///< those that came before the send was started
-  MessageMap<uint64_t> started_;       ///< sequences below have been, by communicator and step, of sends in order
+  MessagePool pool_;
+  std::pmr::list<Outgoing> messages_{&pool_};
+  std::pmr::deque<Control> control_{&pool_};
+  Outgoings eagerCopies_{&pool_};          ///< to be sent, oldest first
+  Outgoings zeroCopies_{&pool_};           ///< what goes from callers' memory: eager and cleared to send
+  MessageMap<Outgoing*> rtsSent_{&pool_};  ///< waiting for their CTS
+  MessageMap<Cts> ctsReceived_{&pool_};    ///< those that came before the send was started
+  MessageMap<uint64_t> started_{&pool_};   ///< sequences below have been, by communicator and step, of sends in order
 };
 
 }  // namespace agspeed::comm

@@ -123,7 +123,9 @@ bool TransportMessenger::progress(Clock::time_point until) {
     if (now >= nextTick_) tick(now);
     if (completions_.notifyAll()) return true;
     const Clock::time_point limit = std::min(until, nextTick_);
+    transport_->beginTurn();
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
+    transport_->endTurn();
     wokenAt_ = Clock::now();
     // Whatever happened may have set a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);

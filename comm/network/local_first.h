@@ -28,6 +28,9 @@ class LocalFirst final : public Transport {
   void connect(int peer) override { local_->connect(peer); }
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
+  void flush(int peer) override { transportOf(peer).flush(peer); }
+  void beginTurn() override { network_->beginTurn(); }
+  void endTurn() override { network_->endTurn(); }
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,6 +11,8 @@
 
 namespace agspeed::comm {
 namespace {
+
+using ByteView = std::span<const std::byte>;
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
 
@@ -58,7 +61,7 @@ uint64_t loadWord(const std::byte* at) {
   return word;
 }
 
-__attribute__((target("sse4.2"))) uint32_t crc32cByInstruction(std::span<const std::byte> bytes, uint32_t crc) {
+__attribute__((target("sse4.2"))) uint32_t crc32cByInstruction(ByteView bytes, uint32_t crc) {
   static const ShiftTable kShift = makeShiftTable();
   const std::byte* at = bytes.data();
   size_t left = bytes.size();
@@ -92,6 +95,12 @@ constexpr std::array<uint64_t, 2> foldBy(size_t numBits) {
   return {uint64_t{shiftByZeroBits(kOne, numBits + 32)} << 1, uint64_t{shiftByZeroBits(kOne, numBits - 32)} << 1};
 }
 
+/// Ends a folding: `left` has the checksum of the bytes it stands for, but that nothing stands before it; `after`
+/// follows.
+uint32_t crc32cOfFolded(ByteView left, ByteView after) {
+  return crc32cByInstruction(after, crc32cByInstruction(left, ~uint32_t{0}));
+}
+
 #define AGSPEED_FOLDING __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 
 AGSPEED_FOLDING __m512i fold(__m512i sum, __m512i factors, __m512i next) {
@@ -100,16 +109,16 @@ AGSPEED_FOLDING __m512i fold(__m512i sum, __m512i factors, __m512i next) {
                                    _mm512_clmulepi64_epi128(sum, factors, 0x11), next, kXorOfThree);
 }
 
-AGSPEED_FOLDING __m512i factorsOf(const std::array<uint64_t, 2>& by) {
+AGSPEED_FOLDING __m512i factorsOf512(const std::array<uint64_t, 2>& by) {
   const auto first = static_cast<long long>(by[0]), second = static_cast<long long>(by[1]);
   return _mm512_set4_epi64(second, first, second, first);
 }
 
-/// Requires: at least kFoldedBytes.
-AGSPEED_FOLDING uint32_t crc32cByFolding(std::span<const std::byte> bytes, uint32_t crc) {
+AGSPEED_FOLDING uint32_t crc32cByFolding512(ByteView bytes, uint32_t crc) {
+  if (bytes.size() < kFoldedBytes) return crc32cByInstruction(bytes, crc);
   constexpr size_t kVector = 64;
   static constexpr auto kFar = foldBy(8 * kFoldedBytes), kNear = foldBy(8 * kVector);
-  const __m512i far = factorsOf(kFar), near = factorsOf(kNear);
+  const __m512i far = factorsOf512(kFar), near = factorsOf512(kNear);
   const auto load = [&](size_t at) AGSPEED_FOLDING { return _mm512_loadu_si512(bytes.data() + at); };
   __m512i sums[] = {load(0), load(kVector), load(2 * kVector), load(3 * kVector)};
   sums[0] = _mm512_xor_si512(sums[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~crc))));
@@ -119,38 +128,84 @@ AGSPEED_FOLDING uint32_t crc32cByFolding(std::span<const std::byte> bytes, uint3
   }
   __m512i sum = fold(fold(fold(sums[0], near, sums[1]), near, sums[2]), near, sums[3]);
   for (; at + kVector <= bytes.size(); at += kVector) sum = fold(sum, near, load(at));
-  // What is left has the checksum of the bytes it stands for, but that nothing stands before it.
   std::array<std::byte, kVector> left;
   _mm512_storeu_si512(left.data(), sum);
-  const uint32_t before = crc32cByInstruction(left, ~uint32_t{0});
-  return crc32cByInstruction(bytes.subspan(at), before);
+  return crc32cOfFolded(left, bytes.subspan(at));
+}
+
+#undef AGSPEED_FOLDING
+#define AGSPEED_FOLDING __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2")))
+
+AGSPEED_FOLDING __m256i fold(__m256i sum, __m256i factors, __m256i next) {
+  return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(sum, factors, 0x00), next),
+                          _mm256_clmulepi64_epi128(sum, factors, 0x11));
+}
+
+AGSPEED_FOLDING __m256i factorsOf256(const std::array<uint64_t, 2>& by) {
+  const auto first = static_cast<long long>(by[0]), second = static_cast<long long>(by[1]);
+  return _mm256_set_epi64x(second, first, second, first);
+}
+
+/// For processors that multiply so wide but have no AVX-512.
+AGSPEED_FOLDING uint32_t crc32cByFolding256(ByteView bytes, uint32_t crc) {
+  if (bytes.size() < kFoldedBytes) return crc32cByInstruction(bytes, crc);
+  constexpr size_t kVector = 32, kVectors = kFoldedBytes / kVector;
+  static constexpr auto kFar = foldBy(8 * kFoldedBytes), kNear = foldBy(8 * kVector);
+  const __m256i far = factorsOf256(kFar), near = factorsOf256(kNear);
+  const auto load = [&](size_t at) AGSPEED_FOLDING {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes.data() + at));
+  };
+  __m256i sums[kVectors];
+  for (size_t i = 0; i < kVectors; ++i) sums[i] = load(i * kVector);
+  sums[0] = _mm256_xor_si256(sums[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128(static_cast<int>(~crc))));
+  size_t at = kFoldedBytes;
+  for (; at + kFoldedBytes <= bytes.size(); at += kFoldedBytes) {
+    for (size_t i = 0; i < kVectors; ++i) sums[i] = fold(sums[i], far, load(at + i * kVector));
+  }
+  __m256i sum = sums[0];
+  for (size_t i = 1; i < kVectors; ++i) sum = fold(sum, near, sums[i]);
+  for (; at + kVector <= bytes.size(); at += kVector) sum = fold(sum, near, load(at));
+  std::array<std::byte, kVector> left;
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(left.data()), sum);
+  return crc32cOfFolded(left, bytes.subspan(at));
 }
 
 #undef AGSPEED_FOLDING
 
-bool canFold() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
-}
-
 #endif
+
+std::vector<Crc32cMethod> methodsOfProcessor() {
+  std::vector<Crc32cMethod> methods;
+#if defined(__x86_64__)
+  const bool hasInstruction = __builtin_cpu_supports("sse4.2") != 0;
+  const bool canMultiply =
+      hasInstruction && __builtin_cpu_supports("vpclmulqdq") != 0 && __builtin_cpu_supports("pclmul") != 0;
+  if (canMultiply && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0) {
+    methods.push_back({"folding 512 bits", crc32cByFolding512});
+  }
+  if (canMultiply && __builtin_cpu_supports("avx2") != 0) methods.push_back({"folding 256 bits", crc32cByFolding256});
+  if (hasInstruction) methods.push_back({"instruction", crc32cByInstruction});
+#endif
+  methods.push_back({"table", crc32cByTable});
+  return methods;
+}
 
 }  // namespace
 
-uint32_t crc32cByTable(std::span<const std::byte> bytes, uint32_t crc) {
+uint32_t crc32cByTable(ByteView bytes, uint32_t crc) {
   crc = ~crc;
   for (const std::byte byte : bytes) crc = (crc >> 8) ^ kByteTable[(crc ^ static_cast<uint32_t>(byte)) & 0xff];
   return ~crc;
 }
 
-uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
-#if defined(__x86_64__)
-  static const bool kCanFold = canFold();
-  if (kCanFold && bytes.size() >= kFoldedBytes) return crc32cByFolding(bytes, crc);
-  static const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (kHasInstruction) return crc32cByInstruction(bytes, crc);
-#endif
-  return crc32cByTable(bytes, crc);
+std::span<const Crc32cMethod> crc32cMethods() {
+  static const std::vector<Crc32cMethod> kMethods = methodsOfProcessor();
+  return kMethods;
+}
+
+uint32_t crc32c(ByteView bytes, uint32_t crc) {
+  static const auto kCompute = crc32cMethods().front().compute;
+  return kCompute(bytes, crc);
 }
 
 }  // namespace agspeed::comm

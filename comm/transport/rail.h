@@ -41,6 +41,8 @@ class Rail : public Transport {
   virtual void linkChanged(bool isUp) = 0;
   /// The peer says so of its rail of that number.
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
+  /// Whether it may still read payloads of frames to the peer that were not acknowledged.
+  virtual bool isReading(int peer) const { return !canSend(peer); }
   /// About how long a frame of that many bytes would take to arrive if it were sent now; 0 when not known.
   virtual double deliverySeconds(int peer, size_t numBytes) const = 0;
   /// Whether what the peer has sent may still arrive: a connection that it made is open.

@@ -28,7 +28,8 @@ using ByteView = std::span<const std::byte>;
 struct OutgoingFrame {
   FrameHeader header;
   ByteView payload;
-  uint64_t token = 0;  ///< comes back with the acknowledgement
+  uint64_t token = 0;    ///< comes back with the acknowledgement
+  bool mayWait = false;  ///< for flush(), so that several leave in one system call
 };
 
 /// Why frames can get lost.
@@ -89,6 +90,11 @@ class Transport {
   virtual bool canSend(int peer) const = 0;
   /// Requires: canSend(peer). Never blocks.
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
+  /// Frames of the peer that wait for others leave now. Transports whose frames never wait have nothing to do.
+  virtual void flush(int peer) { (void)peer; }
+  /// A turn of the poller begins, or has ended: until then control frames may wait for each other.
+  virtual void beginTurn() {}
+  virtual void endTurn() {}
   /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on
   /// with a copy or ends without it. No other frame is changed, also of the same bytes.
   virtual void cancelSend(int peer, uint64_t token, ByteView payload) = 0;

@@ -23,7 +23,8 @@ void FaultyRail::send(int peer, const OutgoingFrame& frame) {
 void FaultyRail::sendDelayed(int peer) {
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || !inner().canSend(peer)) return;
-  const OutgoingFrame frame = found->second;
+  OutgoingFrame frame = found->second;
+  frame.mayWait = false;
   delayed_.erase(found);
   inner().send(peer, frame);
 }

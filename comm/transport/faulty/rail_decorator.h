@@ -20,6 +20,7 @@ class RailDecorator : public Rail {
   void connect(int peer) override { inner_->connect(peer); }
   bool canSend(int peer) const override { return inner_->canSend(peer); }
   void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
+  void flush(int peer) override { inner_->flush(peer); }
   void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
   void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
   bool isFlushed() const override { return inner_->isFlushed(); }
@@ -30,6 +31,7 @@ class RailDecorator : public Rail {
   void disconnect(int peer) override { inner_->disconnect(peer); }
   void linkChanged(bool isUp) override { inner_->linkChanged(isUp); }
   void peerLinkChanged(int peer, uint64_t rail, bool isUp) override { inner_->peerLinkChanged(peer, rail, isUp); }
+  bool isReading(int peer) const override { return inner_->isReading(peer); }
   double deliverySeconds(int peer, size_t numBytes) const override { return inner_->deliverySeconds(peer, numBytes); }
   bool mayStillReceive(int peer) const override { return inner_->mayStillReceive(peer); }
   double minRoundTripSeconds(int peer) const override { return inner_->minRoundTripSeconds(peer); }

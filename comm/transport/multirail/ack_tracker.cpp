@@ -6,7 +6,8 @@
 namespace agspeed::comm {
 namespace {
 
-constexpr uint64_t kMaxBytesDue = 256 * 1024;
+/// Quick rails have longer frames: acknowledgements are as seldom among them.
+constexpr uint64_t kFramesDue = 4;
 
 }  // namespace
 
@@ -41,6 +42,7 @@ bool AckTracker::end(int rail, const FrameHeader& header) {
 void AckTracker::add(const FrameHeader& header) {
   received_.add(header.number);
   bytesDue_ += header.length;
+  mostDue_ = std::max(mostDue_, kFramesDue * header.length);
   if (header.total >= kZeroCopyBytes && header.offset + header.length == header.total) {
     lastDue_ = std::max(lastDue_, header.number);
     if (firstDue_ == 0) firstDue_ = header.number;
@@ -57,15 +59,16 @@ ByteView AckTracker::cancel(int rail, ByteView target) {
 
 bool AckTracker::isDue() const {
   const bool isSomebodyWaiting = firstDue_ != 0 && received_.next() > firstDue_;
-  return hasNews() && (isSomebodyWaiting || bytesDue_ >= kMaxBytesDue);
+  return hasNews() && (isSomebodyWaiting || bytesDue_ >= mostDue_);
 }
 
-void AckTracker::askedAgain() { bytesDue_ += kMaxBytesDue; }
+void AckTracker::askedAgain() { bytesDue_ += mostDue_; }
 
 void AckTracker::told() {
   acknowledged_ = received_.next();
   firstDue_ = lastDue_ >= acknowledged_ ? lastDue_ : 0;
   bytesDue_ = 0;
+  mostDue_ = kMinBytesDue;
 }
 
 void AckTracker::untold() {

@@ -75,7 +75,9 @@ class AckTracker {
   uint64_t acknowledged_ = 1;          ///< what the peer was last told
   uint64_t firstDue_ = 0;              ///< ends of large messages the peer waits to hear of: the first and the last
   uint64_t lastDue_ = 0;
-  uint64_t bytesDue_ = 0;
+  static constexpr uint64_t kMinBytesDue = 256 * 1024;
+  uint64_t bytesDue_ = 0;            ///< that the peer has not heard of
+  uint64_t mostDue_ = kMinBytesDue;  ///< from then on that is due though nobody waits for it
 };
 
 }  // namespace agspeed::comm

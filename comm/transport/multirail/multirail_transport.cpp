@@ -51,7 +51,8 @@ MultirailTransport::MultirailTransport(Rails rails, MultirailOptions options)
     sinks_.push_back(std::make_unique<RailSink>(*this, static_cast<int>(i)));
     rails_[i]->attach(*sinks_.back());
   }
-  capabilities_.maxPayloadBytes = std::min(capabilities_.maxPayloadBytes, RailScheduler::kLongBytes);
+  maxPayloadBytes_ = capabilities_.maxPayloadBytes;
+  capabilities_.maxPayloadBytes = std::min(maxPayloadBytes_, RailScheduler::kLongBytes);
   if (rails_.size() > 1) capabilities_.segmentBytes = RailScheduler::kSharedBytes;
   capabilities_.isAcknowledging = true;
   counters_.rails.resize(rails_.size());
@@ -130,6 +131,7 @@ void MultirailTransport::resend(Peer& peer) {
     const int rail = peer.scheduler.nextRail(sent->frame.payload.size());
     if (rail == kNoRail) return;
     peer.window.resend(*sent, rail, sendTime());
+    sent->frame.mayWait = false;
     ++counters_.numResent;
     transmit(peer, sent->frame, rail);
   }
@@ -142,9 +144,24 @@ void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
   frame.header.acknowledged = peer.acks.next();
   peer.acks.told();
   peer.scheduler.sentOn(rail);
+  if (isInTurn_ && frame.header.length == 0) {
+    frame.mayWait = true;
+    flushAtEndOfTurn(peer);
+  }
   ++counters_.rails[index].numFrames;
   counters_.rails[index].numBytes += frame.payload.size();
   rails_[index]->send(peer.rank, frame);
+}
+
+void MultirailTransport::fitPayloads(Peer& peer) const {
+  const bool isAlone = rails_.size() == 1;
+  peer.capabilities = capabilities_;
+  if (peer.scheduler.areAllQuick(peer.reachability, maxPayloadBytes_)) {
+    peer.capabilities.maxPayloadBytes = maxPayloadBytes_;
+    peer.capabilities.segmentBytes = isAlone ? maxPayloadBytes_ : RailScheduler::kQuickSharedBytes;
+  } else if (!isAlone) {
+    peer.capabilities.maxPayloadBytes = peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
+  }
 }
 
 bool MultirailTransport::sendUncounted(Peer& peer, FrameHeader header) {
@@ -158,6 +175,28 @@ void MultirailTransport::acknowledge(Peer& peer) {
   FrameHeader header;
   header.kind = FrameKind::kAck;
   if (sendUncounted(peer, header)) ++counters_.numAcks;
+}
+
+void MultirailTransport::acknowledgeSoon(Peer& peer) { isInTurn_ ? flushAtEndOfTurn(peer) : acknowledge(peer); }
+
+void MultirailTransport::flushAtEndOfTurn(Peer& peer) {
+  if (!std::exchange(peer.isToFlush, true)) toFlush_.push_back(&peer);
+}
+
+void MultirailTransport::endTurn() {
+  isInTurn_ = false;
+  while (!toFlush_.empty()) {
+    Peer& peer = *toFlush_.back();
+    toFlush_.pop_back();
+    peer.isToFlush = false;
+    if (peer.acks.isDue()) acknowledge(peer);
+    flush(peer.rank);
+  }
+}
+
+void MultirailTransport::flush(int rank) {
+  if (findPeer(rank) == nullptr) return;
+  for (const auto& rail : rails_) rail->flush(rank);
 }
 
 void MultirailTransport::cancelSend(int rank, uint64_t token, ByteView payload) {
@@ -182,10 +221,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
   for (auto& [rank, peer] : peers_) {
     if (peer.reachability.isLost()) continue;
     peer.reachability.tick();
-    if (rails_.size() > 1 && !peer.window.isEmpty()) {
-      peer.capabilities.maxPayloadBytes =
-          peer.scheduler.longestPayload(peer.reachability, capabilities_.maxPayloadBytes);
-    }
+    if (!peer.window.isEmpty()) fitPayloads(peer);
     checkReachability(peer, now);
     if (!capabilities_.isReliable) {
       peer.window.expire(now);
@@ -258,7 +294,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   peer.acks.add(header);
   sink_->arrived(rank, header);
   // What the sink has sent meanwhile carried the acknowledgement.
-  if (peer.acks.isDue()) acknowledge(peer);
+  if (peer.acks.isDue()) acknowledgeSoon(peer);
 }
 
 bool MultirailTransport::isStale(const Peer& peer, const FrameHeader& header) const {
@@ -285,7 +321,7 @@ void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   const bool hasOneCopy = sent.rail != kNoRail && sent.frame.header.attempt == 0;
   for (int i = 0; i < std::ssize(rails_); ++i) {
     Rail& rail = *rails_[static_cast<size_t>(i)];
-    const bool isWritten = hasOneCopy && (i != sent.rail || rail.canSend(peer.rank));
+    const bool isWritten = hasOneCopy && (i != sent.rail || !rail.isReading(peer.rank));
     if (!isWritten) rail.cancelSend(peer.rank, sent.frame.token, sent.frame.payload);
   }
 }

@@ -64,6 +64,9 @@ class MultirailTransport final : public Transport {
   void connect(int peer) override { peerOf(peer); }
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
+  void flush(int peer) override;
+  void beginTurn() override { isInTurn_ = true; }
+  void endTurn() override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
@@ -83,8 +86,9 @@ class MultirailTransport final : public Transport {
     SendWindow window;
     AckTracker acks;
     Reachability reachability;
-    Capabilities capabilities;          ///< the longest payload follows the rails while frames are in flight
+    Capabilities capabilities;          ///< payloads follow the rails while frames are in flight
     std::vector<int> linkStatesToTell;  ///< rails of this rank about whose links the peer must be told
+    bool isToFlush = false;             ///< at the end of the turn: control frames wait, or an acknowledgement is due
   };
 
   Peer& peerOf(int rank);
@@ -92,12 +96,17 @@ class MultirailTransport final : public Transport {
   Peer* findPeer(int rank);
   bool canSend(const Peer& peer) const;
   bool mayStillReceive(int rank) const;
+  /// The lengths of the peer's next frames follow what its rails carry.
+  void fitPayloads(Peer& peer) const;
 
   void transmit(Peer& peer, OutgoingFrame frame, int rail);
   void resend(Peer& peer);
   /// A frame that is not numbered and may get lost. Returns: whether there was room for it.
   bool sendUncounted(Peer& peer, FrameHeader header);
   void acknowledge(Peer& peer);
+  /// At the end of the turn, if there is one.
+  void acknowledgeSoon(Peer& peer);
+  void flushAtEndOfTurn(Peer& peer);
   void tellLinkStates(Peer& peer);
   /// When a frame that is sent now counts as sent. Only rails that lose frames silently are watched by time.
   Clock::time_point sendTime() const { return capabilities_.isReliable ? Clock::time_point() : Clock::now(); }
@@ -119,9 +128,12 @@ class MultirailTransport final : public Transport {
   std::vector<std::unique_ptr<RailSink>> sinks_;
   const MultirailOptions options_;
   Capabilities capabilities_;
+  uint32_t maxPayloadBytes_ = 0;  ///< of all rails; frames are as long only where these are quick
   MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> isLinkUp_;
+  bool isInTurn_ = false;
+  std::vector<Peer*> toFlush_;  ///< in peers_, of which none is ever removed
   std::map<int, Peer> peers_;
 };
 

@@ -15,6 +15,8 @@ constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each ot
 /// shorter ones.
 constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
+/// On rails that carry a payload within it, longer ones only save work.
+constexpr double kQuickSeconds = 1e-3;
 
 }  // namespace
 
@@ -52,11 +54,23 @@ bool RailScheduler::isFullOneWorthWaitingFor(const Reachability& reachability, s
   return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }
 
+double RailScheduler::carrySeconds(size_t rail, uint32_t numBytes) const {
+  return rails_[rail]->deliverySeconds(peer_, numBytes) - rails_[rail]->deliverySeconds(peer_, 0);
+}
+
+bool RailScheduler::areAllQuick(const Reachability& reachability, uint32_t numBytes) const {
+  double most = 0;
+  for (size_t rail = 0; rail < rails_.size(); ++rail) {
+    if (reachability.isUp(rail)) most = std::max(most, carrySeconds(rail, numBytes));
+  }
+  return most > 0 && most <= kQuickSeconds;
+}
+
 uint32_t RailScheduler::longestPayload(const Reachability& reachability, uint32_t maxBytes) const {
   double least = std::numeric_limits<double>::max(), most = 0;
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!reachability.isUp(rail)) continue;
-    const double seconds = rails_[rail]->deliverySeconds(peer_, maxBytes) - rails_[rail]->deliverySeconds(peer_, 0);
+    const double seconds = carrySeconds(rail, maxBytes);
     least = std::min(least, seconds);
     most = std::max(most, seconds);
   }

@@ -18,6 +18,8 @@ class RailScheduler {
  public:
   /// Payloads that several rails share well, and the longest ones: what comes after a frame waits for it.
   static constexpr uint32_t kSharedBytes = 16 * 1024, kLongBytes = 128 * 1024;
+  /// Where rails are so quick that longer ones only save work.
+  static constexpr uint32_t kQuickSharedBytes = 64 * 1024;
 
   RailScheduler(const Rails& rails, int peer) : rails_(rails), peer_(peer) {}
 
@@ -29,10 +31,14 @@ class RailScheduler {
   bool canAnySend() const;
   /// Whether a rail that is full now would still deliver a frame of `numBytes` much sooner than any that is not.
   bool isFullOneWorthWaitingFor(const Reachability& reachability, size_t numBytes) const;
+  /// Whether a payload of `numBytes` takes next to no time on any rail that is up.
+  bool areAllQuick(const Reachability& reachability, uint32_t numBytes) const;
   /// The longest payload, of at most `maxBytes`, that all rails which are up carry soon.
   uint32_t longestPayload(const Reachability& reachability, uint32_t maxBytes) const;
 
  private:
+  double carrySeconds(size_t rail, uint32_t numBytes) const;
+
   const Rails& rails_;
   const int peer_;
   size_t nextRail_ = 0;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <optional>
 
 #include "comm/transport/rail.h"
@@ -61,7 +62,8 @@ class SendWindow {
  private:
   void markLost(InFlightFrame& frame, uint64_t number);
 
-  std::deque<InFlightFrame> frames_;  ///< frames_[i] has the number firstNumber_ + i
+  std::pmr::unsynchronized_pool_resource pool_;    ///< so that no frame asks the heap for memory
+  std::pmr::deque<InFlightFrame> frames_{&pool_};  ///< frames_[i] has the number firstNumber_ + i
   uint64_t firstNumber_ = 1;
   size_t numToResend_ = 0;
   uint64_t resendFrom_ = 1;  ///< no frame with a lower number is to be sent again

@@ -53,8 +53,9 @@ Moved Receiver::readOnce(size_t& numAsked) {
   size_t numParts = 0;
   const size_t wanted = isInPayload_ ? header_.length - placed_ : 0;
   if (wanted > 0) parts[numParts++] = {target_.data() + placed_, wanted};
-  parts[numParts++] = {staging_.data() + end_, staging_.size() - end_};
-  numAsked = wanted + staging_.size() - end_;
+  const size_t room = std::min(staging_.size() - end_, wanted > 0 ? kFollowingBytes : kStagingBytes);
+  parts[numParts++] = {staging_.data() + end_, room};
+  numAsked = wanted + room;
   const Moved moved = socket_.read(std::span(parts).first(numParts));
   const size_t numPlaced = std::min(moved.numBytes, wanted);
   placed_ += numPlaced;

@@ -35,10 +35,11 @@ class Receiver final : public Poller::Handler {
   void ready(uint32_t events) override;
 
  private:
-  /// Room for small frames, and for the headers between large ones.
-  static constexpr size_t kStagingBytes = 4096;
+  /// Room for small frames, and of it for what follows a payload in one read: the next header, and little of a large
+  /// frame, as that is copied.
+  static constexpr size_t kStagingBytes = 16 * 1024, kFollowingBytes = 4 * 1024;
   /// Read at most this much at a time, so that no peer keeps the others waiting.
-  static constexpr size_t kTurnBytes = 512 * 1024;
+  static constexpr size_t kTurnBytes = 1024 * 1024;
   /// Of what a payload still lacks: so little comes at once in any case, and with so much there is enough to do.
   static constexpr size_t kMinAwaited = 8 * 1024, kMaxAwaited = 64 * 1024;
 

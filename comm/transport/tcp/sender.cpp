@@ -34,7 +34,13 @@ constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< with each check, every 10 ms
 
-/// Between two looks at what is under way; meanwhile it is what the rate makes of it.
+/// What waits here so that it leaves with what the kernel takes next: little on any path, and so much as a quick one
+/// carries in a moment.
+constexpr size_t kMinQueuedBytes = 4 * 1024;
+constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
+constexpr double kQueuedSeconds = 0.5e-3;
+
+/// Between two looks at what is under way, which cost a system call; meanwhile it is what the rate makes of it.
 constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
@@ -78,11 +84,12 @@ void Sender::ready(uint32_t events) {
   if (state_ == State::kHandshaking) return finishHandshake();
   if (state_ != State::kUp) return;
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readAfterHandshake();
-  if (state_ == State::kUp && (events & EPOLLOUT) != 0 && written_ < size_) {
-    keepFilled();
-    flush();
-    if (canSend()) owner_.senderWritable(peer_);
-  }
+  if (state_ != State::kUp || (events & EPOLLOUT) == 0 || !isFull_) return;
+  keepFilled();
+  isFull_ = false;
+  if (!hasRoom()) flush();
+  if (canSend()) owner_.senderWritable(peer_);
+  if (state_ == State::kUp) flush();
 }
 
 bool Sender::writeSmall(ByteView bytes) {
@@ -127,51 +134,83 @@ void Sender::readAfterHandshake() {
 
 void Sender::send(const OutgoingFrame& frame) {
   if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+  Queued& added = queued(numQueued_);
+  seal(frame, added);
+  if (added.numBytes > Socket::kSmallPacketPayload) firstLarge_ = std::min(firstLarge_, numBytes_ + queuedBytes_);
+  ++numQueued_;
+  queuedBytes_ += added.numBytes;
+  if (!frame.mayWait || !hasRoom()) flush();
+}
+
+size_t Sender::maxQueuedBytes() const {
+  const double carried = rate_.bytesPerSecond() * kQueuedSeconds;
+  return carried < kWorthQueuing ? kMinQueuedBytes : static_cast<size_t>(std::min(carried, kMaxQueuedBytes));
+}
+
+void Sender::seal(const OutgoingFrame& frame, Queued& queued) {
   const size_t tagSize = tagBytes(protection_);
-  const std::span<std::byte> prefix(prefix_);
+  const std::span<std::byte> prefix(queued.prefix);
   encodeHeader(frame.header, prefix.first<kHeaderBytes>());
   sealer_->sign(prefix.first(kHeaderBytes), prefix.subspan(kHeaderBytes, tagSize));
-  payload_ = frame.payload;
-  size_ = kHeaderBytes + tagSize;
-  written_ = 0;
-  if (!payload_.empty()) {
-    const std::span<std::byte> tag = std::span(tag_).first(tagSize);
-    if (protection_ == Protection::kEncrypted) {
-      owned_.resize(payload_.size());
-      sealer_->encrypt(payload_, owned_, tag);
-      payload_ = owned_;
-    } else {
-      sealer_->sign(payload_, tag);
-    }
-    size_ += payload_.size() + tagSize;
+  queued.payload = frame.payload;
+  queued.numBytes = kHeaderBytes + tagSize;
+  if (frame.payload.empty()) return;
+  const std::span<std::byte> tag = std::span(queued.tag).first(tagSize);
+  if (protection_ == Protection::kEncrypted) {
+    if (queued.owned.capacity() < frame.payload.size()) queued.owned.swap(spare_);
+    queued.owned.resize(frame.payload.size());
+    sealer_->encrypt(frame.payload, queued.owned, tag);
+    queued.payload = queued.owned;
+  } else {
+    sealer_->sign(frame.payload, tag);
   }
-  if (size_ > Socket::kSmallPacketPayload) firstLarge_ = std::min(firstLarge_, numBytes_);
-  flush();
+  queued.numBytes += frame.payload.size() + tagSize;
 }
 
 void Sender::flush() {
+  if (!isEmpty() && !isFull_) write();
+}
+
+void Sender::write() {
   isQuiet_ = false;
   const size_t tagSize = tagBytes(protection_);
-  const ByteView parts[] = {std::span(prefix_).first(kHeaderBytes + tagSize), payload_,
-                            std::span(tag_).first(payload_.empty() ? 0 : tagSize)};
-  std::array<iovec, std::size(parts)> left;
+  std::array<iovec, 3 * kMaxQueued> left;
   size_t numLeft = 0;
   size_t skipped = written_;
-  for (const ByteView part : parts) {
-    const size_t skip = std::min(skipped, part.size());
-    skipped -= skip;
-    if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
+  for (size_t i = 0; i < numQueued_; ++i) {
+    const Queued& each = queued(i);
+    for (const ByteView part : {ByteView(each.prefix).first(kHeaderBytes + tagSize), each.payload,
+                                ByteView(each.tag).first(each.payload.empty() ? 0 : tagSize)}) {
+      const size_t skip = std::min(skipped, part.size());
+      skipped -= skip;
+      if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
+    }
   }
   const Moved moved = socket_.write(std::span(left).first(numLeft));
   if (!moved.isOpen) return close(LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
-  written_ += moved.numBytes;
   numBytes_ += moved.numBytes;
+  written_ += moved.numBytes;
+  queuedBytes_ -= moved.numBytes;
+  isFull_ = queuedBytes_ > 0;
+  for (; numQueued_ > 0 && written_ >= queued(0).numBytes; --numQueued_) {
+    written_ -= queued(0).numBytes;
+    keepSpare(queued(0).owned);
+    firstQueued_ = (firstQueued_ + 1) % kMaxQueued;
+  }
+}
+
+void Sender::keepSpare(std::vector<std::byte>& owned) {
+  if (owned.capacity() > spare_.capacity()) owned.swap(spare_);
+  if (owned.capacity() > kMinQueuedBytes) std::vector<std::byte>().swap(owned);
 }
 
 void Sender::cancelSend(ByteView bytes) {
-  if (written_ == size_ || payload_.data() == owned_.data() || !overlaps(payload_, bytes)) return;
-  owned_.assign(payload_.begin(), payload_.end());
-  payload_ = owned_;
+  for (size_t i = 0; i < numQueued_; ++i) {
+    Queued& each = queued(i);
+    if (each.payload.data() == each.owned.data() || !overlaps(each.payload, bytes)) continue;
+    each.owned.assign(each.payload.begin(), each.payload.end());
+    each.payload = each.owned;
+  }
 }
 
 bool Sender::check(Clock::time_point now) {
@@ -184,7 +223,7 @@ bool Sender::check(Clock::time_point now) {
   if (numUnacknowledged == 0) {
     acknowledged({});
     if (state_ == State::kHandshaking) awaitHandshake();
-    isQuiet_ = state_ == State::kUp && written_ == size_;
+    isQuiet_ = state_ == State::kUp && isEmpty();
     return state_ != State::kUp;
   }
   if (progressAt_ == Clock::time_point()) progressAt_ = now;
@@ -242,8 +281,11 @@ void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
 }
 
-/// The kernel wants more of a frame that it could not take whole. Has it waited?
+/// The kernel wants more, as it could not take all. Has it waited?
 void Sender::keepFilled() {
+  const Clock::time_point now = Clock::now();
+  if (now - askedAt_ < kLookInterval) return;
+  askedAt_ = now;
   if (socket_.unsentBytes() > 0) return;
   unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
   setNotSentLowat();

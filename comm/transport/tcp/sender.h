@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: the connection that carries this rank's frames to one peer over one rail. It connects, proves who it is, and
-// then writes one frame at a time: what the kernel does not take at once stays here until it does. Nothing comes back
-// on it but the handshake; acknowledgements travel in the peer's own frames. Owned by the rail; one thread at a time.
+// then writes frames: what the kernel does not take at once stays here until it does. On quick paths some wait for it,
+// so that they leave together. Nothing comes back on it but the handshake; acknowledgements travel in the peer's own
+// frames. Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -41,11 +42,15 @@ class Sender final : public Poller::Handler {
 
   bool isEstablished() const { return state_ == State::kUp; }
   bool isUp() const { return state_ == State::kUp && !isStalled_; }
-  bool canSend() const { return isUp() && written_ == size_; }
+  bool canSend() const { return isUp() && !isFull_ && hasRoom(); }
+  /// All frames are with the kernel.
+  bool isEmpty() const { return numQueued_ == 0; }
   /// What a stalled connection still holds goes other ways.
-  bool isFlushed() const { return isStalled_ || written_ == size_; }
+  bool isFlushed() const { return isStalled_ || isEmpty(); }
   void send(const OutgoingFrame& frame);
-  /// The sender's bytes are not read any more: a frame that is being written goes on with a copy.
+  /// Frames that wait for others leave now.
+  void flush();
+  /// The sender's bytes are not read any more: a frame that is not written goes on with a copy.
   void cancelSend(ByteView bytes);
   /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
   /// tells.
@@ -75,7 +80,7 @@ class Sender final : public Poller::Handler {
   void finishConnecting();
   void finishHandshake();
   void readAfterHandshake();
-  void flush();
+  void write();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
   void awaitHandshake();
@@ -98,13 +103,30 @@ class Sender final : public Poller::Handler {
   size_t replySize_ = 0;
   std::optional<Sealer> sealer_;
 
-  // The frame being written: prefix_ (header and its tag), payload_, tag_; written_ of size_ bytes are gone.
-  std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix_{};
-  ByteView payload_;
-  std::array<std::byte, kMaxTagBytes> tag_{};
-  std::vector<std::byte> owned_;  ///< the payload where it is not the sender's: encrypted or cancelled
-  size_t size_ = 0;
-  size_t written_ = 0;
+  /// A frame to write: its header with a tag, its payload, and the tag of that.
+  struct Queued {
+    std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix;
+    ByteView payload;
+    std::array<std::byte, kMaxTagBytes> tag;
+    std::vector<std::byte> owned;  ///< the payload where it is not the sender's: encrypted or cancelled
+    size_t numBytes = 0;           ///< of all
+  };
+  static constexpr size_t kMaxQueued = 16;
+  /// The next frames to write, first to last.
+  Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
+  /// Whether another frame may wait beside those that do.
+  bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes()); }
+  size_t maxQueuedBytes() const;
+  void seal(const OutgoingFrame& frame, Queued& queued);
+  /// Of the payloads that this connection owns, only one that is large is kept when it was written.
+  void keepSpare(std::vector<std::byte>& owned);
+
+  std::array<Queued, kMaxQueued> queue_;
+  std::vector<std::byte> spare_;  ///< the largest one that is not used: ranks have hundreds of connections
+  size_t firstQueued_ = 0, numQueued_ = 0;
+  size_t queuedBytes_ = 0;  ///< left to write
+  size_t written_ = 0;      ///< bytes of the first frame
+  bool isFull_ = false;     ///< the kernel did not take all
 
   // Watching.
   ActiveTimer active_;
@@ -122,6 +144,7 @@ class Sender final : public Poller::Handler {
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< of these, at the last look
   Clock::time_point lookedAt_;
+  Clock::time_point askedAt_;                                   ///< whether the kernel has bytes left to send
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
 };
 

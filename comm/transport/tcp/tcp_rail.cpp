@@ -67,6 +67,16 @@ void TcpRail::send(int peer, const OutgoingFrame& frame) {
   connections.sender->send(frame);
 }
 
+void TcpRail::flush(int peer) {
+  const auto found = peers_.find(peer);
+  if (found != peers_.end() && found->second.sender != nullptr) found->second.sender->flush();
+}
+
+bool TcpRail::isReading(int peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && found->second.sender != nullptr && !found->second.sender->isEmpty();
+}
+
 void TcpRail::sampleLoad(Clock::time_point now) {
   load_.lookedAt = now;
   uint64_t sum = 0;

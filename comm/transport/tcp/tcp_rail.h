@@ -31,6 +31,7 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
+  void flush(int peer) override;
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
@@ -41,6 +42,7 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   void disconnect(int peer) override;
   void linkChanged(bool isUp) override;
   void peerLinkChanged(int peer, uint64_t rail, bool isUp) override;
+  bool isReading(int peer) const override;
   double deliverySeconds(int peer, size_t numBytes) const override;
   bool mayStillReceive(int peer) const override;
   double minRoundTripSeconds(int peer) const override;

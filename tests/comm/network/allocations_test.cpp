@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages that are under way as often as before ask the heap for no memory. Counts the process's allocations, so that
+// it has a process of its own.
+#include <algorithm>
+#include <ostream>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/network/counted_allocations.h"
+#include "tests/comm/network/network_group.h"
+
+namespace agspeed::comm {
+namespace {
+
+struct Traffic {
+  std::string mode;
+  size_t numBytes = 0;
+  int numRails = 1;
+};
+
+/// Prints the mode where GoogleTest would print bytes.
+void PrintTo(const Traffic& traffic, std::ostream* stream) { *stream << traffic.mode; }
+
+class Allocations : public testing::TestWithParam<Traffic> {
+ protected:
+  static constexpr int kAtOnce = 8, kRounds = 50;
+
+  /// Passes messages from rank 0 to rank 1, some at once, `kRounds` times. Returns: whether all arrived.
+  bool pass(NetworkGroup& group, std::vector<std::unique_ptr<Parcel>>& parcels) {
+    for (int round = 0; round < kRounds; ++round) {
+      for (int i = 0; i < kAtOnce; ++i) {
+        Parcel& sent = *parcels[static_cast<size_t>(2 * i)];
+        Parcel& received = *parcels[static_cast<size_t>(2 * i + 1)];
+        sent.id = received.id = {1, 0, sequence_++};
+        sent.numFinished = received.numFinished = 0;
+        group[1].receive(received);
+        group[0].send(sent);
+      }
+      const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+      while (std::any_of(parcels.begin(), parcels.end(), [](const auto& each) { return each->numFinished == 0; })) {
+        if (Clock::now() > limit) return false;
+        group[0].progress({});
+        group[1].progress({});
+      }
+    }
+    return true;
+  }
+
+  uint64_t sequence_ = 0;
+};
+
+TEST_P(Allocations, MessagesMakeNone) {
+  const Traffic& traffic = GetParam();
+  NetworkGroup group(2, traffic.numRails, [&](NetworkOptions& options) { options.mode = traffic.mode; });
+  std::vector<std::unique_ptr<Parcel>> parcels;
+  for (int i = 0; i < kAtOnce; ++i) {
+    parcels.push_back(std::make_unique<Parcel>(1, MessageId{}, traffic.numBytes));
+    parcels.push_back(std::make_unique<Parcel>(0, MessageId{}, traffic.numBytes));
+  }
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pass(group, parcels));
+  const size_t before = numAllocations();
+  const Clock::time_point since = Clock::now();
+  ASSERT_TRUE(pass(group, parcels));
+  const size_t made = numAllocations() - before;
+  // More may be under way at a time than ever before, and timers make texts.
+  const auto elapsedMs = static_cast<size_t>(std::chrono::duration<double, std::milli>(Clock::now() - since).count());
+  EXPECT_LE(made, kAtOnce * kRounds / 20 + elapsedMs)
+      << "for " << kAtOnce * kRounds << " messages in " << elapsedMs << " ms";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Allocations,
+                         testing::Values(Traffic{"integrity", 8}, Traffic{"integrity", 3000},
+                                         Traffic{"integrity", 100'000}, Traffic{"integrity", 1 << 20},
+                                         Traffic{"integrity", 1 << 20, 3}, Traffic{"opportunistic", 3000}),
+                         [](const auto& info) {
+                           return info.param.mode + std::to_string(info.param.numBytes) + "On" +
+                                  std::to_string(info.param.numRails);
+                         });
+
+}  // namespace
+}  // namespace agspeed::comm
