@@ -104,8 +104,9 @@ class Region:
         return self.selected
 
     def release_sample(self) -> None:
-        """Drops the inputs kept for the gate."""
+        """Drops the inputs kept for the gate, and compiles that were to be checked with them."""
         self.sample = None
+        self.unfinished.clear()
 
     def close(self) -> None:
         """The region is never called again: it lets go of what it runs, which may refer to the region."""

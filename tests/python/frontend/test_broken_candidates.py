@@ -275,18 +275,26 @@ from agspeed.backends import CompileOptions
 from agspeed.tuning.child.process import Child, Job
 
 child = Child()
+if sys.argv[2] == "from its start":
+    child.set_level("suspended")
 child.submit(Job("plug-in-hangs", Path(sys.argv[1]), CompileOptions(num_threads=1)))
-select.select([child._answers], [], [], 60)  # it has begun
-child.set_level("suspended")
+if sys.argv[2] == "later":
+    child.set_level("suspended")
+    state = ""
+    while state != "T":
+        select.select([child._answers], [], [], 60)  # it tells that it has begun
+        child.poll()
+        state = Path(f"/proc/{child._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 print(child._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["from its start", "later"])
+def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: Any, tmp_path: Path, when: str) -> None:
     write_region(captured, tmp_path / "0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(tmp_path / "0")]
+    command = [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(tmp_path / "0"), when]
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     pid, deadline = int(killed.stdout), time.monotonic() + 10

@@ -33,6 +33,8 @@ from agspeed.tuning.child.child_log import ChildLog
 DEFAULT_TIMEOUT_S = 600.0
 _MAX_ANSWER_BYTES = 1 << 24
 _LAST_WORDS_S = 0.5
+GUARDED = {"guarded": True}
+"""A child's first message: it does not outlive the training process from now on, though it be stopped."""
 
 
 @dataclass
@@ -68,7 +70,8 @@ class Child:
         self._buffer = b""
         self._next_id = 0
         self._level = "idle"
-        self._suspended_at = 0.0
+        self._may_stop = self._is_stopped = False
+        self._stopped_at = 0.0
         self._owner = os.getpid()
 
     def start(self) -> None:
@@ -94,7 +97,7 @@ class Child:
             self._read()
             if self._running is job:
                 self._fail(f"the compile process {self._death()} while compiling or trying it")
-        elif self._level != "suspended" and time.monotonic() - (job.started or math.inf) > job.timeout_s:
+        elif not self._is_stopped and time.monotonic() - (job.started or math.inf) > job.timeout_s:
             self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
         self._start_next()
 
@@ -117,19 +120,14 @@ class Child:
             self.set_level(level)
 
     def set_level(self, level: str) -> None:
-        """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority)."""
-        was_suspended, self._level = self._level == "suspended", level
-        if self._process is None or self._process.poll() is not None:
-            return
-        _set_idle(self._process.pid, level != "raised")
-        if (level == "suspended") == was_suspended:
-            return
-        if not was_suspended:
-            self._suspend()
-            return
-        self._signal_group(signal.SIGCONT)
-        if self._running is not None and self._running.started is not None:
-            self._running.started += time.monotonic() - self._suspended_at  # a time limit counts time it may run
+        """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority).
+
+        A suspended child still runs until it has told that it would be woken when this process dies.
+        """
+        self._level = level
+        if self._process is not None and self._process.poll() is None:
+            _set_idle(self._process.pid, level != "raised")
+            self._stop_or_continue()
 
     def close(self) -> None:
         """Ends the child and deletes the folder. Harmless in a forked copy of the training process."""
@@ -186,9 +184,8 @@ class Child:
         finally:
             os.close(writer)
         os.set_blocking(reader, False)
+        self._may_stop = self._is_stopped = False
         _set_idle(self._process.pid, self._level != "raised")
-        if self._level == "suspended":
-            self._suspend()
 
     def _read(self) -> None:
         while self._answers >= 0 and not self._is_silent:
@@ -208,6 +205,10 @@ class Child:
         """Takes in one answer; whatever else a candidate writes there is no answer."""
         try:
             message = json.loads(line)
+            if message == GUARDED:
+                self._may_stop = True
+                self._stop_or_continue()
+                return
             is_answer = message["id"] == self._next_id and {"state", "reason"} <= message.keys()
         except (ValueError, TypeError, KeyError, AttributeError):
             logger.debug("the compile process sent %r", line[:80])
@@ -251,9 +252,16 @@ class Child:
             os.close(self._answers)
             self._answers = -1
 
-    def _suspend(self) -> None:
-        self._signal_group(signal.SIGSTOP)
-        self._suspended_at = time.monotonic()
+    def _stop_or_continue(self) -> None:
+        is_wanted = self._level == "suspended" and self._may_stop
+        if is_wanted == self._is_stopped:
+            return
+        self._is_stopped = is_wanted
+        self._signal_group(signal.SIGSTOP if is_wanted else signal.SIGCONT)
+        if is_wanted:
+            self._stopped_at = time.monotonic()
+        elif self._running is not None and self._running.started is not None:
+            self._running.started += time.monotonic() - self._stopped_at  # a time limit counts time it may run
 
     def _signal_group(self, number: int) -> None:
         assert self._process is not None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compile child: ``python -m agspeed.tuning.child.worker``, started and owned by `agspeed.tuning.child.process`.
 
-Reads one JSON job per line from stdin and writes one JSON answer per line to the descriptor named on the command line:
+Reads one JSON job per line from stdin and writes one JSON answer per line to the descriptor named on the command line,
+after a line {"guarded": true}: from then on it does not outlive the training process, though it be stopped:
 
     {"id": 3, "folder": "...", "candidate": "inductor", "options": {...}}
     {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
@@ -36,6 +37,7 @@ def main(argv: list[str]) -> int:
     _go_first_when_memory_ends()
     os.set_inheritable(int(argv[0]), False)
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
+    _send(answers, {"guarded": True})
     if "prepare" in argv:
         _prepare()
     for line in sys.stdin:
