@@ -50,7 +50,7 @@ def train(steps: int, plan_every: int = 0, settings: dict[str, str] | None = Non
 
 
 def trace(path: str, settings: dict[str, str]) -> None:
-    """One operation before a trace, one in it, one after it."""
+    """One operation before a trace, two in it, one after it; rank 0 writes it, so barriers keep the other's outside."""
     with variables(HOROVOD_TIMELINE="DYNAMIC", **settings), programs.job():
         hvd.allreduce(torch.ones(3), name="before")
         hvd.barrier()
@@ -60,6 +60,7 @@ def trace(path: str, settings: dict[str, str]) -> None:
         hvd.allgather(torch.ones(2), name="gathered")
         hvd.barrier()
         hvd.stop_timeline()
+        hvd.barrier()
         hvd.allreduce(torch.ones(3), name="after")
 
 
