@@ -139,10 +139,15 @@ def _overhead(cells: list[Cell]) -> str:
     rows = []
     for cell in cells:
         for name, row in cell["candidates"].items():
-            extra = row.get("extra_us")
-            shown = f"{extra['value']:+.2f} ({extra['low']:+.2f} to {extra['high']:+.2f})" if extra else row["status"]
-            rows.append([cell["case"], str(cell["threads"]), f"{cell['eager_ms'] * 1e3:.1f}", name, shown])
-    return markdown.table(["case", "threads", "eager µs", "candidate", "extra µs (95 %)"], rows)
+            shown = _microseconds(row["extra_us"]) if "extra_us" in row else row["status"]
+            a_stage = f"{_microseconds(row['stage_us'])}, {row['stages']}" if "stage_us" in row else "-"
+            rows.append([cell["case"], str(cell["threads"]), f"{cell['eager_ms'] * 1e3:.1f}", name, shown, a_stage])
+    columns = ["case", "threads", "eager µs", "candidate", "extra µs (95 %)", "a stage µs (95 %), stages"]
+    return markdown.table(columns, rows)
+
+
+def _microseconds(extra: dict[str, float]) -> str:
+    return f"{extra['value']:+.2f} ({extra['low']:+.2f} to {extra['high']:+.2f})"
 
 
 def _regret(cells: list[Cell]) -> str:

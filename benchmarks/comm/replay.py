@@ -73,15 +73,16 @@ pace.register_autograd(_backward, setup_context=_setup)
 
 
 class Layer(nn.Module):
-    """One parameter of `num_bytes`, whose gradient is there when the layer's backward has slept."""
+    """One parameter of `num_bytes`, multiples of 256 KiB, whose gradient is there when the backward has slept."""
 
     def __init__(self, number: int, num_bytes: int) -> None:
         super().__init__()
         self.number = number
-        self.weight = nn.Parameter(torch.randn(num_bytes // 4 // WIDTH, WIDTH) * 0.01)
+        rows = num_bytes // 4 // WIDTH**2
+        self.weight = nn.Parameter(torch.randn(rows * WIDTH, WIDTH) * (rows / WIDTH) ** 0.5)  # keeps the size of x
 
     def forward(self, x: Tensor) -> Tensor:
-        return pace(x + nn.functional.linear(x, self.weight).mean(-1, keepdim=True), self.number)
+        return pace(nn.functional.linear(x, self.weight).unflatten(-1, (-1, WIDTH)).mean(-2), self.number)
 
 
 class Replayed(nn.Sequential):

@@ -43,13 +43,16 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _least_ms(case: dict[str, Any], num_bytes: int) -> float | None:
-    """That shaped rails of the sender allow for an operation after a pause; None where they are not shaped."""
+    """That shaped rails of the sender allow for one of many operations back to back; None where they are not shaped.
+
+    What a shaper lets through at once after a pause goes to a block's first operation, which is not counted.
+    """
     from benchmarks.comm import network
 
     if not network.is_shaped(case):
         return None
     sender = network.links(network.host_rates(case))[0]
-    return 1e3 * max(0.0, num_bytes - sender.burst) / sender.rate
+    return 1e3 * num_bytes / sender.rate
 
 
 def _blocks(

@@ -2,8 +2,12 @@
 """Cost of the machinery itself, in microseconds: `extra_us` of each candidate against eager, in ABBA blocks.
 
 With `"part": "call"` only the forward call is timed (no gradient), which shows what a call through agspeed adds when
-eager was chosen; with "step" whole training steps are.
+eager was chosen; with "step" whole training steps are. With "stages" they are, too, but each candidate X-staged is
+compared with its X: `stage_us` is what each stage after the first adds.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from benchmarks.kinds import steady
 from benchmarks.measure import candidates
 from benchmarks.measure.machine import Watch
 from benchmarks.measure.pairing import Limits, compare
-from benchmarks.workloads.base import Batch, Training
+from benchmarks.workloads.base import Batch, Training, Workload
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -31,12 +35,13 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     control = compare(reference, part(steady.warm_eager(workload)), limits).to_dict()
     rows: dict[str, Any] = {}
     for name in spec["candidates"]:
-        training, folder = workload.build(), Path(spec["cache_dir"])
         try:
-            with candidates.running(
-                candidates.find(name), training, folder, spec["settings"]["settle_seconds"]
-            ) as settled:
-                compared = compare(reference, part(training), limits).to_dict()
+            with _running(name, workload, spec) as (training, settled):
+                if spec["case"]["part"] == "stages":
+                    with _running(name.removesuffix("-staged"), workload, spec) as (unstaged, _):
+                        compared = compare(unstaged, training, limits).to_dict() | {"stages": _num_stages(training)}
+                else:
+                    compared = compare(reference, part(training), limits).to_dict()
                 rows[name] = {"status": "timed", "chosen": settled.chosen, **compared}
         except Exception as error:
             rows[name] = {"status": "failed", "reason": steady.describe(error)}
@@ -47,6 +52,22 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "candidates": rows,
         "environment": watch.read(),
     }
+
+
+@contextmanager
+def _running(name: str, workload: Workload, spec: dict[str, Any]) -> Iterator[tuple[Training, candidates.Settled]]:
+    training, seconds = workload.build(), spec["settings"]["settle_seconds"]
+    with candidates.running(candidates.find(name), training, Path(spec["cache_dir"]), seconds) as settled:
+        yield training, settled
+
+
+def _num_stages(training: Training) -> int:
+    """That gradients of a session's step leave in."""
+    from agspeed.frontend.session import session_of
+
+    sessions = [session_of(module) for module in training.modules.values()]
+    regions = [region for session in sessions if session is not None for region in session.regions]
+    return sum(region.outcomes[region.selected].runner.num_stages for region in regions)
 
 
 def call_only(training: Training) -> Training:
@@ -61,6 +82,9 @@ def call_only(training: Training) -> Training:
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    for row in results[0]["candidates"].values():
+        if row.get("stages", 1) > 1:
+            row["stage_us"] = {key: extra / (row["stages"] - 1) for key, extra in row["extra_us"].items()}
     control = results[0]["control"]["speedup"]["value"]
     fair = steady.CONTROL_RANGE[0] <= control <= steady.CONTROL_RANGE[1]
     verdict = {"status": "ok"} if fair else {"status": "void", "reason": f"eager against eager read {control:.3f}"}

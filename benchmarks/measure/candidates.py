@@ -99,6 +99,8 @@ CANDIDATES: dict[str, Candidate] = {
         Candidate("agspeed-eager", _optimized(mode="max", backends=["eager"]), tunes=True),
         Candidate("agspeed-native", _optimized(mode="deterministic", backends=["native"]), tunes=True),
         Candidate("agspeed-native-staged", _staged(mode="deterministic", backends=["native"]), tunes=True),
+        Candidate("agspeed-aot", _optimized(mode="deterministic", backends=["aot"]), tunes=True),
+        Candidate("agspeed-aot-staged", _staged(mode="deterministic", backends=["aot"]), tunes=True),
     )
 }
 ORACLE = ("eager", "inductor", "inductor-max-autotune")
