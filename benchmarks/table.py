@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import markdown
 from benchmarks.comm import tables as comm_tables
+from benchmarks.horovod import tables as horovod_tables
 from benchmarks.measure.statistics import geometric_mean
 
 Cell = dict[str, Any]
@@ -286,4 +287,5 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "start": _start,
     "nccl_net": _nccl_net,
     "comm": comm_tables.render,
+    "horovod": horovod_tables.render,
 }

@@ -2,7 +2,8 @@
 """One rank of one side: joins its group, then runs what the worker asks for until the worker hangs up.
 
 Started on a host of the bed with `python -m benchmarks.comm.rank SOCKET BACKEND STORE`. A request is ("module.function"
-of this folder, its arguments), the answer (True, what it returned) or (False, the traceback).
+of this folder or "folder.module.function" of another, its arguments), the answer (True, what it returned) or (False,
+the traceback).
 """
 
 import contextlib
@@ -39,9 +40,10 @@ def main(socket_path: str, backend: str, store: str) -> None:
 def _serve(connection: Connection) -> None:
     while True:
         name, arguments = connection.recv()
-        module, function = name.split(".")
+        module, function = name.rsplit(".", 1)
+        path = f"benchmarks.{module}" if "." in module else f"benchmarks.comm.{module}"
         try:
-            answer = (True, getattr(importlib.import_module(f"benchmarks.comm.{module}"), function)(**arguments))
+            answer = (True, getattr(importlib.import_module(path), function)(**arguments))
         except Exception:
             answer = (False, traceback.format_exc())
         connection.send(answer)

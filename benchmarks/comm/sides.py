@@ -38,6 +38,8 @@ SIDES: dict[str, Side] = {
         _ours(CONTROL),
         _ours("agspeed-integrity", AGSPEED_COMM_MODE="integrity"),
         _ours("agspeed-encrypted", AGSPEED_COMM_MODE="encrypted"),
+        _ours("horovod"),
+        _ours("horovod-unfused", HOROVOD_FUSION_THRESHOLD="0"),
         Side("gloo", "gloo", {"GLOO_SOCKET_IFNAME": "rail0"}),
         Side("gloo-list", "gloo", {"GLOO_SOCKET_IFNAME": _RAILS}, takes_turns=True),
         Side("gloo-mptcp", "gloo", {"GLOO_SOCKET_IFNAME": "rail0"}, over_mptcp=True),

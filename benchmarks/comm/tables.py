@@ -17,18 +17,18 @@ _LEGEND = (
 
 def render(cells: Sequence[Cell]) -> str:
     sections = [
-        _networks(cells),
+        networks(cells),
         _all_reduce(cells),
         _steps(cells),
         _joins(cells),
         _reals(cells),
         _changes(cells),
-        _remarks(cells),
+        remarks(cells),
     ]
     return "\n\n".join(section for section in sections if section)
 
 
-def _networks(cells: Sequence[Cell]) -> str:
+def networks(cells: Sequence[Cell]) -> str:
     rows = []
     for cell in cells:
         usual, others = cell["rates"][0], {",".join(rates) for rates in cell["rates"]}
@@ -168,7 +168,7 @@ def _changes(cells: Sequence[Cell]) -> str:
     return markdown.table(columns, rows)
 
 
-def _remarks(cells: Sequence[Cell]) -> str:
+def remarks(cells: Sequence[Cell]) -> str:
     """Sides that had to be left out."""
     lines = []
     for cell in cells:

@@ -63,7 +63,7 @@ class Team:
         self.ask("programs.warm_up")
 
     def ask(self, name: str, **arguments: Any) -> list[Any]:
-        """Runs "module.function" of this folder at all ranks and returns what they returned."""
+        """Runs "module.function" of this folder, or of another named before it, at all ranks: what they returned."""
         self.begin(name, **arguments)
         return self.answers()
 

@@ -37,31 +37,55 @@ class Pace:
 
 class _Sleep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Sleeper") -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: "Sleeper", *weights: Tensor) -> Tensor:
         ctx.layer = layer
         layer.pace.sleep(layer.share * layer.pace.forward, time.monotonic())
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer, since = ctx.layer, time.monotonic()
-        gradient = layer.gradient.clone()
+        made = [gradient.clone() for gradient in layer.gradients]
         layer.pace.sleep(layer.share * layer.pace.backward, since)
-        return gradients[0], gradient, None
+        return gradients[0], None, *made
+
+
+class Memory:
+    """What all layers of a process share: their weights lie in the same zeros, and their gradients are copies of the
+    same pattern, this rank's.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        """`num_bytes`: of the largest parameter."""
+        self.zeros, self.pattern = torch.zeros(num_bytes // 4), torch.empty(num_bytes // 4)
+        programs.fill(self.pattern, programs.pattern(dist.get_rank()))
 
 
 class Sleeper(nn.Module):
-    """A layer with one parameter whose gradient is this rank's pattern."""
+    """A layer whose parameters' gradients are this rank's pattern."""
 
-    def __init__(self, num_bytes: int, share: float, pace: Pace) -> None:
+    def __init__(self, sizes: Sequence[int], share: float, pace: Pace, memory: Memory) -> None:
+        """`sizes`: bytes of its parameters."""
         super().__init__()
         self.share, self.pace = share, pace
-        self.weight = nn.Parameter(torch.zeros(num_bytes // 4))
-        self.gradient = torch.empty(num_bytes // 4)
-        programs.fill(self.gradient, programs.pattern(dist.get_rank()))
+        self.weights = nn.ParameterList(memory.zeros[: num_bytes // 4] for num_bytes in sizes)
+        self.gradients = [memory.pattern[: num_bytes // 4] for num_bytes in sizes]
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Sleep.apply(x, self.weight, self)
+        return _Sleep.apply(x, self, *self.weights)
+
+
+def sleepers(layers: Sequence[tuple[Sequence[int], float]], pace: Pace, memory: Memory) -> nn.Sequential:
+    """`layers`: bytes of the parameters and share of the compute, in order of the forward pass."""
+    return nn.Sequential(*(Sleeper(sizes, share, pace, memory) for sizes, share in layers))
+
+
+def expect_means(model: nn.Module) -> None:
+    """Raises AssertionError unless the gradients are the means of all ranks'."""
+    mean = programs.total_pattern(dist.get_world_size()) / dist.get_world_size()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        programs.expect(parameter.grad, mean)
 
 
 class Session:
@@ -70,7 +94,8 @@ class Session:
     def __init__(self, layers: Sequence[tuple[int, float]], bucket_mb: float | None, forward: float) -> None:
         """`layers`: bytes and share of the compute, in order of the forward pass."""
         self.pace = Pace(forward)
-        self.model = nn.Sequential(*(Sleeper(num_bytes, share, self.pace) for num_bytes, share in layers))
+        memory = Memory(max(num_bytes for num_bytes, _ in layers))
+        self.model = sleepers([([num_bytes], share) for num_bytes, share in layers], self.pace, memory)
         options: dict[str, Any] = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
         self.wrapped = DistributedDataParallel(self.model, gradient_as_bucket_view=True, **options)
         self.input = torch.zeros(1, requires_grad=True)
@@ -78,13 +103,6 @@ class Session:
     def step(self) -> None:
         self.wrapped.zero_grad(set_to_none=True)
         self.wrapped(self.input).sum().backward()
-
-    def check(self) -> None:
-        """Raises AssertionError unless the last step left the mean of all ranks' gradients."""
-        mean = programs.total_pattern(dist.get_world_size()) / dist.get_world_size()
-        for parameter in self.model.parameters():
-            assert parameter.grad is not None
-            programs.expect(parameter.grad, mean)
 
 
 _session: list[Session] = []
@@ -115,5 +133,5 @@ def steps(compute_seconds: float, count: int) -> dict[str, Any]:
     session = _session[0]
     session.pace.step_seconds = compute_seconds
     noted = programs.timed(count, lambda _: session.step())
-    session.check()
+    expect_means(session.model)
     return noted

@@ -25,11 +25,16 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    return measure_part(spec, "benchmarks.comm")
+
+
+def measure_part(spec: dict[str, Any], folder: str) -> dict[str, Any]:
+    """What the part of the case finds, a module of that folder, and on what network."""
     from benchmarks.comm import contest, network
     from benchmarks.comm.sides import OURS
 
     case, settings = spec["case"], spec["settings"]
-    part = importlib.import_module(f"benchmarks.comm.{case['part']}")
+    part = importlib.import_module(f"{folder}.{case['part']}")
     chosen = settings["sizes"] or [sizes.parse(size) for size in case.get("sizes", [])]
     names = list(dict.fromkeys([OURS, *settings["sides"]])) if settings["sides"] else case["sides"]
     ranks_per_host = case.get("ranks_per_host", 1)

@@ -18,6 +18,10 @@ bool canFuse(const Request& left, const Request& right) {
 /// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
 /// others are packed and unpacked.
 constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
+/// A tensor of so many bytes runs alone, on the caller's memory. Of those several are under way, up to so many bytes:
+/// the network shall not wait for the coordinator.
+constexpr size_t kLargeBytes = size_t{512} << 10;
+constexpr size_t kMaxRunningLarge = 16, kMaxRunningLargeBytes = size_t{16} << 20;
 /// How long a buffer that is not full is held where the plan wants it full.
 constexpr std::chrono::milliseconds kMaxHold{2};
 /// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
@@ -44,6 +48,8 @@ AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& r
 const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests) {
   return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
 }
+
+bool runsAlone(const Request& request) { return request.shapes.size() == 1 && bytesOf(request) >= kLargeBytes; }
 
 /// What an operation counts for among what is ready.
 size_t weightOf(const Request& request) { return std::max<size_t>(1, bytesOf(request)); }
@@ -187,12 +193,15 @@ void Coordinator::moveReady() {
 
 size_t Coordinator::readyBytes() const { return readyBytes_; }
 
-bool Coordinator::isResponseDue(size_t numRunning, Clock::time_point now) {
+bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
+  if (readyBytes_ == 0) return false;
   const bool isFull = readyBytes_ >= plan_.fusionBytes;
-  const size_t limit = plan_.fusionBytes == 0 ? SIZE_MAX : isFull ? kMaxRunningFull : kMaxRunning;
-  if (readyBytes_ == 0 || numRunning >= limit) return false;
+  const bool isAlone = runsAlone(firstOf(ready_.front().requests));
+  size_t limit = plan_.fusionBytes == 0 ? SIZE_MAX : isFull ? kMaxRunningFull : kMaxRunning;
+  if (isAlone && running.bytes < kMaxRunningLargeBytes) limit = std::max(limit, kMaxRunningLarge);
+  if (running.count >= limit) return false;
   // Nothing else to come: whoever has submitted it waits for this.
-  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !table_.empty();
+  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && !table_.empty();
   if (!isHeld) {
     heldUntil_ = Clock::time_point::max();
     return true;
@@ -235,6 +244,7 @@ void Coordinator::fuse(Response& response) {
   if (response.kind != NamedKind::kAllReduce && response.kind != NamedKind::kBroadcast) return;
   const AgreementHandle agreement = response.items[0].agreement;
   const Request& first = agreement->request;
+  if (runsAlone(first)) return;
   size_t numBytes = bytesOf(first);
   // What cannot go along keeps its place among the others.
   std::deque<Entry> left;
@@ -243,7 +253,8 @@ void Coordinator::fuse(Response& response) {
     ready_.pop_front();
     const Request& other = firstOf(entry.requests);
     const bool fits = numBytes + bytesOf(other) <= plan_.fusionBytes;
-    if (!fits || !canFuse(first, other) || (!isKnownToAgree(entry) && findMismatch(entry.requests))) {
+    if (!fits || runsAlone(other) || !canFuse(first, other) ||
+        (!isKnownToAgree(entry) && findMismatch(entry.requests))) {
       left.push_back(std::move(entry));
       continue;
     }

@@ -2,7 +2,8 @@
 // Coordinator: what all ranks of a group have ready, and in what order they run it. The group's lowest rank has one.
 //
 // Ranks submit in orders of their own; an operation is ready when the last of them did. Ready all-reduces and
-// broadcasts of one kind are fused up to a number of bytes, in the order that a plan states. Ranks whose requests for a
+// broadcasts of one kind are fused up to a number of bytes, in the order that a plan states; large ones run alone, as
+// copies into a buffer and back cost more than an operation does. Ranks whose requests for a
 // name differ all get the same error, which names two of them and both values; the next operation works. A rank that
 // has joined counts as having submitted everything.
 //
@@ -69,9 +70,13 @@ class Coordinator {
 
   /// What is ready, in bytes of all ready operations together; 0 where nothing is, at least 1 where something is.
   size_t readyBytes() const;
-  /// Whether to respond now, with so many responses whose data moves: what becomes ready meanwhile is fused, and by
-  /// FusionOrder::kSize buffers are held until they are full.
-  bool isResponseDue(size_t numRunning, Clock::time_point now);
+  /// Responses whose data moves.
+  struct Running {
+    size_t count = 0, bytes = 0;
+  };
+  /// Whether to respond now: what becomes ready while enough is running is fused, and by FusionOrder::kSize buffers are
+  /// held until they are full.
+  bool isResponseDue(const Running& running, Clock::time_point now);
   /// Until when at most the plan holds what is ready; max: it does not.
   Clock::time_point heldUntil() const { return heldUntil_; }
   /// The next response. Requires: readyBytes() > 0.
@@ -87,6 +92,8 @@ class Coordinator {
   };
   /// Those from before `since`, oldest first.
   std::vector<Stalled> stalled(Clock::time_point since) const;
+  /// Whether there are such, or ranks that have joined.
+  bool isWaiting() const { return !table_.empty() || numJoined_ > 0; }
   /// The ranks that have not joined; none where no rank has.
   std::vector<int> unjoined() const;
 

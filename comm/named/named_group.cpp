@@ -13,6 +13,8 @@ namespace {
 constexpr std::chrono::microseconds kReadinessInterval{50};
 /// How long a rank waits for others before it looks whether they are alive.
 constexpr std::chrono::milliseconds kWatchAfter{100};
+/// How often the coordinator looks through all that waits: thousands of names, between any two rounds of the driver.
+constexpr std::chrono::milliseconds kLookInterval{50};
 
 constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
@@ -202,9 +204,13 @@ void NamedGroup::respond() {
   if (!failure_) return;
   Bytes message;
   std::vector<Response> responses;
-  while (coordinator_->isResponseDue(numRunning_ + responses.size(), Clock::now())) {
+  Coordinator::Running running = running_;
+  while (coordinator_->isResponseDue(running, Clock::now())) {
+    const size_t before = coordinator_->readyBytes();
     responses.push_back(coordinator_->next());
     encode(responses.back(), message);
+    ++running.count;
+    running.bytes += before - coordinator_->readyBytes();
   }
   engine_.tickBy(coordinator_->heldUntil());
   if (responses.empty()) return;
@@ -269,7 +275,8 @@ void NamedGroup::run(const Response& response) {
           dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
     }
   }
-  ++numRunning_;
+  ++running_.count;
+  for (const AgreementHandle& each : agreements) running_.bytes += bytesOf(each->request);
   runner_->run(std::move(agreements), std::move(operations));
 }
 
@@ -296,11 +303,15 @@ void NamedGroup::dropIds(const std::vector<uint32_t>& ids) {
   workSoon();
 }
 
-void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
-  --numRunning_;
-  end(operations, status);
-  if (!status && failure_) return fail(status);
+void NamedGroup::responseMoved(size_t numBytes) {
+  --running_.count;
+  running_.bytes -= numBytes;
   if (isCoordinator()) workSoon();
+}
+
+void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
+  end(operations, status);
+  if (!status && failure_) fail(status);
 }
 
 // --- ending
@@ -358,27 +369,30 @@ Clock::time_point NamedGroup::tick(Clock::time_point now) {
   if (!failure_) return Clock::time_point::max();
   if (!unready_.empty()) checkReadiness();
   if (isCoordinator()) {
-    if (now >= coordinator_->heldUntil()) workSoon();
-    const auto next = watchAwaited(now) ? now + kWatchAfter : Clock::time_point::max();
-    const StallInspector::Finding stalls = stalls_.inspect(*coordinator_, now);
-    if (!stalls.reasonToEnd.empty()) fail(resourceExhausted(std::string(stalls.reasonToEnd)));
-    return std::min(next, stalls.next);
+    const Clock::time_point heldUntil = coordinator_->heldUntil();
+    if (now >= heldUntil) workSoon();
+    const Clock::time_point next = now < heldUntil ? heldUntil : Clock::time_point::max();
+    if (!coordinator_->isWaiting()) return next;
+    if (now < nextLook_) return std::min(next, nextLook_);
+    nextLook_ = now + kLookInterval;
+    watchAwaited(now);
+    const std::string reasonToEnd = stalls_.inspect(*coordinator_, now);
+    if (!reasonToEnd.empty()) fail(resourceExhausted(std::string(reasonToEnd)));
+    return std::min(next, nextLook_);
   }
   if (pending_.empty()) return Clock::time_point::max();
   if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
   return std::max(now, waitingSince_) + kWatchAfter;
 }
 
-bool NamedGroup::watchAwaited(Clock::time_point now) {
+void NamedGroup::watchAwaited(Clock::time_point now) {
   std::vector<int> awaited = coordinator_->unjoined();
-  const std::vector<Coordinator::Stalled> waiting = coordinator_->stalled(now);
-  for (const Coordinator::Stalled& each : waiting) {
-    if (each.since + kWatchAfter <= now) awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
+  for (const Coordinator::Stalled& each : coordinator_->stalled(now - kWatchAfter)) {
+    awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
   }
   for (const int rank : awaited) {
     if (rank != 0) stream_.watch(rank);
   }
-  return !awaited.empty() || !waiting.empty();
 }
 
 }  // namespace agspeed::comm

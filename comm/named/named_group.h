@@ -8,10 +8,10 @@
 //   timeline.h          a trace of all that
 //
 // Every rank tells the coordinator what it has ready; once all have it, the coordinator tells all to run it. Two
-// responses at most are under way, four where they fill their buffers: what becomes ready meanwhile is fused, so
-// buffers are small while the network is idle and large while it is not. Nothing here has a thread or a cycle of its
-// own: messages and copies are work of the engine's driver. The first operation of a burst leaves at once; those that
-// follow it within some microseconds go to the driver together.
+// responses at most move data, four where they fill their buffers: what becomes ready meanwhile is fused, so buffers
+// are small while the network is idle and large while it is not. Large tensors run alone, without copies. Nothing here
+// has a thread or a cycle of its own: messages and copies are work of the engine's driver. The first operation of a
+// burst leaves at once; those that follow it within some microseconds go to the driver together.
 //
 // Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A
 // lost rank ends all operations, and later ones fail at once; so does a rank that leaves (shutdown()).
@@ -87,6 +87,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void work(uint64_t token) override;
   void messageArrived(int rank, std::span<const std::byte> message) override;
   void peerFailed(int rank, const Status& status) override;
+  void responseMoved(size_t numBytes) override;
   void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
   void takeStarted();
@@ -111,8 +112,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void tellOthers(const Farewell& farewell);
   /// Ends what no response has come for, and whatever is started later.
   void endAll(const Status& reason);
-  /// At the coordinator. Returns: whether it waits for ranks.
-  bool watchAwaited(Clock::time_point now);
+  /// At the coordinator: the loss of ranks that others have long waited for is noticed.
+  void watchAwaited(Clock::time_point now);
 
   Engine& engine_;
   const NamedOptions options_;
@@ -137,7 +138,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
   std::vector<AgreementHandle> agreements_;               ///< by id - 1
   Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
-  size_t numRunning_ = 0;                                 ///< responses that move data
+  Coordinator::Running running_;                          ///< responses that move data
+  Clock::time_point nextLook_{};                          ///< at the coordinator: for what waits too long
   std::shared_ptr<Timeline> timeline_;
 };
 

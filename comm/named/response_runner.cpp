@@ -297,12 +297,18 @@ void ResponseRunner::start(Run& run) {
 void ResponseRunner::callEnded(Run& run, const Status& status) {
   if (run.status) run.status = status;
   if (--run.numCallsLeft > 0) return;
+  moved(run);
   endActivity(run);
   begin(run, "MEMCPY_OUT_FUSION_BUFFER");
   workLater(reinterpret_cast<uintptr_t>(&run));
 }
 
+void ResponseRunner::moved(Run& run) {
+  if (!std::exchange(run.hasMoved, true)) listener_.responseMoved(run.numBytes);
+}
+
 void ResponseRunner::end(Run& run) {
+  moved(run);
   const auto at = std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return each.get() == &run; });
   const std::unique_ptr<Run> ended = std::move(*at);
   runs_.erase(at);

@@ -59,6 +59,8 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 
 class ResponseListener {
  public:
+  /// The data of a response has moved, or never will; it ends once it is unpacked.
+  virtual void responseMoved(size_t numBytes) = 0;
   /// All operations of a response have ended; those that are not null end by this status.
   virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
 
@@ -110,7 +112,7 @@ class ResponseRunner final : private Worker {
     std::vector<Copy> before, after;  ///< what is copied before the calls start, and when they have ended
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
-    bool hasStarted = false;
+    bool hasStarted = false, hasMoved = false;
     std::unique_ptr<std::byte[]> buffer;
     size_t capacity = 0;
     Status status;
@@ -137,6 +139,7 @@ class ResponseRunner final : private Worker {
   bool copySome(Run& run, std::vector<Copy>& list);
   void start(Run& run);
   void callEnded(Run& run, const Status& status);
+  void moved(Run& run);
   void end(Run& run);
 
   Engine& engine_;

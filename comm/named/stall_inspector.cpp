@@ -11,20 +11,15 @@ constexpr size_t kMaxNames = 6;
 
 }  // namespace
 
-StallInspector::Finding StallInspector::inspect(const Coordinator& coordinator, Clock::time_point now) {
-  constexpr Clock::time_point kNever = Clock::time_point::max();
-  if (warning_ <= Clock::duration::zero()) return {kNever, ""};
-  if (now < nextWarning_) return {nextWarning_, ""};
+std::string StallInspector::inspect(const Coordinator& coordinator, Clock::time_point now) {
+  if (warning_ <= Clock::duration::zero() || now < nextWarning_) return "";
   const std::vector<Coordinator::Stalled> all = coordinator.stalled(now - warning_);
-  if (all.empty()) {
-    const std::vector<Coordinator::Stalled> younger = coordinator.stalled(now);
-    return {younger.empty() ? kNever : younger[0].since + warning_, ""};
-  }
+  if (all.empty()) return "";
   const std::string text = describe(all);
   AG_LOG(kWarn, "{}", text);
   nextWarning_ = now + warning_;
   const bool isOver = shutdown_ > Clock::duration::zero() && now - all[0].since >= shutdown_;
-  return {nextWarning_, isOver ? text : ""};
+  return isOver ? text : "";
 }
 
 std::string StallInspector::describe(const std::vector<Coordinator::Stalled>& all) const {

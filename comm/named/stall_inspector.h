@@ -17,12 +17,8 @@ class StallInspector {
   StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 
-  struct Finding {
-    Clock::time_point next;   ///< when to look again; max: when something is waiting
-    std::string reasonToEnd;  ///< not empty: the group is to end
-  };
-  /// Logs what is due.
-  Finding inspect(const Coordinator& coordinator, Clock::time_point now);
+  /// Logs what is due. Returns: why the group is to end; empty where it is not.
+  std::string inspect(const Coordinator& coordinator, Clock::time_point now);
 
  private:
   std::string describe(const std::vector<Coordinator::Stalled>& all) const;

@@ -17,7 +17,7 @@ namespace agspeed::comm {
 class StartQueue {
  public:
   /// Whoever drives looks into the queue so long after it did.
-  static constexpr std::chrono::microseconds kGather{50};
+  static constexpr std::chrono::microseconds kGather{200};
 
   struct Added {
     bool isFirst = false;    ///< the queue was empty: the driver is to be told

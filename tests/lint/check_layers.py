@@ -91,6 +91,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm": (*_WORLD, "comm/named", "comm/world"),
     "comm/c10d": ("comm", "runtime/base"),
     "comm/horovod": ("comm", "comm/c10d", "runtime/base"),
+    "comm/c_api": ("comm", "runtime/base"),
     "comm/examples": ("comm", "runtime/base"),
     "compiler": (),
     "compiler/graph": ("runtime/base",),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agspeed.errors import UserError
+from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.local import Request
 
 __all__ = ["add_to", "ignored", "request_of"]
@@ -51,6 +52,7 @@ _IGNORED_WITH_VALUE = (
     "autotune-steps-per-sample",
     "autotune-warmup-samples",
     "binding-args",
+    "ccl-bgt-affinity",
     "cycle-time-ms",
     "gloo-timeout-seconds",
     "log-level",
@@ -104,27 +106,35 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         dest="has_time",
         help="put the time before each line of a rank",
     )
-    parser.add_argument("--stall-check", action="store_true", help="warn of operations that wait for ranks (default)")
-    parser.add_argument("--no-stall-check", action="store_true", help="do not")
+    _add_switch(parser, "stall-check", "warn of operations that wait for ranks (default)")
     parser.add_argument("--tcp", action="store_true", help="no InfiniBand for NCCL: sets NCCL_IB_DISABLE=1")
     parser.add_argument("-cb", "--check-build", action="store_true", help="print what is there, and start nothing")
     parser.add_argument(
         "--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod"
     )
     parser.add_argument("--verbose", action="store_true", help="print what is started")
+    parser.add_argument(
+        "--config-file", action=ConfigFile, metavar="FILE", help="YAML with horovodrun's keys; flags behind it go first"
+    )
     for flag in _NUMBERS:
         parser.add_argument(f"--{flag.name}", type=int, metavar="N", help=f"sets {flag.variable}")
     for name, (variable, what) in _TEXTS.items():
         parser.add_argument(f"--{name}", metavar="FILE", help=f"{what}; sets {variable}")
     for name, (variable, what) in _SWITCHES.items():
-        parser.add_argument(f"--{name}", action="store_true", help=f"{what}; sets {variable}=1")
-        parser.add_argument(f"--no-{name}", action="store_true", help=argparse.SUPPRESS)
+        _add_switch(parser, name, f"{what}; sets {variable}=1")
     for name in (*_IGNORED_WITH_VALUE, *_REFUSED_WITH_VALUE):
         count = 2 if name == "blacklist-cooldown-range" else None
         parser.add_argument(f"--{name}", nargs=count, help=argparse.SUPPRESS)
     for name in (*_IGNORED_SWITCHES, *_REFUSED_SWITCHES):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="what every rank runs")
+
+
+def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """--name and --no-name: what comes last holds; None where neither does."""
+    key = name.replace("-", "_")
+    parser.add_argument(f"--{name}", action="store_const", const=True, dest=key, help=what)
+    parser.add_argument(f"--no-{name}", action="store_const", const=False, dest=key, help=argparse.SUPPRESS)
 
 
 def ignored(arguments: argparse.Namespace) -> list[str]:
@@ -188,9 +198,9 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         if _given(arguments, name):
             variables[variable] = str(Path(getattr(arguments, name.replace("-", "_"))).absolute())
     for name, (variable, _) in _SWITCHES.items():
-        if _given(arguments, name) or _given(arguments, f"no-{name}"):
-            variables[variable] = "0" if _given(arguments, f"no-{name}") else "1"
-    if arguments.no_stall_check:
+        if (is_on := getattr(arguments, name.replace("-", "_"))) is not None:
+            variables[variable] = str(int(is_on))
+    if arguments.stall_check is False:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = "1"
     if arguments.tcp:
         variables["NCCL_IB_DISABLE"] = "1"

@@ -92,21 +92,36 @@ TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
 TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTimeHasPassed) {
   const Clock::time_point start = Clock::now();
   Coordinator coordinator(2, 10, {.fusionBytes = 32, .order = FusionOrder::kSize});
-  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  EXPECT_FALSE(coordinator.isResponseDue({}, start));
   const auto add = [&](const char* name, int rank) { coordinator.add(rank, requestFor(name), start); };
   add("a", 0);
   add("b", 0);
   add("a", 1);
-  EXPECT_FALSE(coordinator.isResponseDue(0, start));
-  EXPECT_TRUE(coordinator.isResponseDue(0, coordinator.heldUntil()));
-  EXPECT_FALSE(coordinator.isResponseDue(0, start));
+  EXPECT_FALSE(coordinator.isResponseDue({}, start));
+  EXPECT_TRUE(coordinator.isResponseDue({}, coordinator.heldUntil()));
+  EXPECT_FALSE(coordinator.isResponseDue({}, start));
   add("b", 1);
-  EXPECT_TRUE(coordinator.isResponseDue(0, start));
+  EXPECT_TRUE(coordinator.isResponseDue({}, start));
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
   add("c", 0);
   add("c", 1);
-  EXPECT_TRUE(coordinator.isResponseDue(0, start));
-  EXPECT_FALSE(coordinator.isResponseDue(2, start));  // its data has to wait for that of others
+  EXPECT_TRUE(coordinator.isResponseDue({}, start));
+  EXPECT_FALSE(coordinator.isResponseDue({.count = 2}, start));  // its data has to wait for that of others
+}
+
+TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
+  constexpr int64_t kLarge = 1 << 17;  // elements: 512 KiB
+  Coordinator coordinator(1, 10);
+  for (const char* name : {"small 1", "large 1", "small 2", "large 2"}) {
+    coordinator.add(0, requestFor(name, {name[0] == 'l' ? kLarge : 4}), {});
+  }
+  const Coordinator::Running four{.count = 4, .bytes = 4 << 20};
+  EXPECT_FALSE(coordinator.isResponseDue(four, {}));  // small ones wait, to be fused
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("small 1", "small 2"));
+  EXPECT_TRUE(coordinator.isResponseDue(four, {}));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("large 1"));
+  EXPECT_FALSE(coordinator.isResponseDue({.count = 4, .bytes = 1 << 30}, {}));
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("large 2"));
 }
 
 TEST(Coordinator, AnErrorIsNotFused) {

@@ -121,9 +121,66 @@ def test_output_is_written_to_files_as_well(tmp_path: Path) -> None:
     assert all(not line.startswith("[") for line in out.splitlines())  # the time is before it
 
 
+CONFIG = """
+controller: gloo
+params:
+  fusion_threshold_mb: 8
+  cycle_time_ms: 3.5
+autotune:
+  enabled: true
+  log_file: /c
+timeline:
+  mark_cycles: false
+stall_check:
+  enabled: false
+  warning_time_seconds: 90
+logging:
+"""
+
+
+def test_a_config_file_holds_over_flags_before_it_and_flags_behind_it_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    names = (
+        "HOROVOD_FUSION_THRESHOLD HOROVOD_AUTOTUNE HOROVOD_AUTOTUNE_LOG HOROVOD_TIMELINE_MARK_CYCLES "
+        "HOROVOD_STALL_CHECK_TIME_SECONDS HOROVOD_STALL_CHECK_DISABLE HOROVOD_CACHE_CAPACITY"
+    )
+    text = f"import os; print(*(os.environ.get(name, '-') for name in '{names}'.split()))"
+    before = ["--fusion-threshold-mb", "1", "--no-autotune", "--cache-capacity", "7"]
+    behind = ["--stall-check-warning-time-seconds", "30"]
+    status, out, err = run("-np", "1", *before, "--config-file", file, *behind, *python(text))
+    assert (status, out) == (0, "[0]<stdout>:8388608 1 /c 0 30 1 7\n")
+    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --gloo\n"
+    _, out, _ = run("-np", "1", "--config-file", file, "--no-autotune", "--stall-check", *python(text))
+    assert out == "[0]<stdout>:8388608 0 /c 0 90 - -\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("params: [1, 2]", "params holds [1, 2]; write keys with values"),
+        ("param: {}", "there is no section 'param'; there are controller, params, autotune"),
+        ("params: {fusion: 3}", "params has no key 'fusion'; it has cache_capacity"),
+        ("params: {cache_capacity: many}", "params.cache_capacity is 'many'; write a whole number"),
+        ("autotune: {enabled: 1}", "autotune.enabled is 1; write true or false"),
+        ("controller: ring", "No such controller supported: ring"),
+        ("controller: mpi", "--mpi: `agspeed run` starts ranks on this host only"),
+        ("params: {cache_capacity: -1}", "--cache-capacity -1: write a number, 0 or more"),
+        ("a: [", "is no YAML: while parsing"),
+        ("!!python/object/apply:os.system ['touch pwned']", "is no YAML: could not determine a constructor"),
+    ],
+)
+def test_a_config_file_that_is_wrong_says_where(content: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    status, out, err = run("-np", "1", "--config-file", file, "true")
+    assert (status, out) == (2, "") and sentence in err, err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["-np", "1", "--config-file", "/nowhere.yaml", "true"], "--config-file /nowhere.yaml: No such file"),
         (["python", "x.py"], "say how many ranks to start"),
         (["-np", "2"], "say what every rank runs"),
         (["-np", "0", "true"], "say how many ranks to start"),

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads gradient_sets.toml: sizes of the gradients of published models, and what share of the compute each layer is."""
+
+import math
+import tomllib
+from pathlib import Path
+
+Layers = list[tuple[list[int], float]]
+"""Bytes of each parameter of a layer, as float32, and its share of the compute; in order of the forward pass."""
+
+
+def names() -> list[str]:
+    return list(_tables())
+
+
+def load(name: str) -> Layers:
+    """The layers of a set. Raises ValueError when there is none of that name."""
+    if name not in (tables := _tables()):
+        raise ValueError(f"unknown gradient set {name!r}; known: {', '.join(tables)}")
+    rows = [line.split() for line in tables[name]["layers"].strip().splitlines()]
+    total = math.fsum(float(share) for share, *_ in rows)
+    return [([_num_bytes(shape) for shape in shapes], float(share) / total) for share, *shapes in rows]
+
+
+def num_bytes(layers: Layers) -> int:
+    return sum(sum(sizes) for sizes, _ in layers)
+
+
+def _num_bytes(shape: str) -> int:
+    return 4 * math.prod(map(int, shape.split("x")))
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    path = Path(__file__).parent / "gradient_sets.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))

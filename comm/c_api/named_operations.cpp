@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/c_api/named_operations.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/api.h"
+
+using agspeed::DType;
+using agspeed::Status;
+using agspeed::StatusCode;
+using agspeed::StatusOr;
+using namespace agspeed::comm;
+
+struct AgGroup {
+  std::shared_ptr<World> world;
+  AgGroupOptions options{};
+  std::vector<int> members;  ///< ranks of the world
+  std::string prefix;        ///< of its keys in the store
+  int numParts = 0;          ///< made of it so far
+  std::unique_ptr<NamedGroup> named;
+};
+
+struct AgOperation {
+  std::shared_ptr<World> world;
+  NamedHandle handle;
+};
+
+namespace {
+
+constexpr std::string_view kFile = "file:";
+constexpr double kUsualTimeoutSeconds = 1800;
+
+thread_local std::string lastError;
+
+AgStatus statusOf(const Status& status) {
+  if (status) return AG_OK;
+  return status.code() == StatusCode::kInvalidArgument ? AG_INVALID_ARGUMENT : AG_FAILED;
+}
+
+AgStatus tell(const Status& status) {
+  if (!status) lastError = status.message();
+  return statusOf(status);
+}
+
+/// No exception crosses into C: what throws here is memory that ran out, or the system's threads.
+template <typename Function>
+AgStatus guarded(Function function) {
+  try {
+    return tell(function());
+  } catch (const std::exception& error) {
+    return tell(agspeed::resourceExhausted("{}", error.what()));
+  }
+}
+
+Clock::duration durationOf(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::optional<DType> typeOf(AgType type) {
+  switch (type) {
+    case AG_BOOL: return DType::kBool;
+    case AG_U8: return DType::kU8;
+    case AG_I8: return DType::kI8;
+    case AG_I16: return DType::kI16;
+    case AG_I32: return DType::kI32;
+    case AG_I64: return DType::kI64;
+    case AG_F16: return DType::kF16;
+    case AG_BF16: return DType::kBF16;
+    case AG_F32: return DType::kF32;
+    case AG_F64: return DType::kF64;
+  }
+  return std::nullopt;
+}
+
+std::optional<NamedKind> kindOf(AgKind kind) {
+  switch (kind) {
+    case AG_ALL_REDUCE: return NamedKind::kAllReduce;
+    case AG_ALL_GATHER: return NamedKind::kAllGather;
+    case AG_BROADCAST: return NamedKind::kBroadcast;
+    case AG_ALL_TO_ALL: return NamedKind::kAllToAll;
+    case AG_REDUCE_SCATTER: return NamedKind::kReduceScatter;
+    case AG_BARRIER: return NamedKind::kBarrier;
+    case AG_JOIN: return NamedKind::kJoin;
+  }
+  return std::nullopt;
+}
+
+std::optional<NamedReduction> reductionOf(AgReduction reduction) {
+  switch (reduction) {
+    case AG_AVERAGE: return NamedReduction::kAverage;
+    case AG_SUM: return NamedReduction::kSum;
+    case AG_MIN: return NamedReduction::kMin;
+    case AG_MAX: return NamedReduction::kMax;
+    case AG_PRODUCT: return NamedReduction::kProduct;
+  }
+  return std::nullopt;
+}
+
+bool hasTensors(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
+bool isWrittenInPlace(NamedKind kind) { return kind == NamedKind::kAllReduce || kind == NamedKind::kBroadcast; }
+
+bool isNegative(int64_t number) { return number < 0; }
+
+Status checkShapes(const Request& request) {
+  const size_t count = request.shapes.size();
+  const bool isAllToAll = request.kind == NamedKind::kAllToAll;
+  if (hasTensors(request.kind) ? count == 0 || (isAllToAll && count > 1) : count > 0) {
+    return agspeed::invalidArgument(
+        "'{}': {} of {} tensors; an all-to-all takes one, a barrier or join none, others "
+        "one or more",
+        request.name, toString(request.kind), count);
+  }
+  for (const Dimensions& shape : request.shapes) {
+    if (std::any_of(shape.begin(), shape.end(), isNegative)) {
+      return agspeed::invalidArgument("'{}': a tensor of shape {}, which is negative", request.name, toString(shape));
+    }
+    if (shape.empty() && !isWrittenInPlace(request.kind)) {
+      return agspeed::invalidArgument("'{}': {} of a tensor without dimensions, which has no rows", request.name,
+                                      toString(request.kind));
+    }
+  }
+  return {};
+}
+
+Status checkSplits(const Request& request) {
+  const Dimensions& splits = request.splits;
+  const int64_t total = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  if (!splits.empty() && std::none_of(splits.begin(), splits.end(), isNegative) && total == request.shapes[0][0]) {
+    return {};
+  }
+  return agspeed::invalidArgument(
+      "'{}': splits {} are no shares of the {} rows of the tensor: one per rank, which add up", request.name,
+      toString(splits), request.shapes[0][0]);
+}
+
+StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
+  const auto kind = kindOf(wanted.kind);
+  const auto type = typeOf(wanted.type);
+  const auto reduction = reductionOf(wanted.reduction);
+  if (!kind || !type || !reduction) {
+    return agspeed::invalidArgument("kind {}, type {}, reduction {}: one of them is no constant of the header",
+                                    static_cast<int>(wanted.kind), static_cast<int>(wanted.type),
+                                    static_cast<int>(wanted.reduction));
+  }
+  Request request;
+  request.kind = *kind;
+  request.dtype = *type;
+  request.reduction = *reduction;
+  request.isCacheable = wanted.is_cacheable != 0;
+  request.root = wanted.root;
+  request.priority = wanted.priority;
+  request.prescale = wanted.prescale;
+  request.postscale = wanted.postscale;
+  if (wanted.name != nullptr) request.name = wanted.name;
+  if (request.name.empty()) return agspeed::invalidArgument("an operation needs a name, by which ranks match it");
+  for (size_t i = 0; i < wanted.num_tensors; ++i) {
+    const AgTensor& tensor = wanted.tensors[i];
+    request.shapes.emplace_back(tensor.dimensions, tensor.dimensions + tensor.num_dimensions);
+  }
+  if (*kind == NamedKind::kAllToAll && wanted.splits != nullptr) {
+    request.splits.assign(wanted.splits, wanted.splits + numRanks);
+  }
+  AG_RETURN_IF_ERROR(checkShapes(request));
+  if (*kind == NamedKind::kAllToAll) AG_RETURN_IF_ERROR(checkSplits(request));
+  if (*kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= numRanks)) {
+    return agspeed::invalidArgument("'{}': root {} of {} ranks", request.name, request.root, numRanks);
+  }
+  return request;
+}
+
+/// How the outputs are made whose sizes follow from other ranks.
+std::function<StatusOr<BufferList>(const Dimensions&)> allocator(const AgRequest& wanted, const Request& request) {
+  std::vector<size_t> bytesPerRow;
+  for (const Dimensions& shape : request.shapes) {
+    bytesPerRow.push_back(static_cast<size_t>(elementsPerRow(shape)) * sizeInBytes(request.dtype));
+  }
+  return [allocate = wanted.allocate, context = wanted.context,
+          bytesPerRow](const Dimensions& rows) -> StatusOr<BufferList> {
+    BufferList buffers;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const size_t size = static_cast<size_t>(rows[i]) * bytesPerRow[i];
+      auto* made = static_cast<std::byte*>(allocate(context, i, rows[i]));
+      if (made == nullptr && size > 0) return agspeed::resourceExhausted("no memory for {} rows of a result", rows[i]);
+      buffers.emplace_back(made, size);
+    }
+    return buffers;
+  };
+}
+
+StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
+  NamedCall call;
+  AG_ASSIGN_OR_RETURN(call.request, requestOf(wanted, numRanks));
+  const Request& request = call.request;
+  for (size_t i = 0; i < wanted.num_tensors; ++i) {
+    const AgTensor& tensor = wanted.tensors[i];
+    const size_t size = static_cast<size_t>(numElements(request.shapes[i])) * sizeInBytes(request.dtype);
+    if (size > 0 && (tensor.input == nullptr || (isWrittenInPlace(request.kind) && tensor.output == nullptr))) {
+      return agspeed::invalidArgument("'{}': tensor {} has no memory", request.name, i);
+    }
+    // Inputs are only read; the engine has one type for both.
+    call.inputs.emplace_back(static_cast<std::byte*>(const_cast<void*>(tensor.input)), size);
+    if (isWrittenInPlace(request.kind)) call.outputs.emplace_back(static_cast<std::byte*>(tensor.output), size);
+  }
+  if (hasTensors(request.kind) && !isWrittenInPlace(request.kind)) {
+    if (wanted.allocate == nullptr) {
+      return agspeed::invalidArgument("'{}': {} needs `allocate`, which makes its output", request.name,
+                                      toString(request.kind));
+    }
+    call.allocate = allocator(wanted, request);
+  }
+  return call;
+}
+
+/// Makes the group's part that talks. Requires: all else is set.
+Status open(AgGroup& group) {
+  const AgGroupOptions& wanted = group.options;
+  const double timeout = wanted.timeout_seconds > 0 ? wanted.timeout_seconds : kUsualTimeoutSeconds;
+  const auto own = std::find(group.members.begin(), group.members.end(), group.world->rank());
+  const NewGroup made{.name = group.prefix,
+                      .rank = static_cast<int>(own - group.members.begin()),
+                      .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))};
+  World& world = *group.world;
+  NamedOptions options;
+  AG_ASSIGN_OR_RETURN(options.group.id, world.agreeOnId(world.store(), group.prefix + "/data", made));
+  AG_ASSIGN_OR_RETURN(options.messageId, world.agreeOnId(world.store(), group.prefix + "/messages", made));
+  options.group.name = group.prefix;
+  options.group.members = group.members;
+  options.group.timeout = durationOf(timeout);
+  options.plan.fusionBytes = static_cast<size_t>(std::max<int64_t>(wanted.fusion_bytes, 0));
+  options.stallWarning = durationOf(wanted.stall_warning_seconds);
+  options.stallShutdown = durationOf(wanted.stall_shutdown_seconds);
+  AG_ASSIGN_OR_RETURN(group.named, NamedGroup::create(world.engine(), std::move(options)));
+  return {};
+}
+
+Status create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** made) {
+  const std::string_view where = rendezvous == nullptr ? "" : rendezvous;
+  if (!where.starts_with(kFile) || where.size() == kFile.size()) {
+    return agspeed::invalidArgument("rendezvous '{}': write file:FOLDER, a folder that all ranks can write to", where);
+  }
+  if (rank < 0 || rank >= size) {
+    return agspeed::invalidArgument("rank {} of {}: ranks count from 0 to the size minus 1", rank, size);
+  }
+  auto group = std::make_unique<AgGroup>();
+  group->options = options != nullptr ? *options : ag_group_options();
+  auto store = std::make_shared<FileStore>(std::string(where.substr(kFile.size())));
+  AG_ASSIGN_OR_RETURN(group->world, World::create(store, rank, size));
+  group->members.resize(static_cast<size_t>(size));
+  std::iota(group->members.begin(), group->members.end(), 0);
+  group->prefix = "c/group";
+  AG_RETURN_IF_ERROR(open(*group));
+  *made = group.release();
+  return {};
+}
+
+Status createPart(AgGroup& whole, std::vector<int> ranks, AgGroup** made) {
+  const int number = ++whole.numParts;  // equal at all ranks
+  std::sort(ranks.begin(), ranks.end());
+  const bool isSet = std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
+  if (ranks.empty() || !isSet || ranks.front() < 0 || ranks.back() >= whole.named->size()) {
+    return agspeed::invalidArgument("ranks {} are no part of a group of {}: name each once, from 0 on",
+                                    toString(Dimensions(ranks.begin(), ranks.end())), whole.named->size());
+  }
+  if (std::find(ranks.begin(), ranks.end(), whole.named->rank()) == ranks.end()) return {};
+  auto group = std::make_unique<AgGroup>();
+  group->world = whole.world;
+  group->options = whole.options;
+  for (const int rank : ranks) group->members.push_back(whole.members[static_cast<size_t>(rank)]);
+  group->prefix = agspeed::formatText("{}/part/{}", whole.prefix, number);
+  AG_RETURN_IF_ERROR(open(*group));
+  *made = group.release();
+  return {};
+}
+
+}  // namespace
+
+AgGroupOptions ag_group_options(void) {
+  return {.timeout_seconds = kUsualTimeoutSeconds,
+          .fusion_bytes = int64_t{32} << 20,
+          .stall_warning_seconds = 60,
+          .stall_shutdown_seconds = 0};
+}
+
+AgRequest ag_request(const char* name, AgKind kind, AgType type) {
+  AgRequest request{};
+  request.name = name;
+  request.kind = kind;
+  request.type = type;
+  request.reduction = AG_SUM;
+  request.prescale = request.postscale = 1;
+  request.is_cacheable = 1;
+  return request;
+}
+
+const char* ag_last_error(void) { return lastError.c_str(); }
+
+AgStatus ag_group_create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** group) {
+  *group = nullptr;
+  return guarded([&] { return create(rendezvous, rank, size, options, group); });
+}
+
+AgStatus ag_group_create_part(AgGroup* whole, const int* ranks, size_t num_ranks, AgGroup** group) {
+  *group = nullptr;
+  return guarded([&] { return createPart(*whole, std::vector<int>(ranks, ranks + num_ranks), group); });
+}
+
+int ag_group_rank(const AgGroup* group) { return group->named->rank(); }
+int ag_group_size(const AgGroup* group) { return group->named->size(); }
+void ag_group_shutdown(AgGroup* group) { group->named->shutdown(); }
+void ag_group_free(AgGroup* group) { delete group; }
+
+AgStatus ag_start(AgGroup* group, const AgRequest* request, AgOperation** operation) {
+  *operation = nullptr;
+  return guarded([&]() -> Status {
+    AG_ASSIGN_OR_RETURN(NamedCall call, callOf(*request, group->named->size()));
+    AG_ASSIGN_OR_RETURN(NamedHandle handle, group->named->start(std::move(call)));
+    *operation = new AgOperation{group->world, std::move(handle)};
+    return {};
+  });
+}
+
+int ag_is_done(AgOperation* operation) { return operation->handle->poll() ? 1 : 0; }
+
+AgStatus ag_wait(AgOperation* operation) {
+  return guarded([&] { return operation->handle->wait(); });
+}
+
+void ag_when_done(AgOperation* operation, void (*callback)(void* context, AgStatus status, const char* error),
+                  void* context) {
+  operation->handle->whenDone([callback, context](const Status& status) {
+    callback(context, statusOf(status), status ? nullptr : status.message().c_str());
+  });
+}
+
+size_t ag_received_rows(const AgOperation* operation, int64_t* rows, size_t count) {
+  const Dimensions& received = operation->handle->receivedRows();
+  const size_t number = std::min(count, received.size());
+  std::copy_n(received.begin(), number, rows);
+  return number;
+}
+
+int ag_last_joined(const AgOperation* operation) { return operation->handle->lastJoined(); }
+
+void ag_operation_free(AgOperation* operation) { delete operation; }
