@@ -148,15 +148,15 @@ void* Side::accept(void* listenComm) {
   return comm;
 }
 
-void* Side::openSend() {
+void* Side::openSend(int device) {
   Handle handle;
   hear(handle);
-  return connect(handle);
+  return connect(handle, device);
 }
 
-void* Side::openReceive(void** listenComm) {
+void* Side::openReceive(void** listenComm, int device) {
   Handle handle = {};
-  void* listener = listen(handle);
+  void* listener = listen(handle, device);
   tell(handle);
   void* comm = accept(listener);
   if (listenComm != nullptr) {

@@ -48,8 +48,8 @@ class Side {
   void* connect(Handle handle, int device = 0);
   void* accept(void* listenComm);
   /// One connection from the side that sends to the one that receives: listens, tells, accepts or connects.
-  void* openSend();
-  void* openReceive(void** listenComm = nullptr);
+  void* openSend(int device = 0);
+  void* openReceive(void** listenComm = nullptr, int device = 0);
 
   /// Calls isend until it gives a request.
   Pending send(void* comm, std::span<std::byte> bytes, int tag = 0);
