@@ -34,7 +34,6 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     from benchmarks.comm import nccl_faults, network, sides
 
     case, settings = spec["case"], spec["settings"]
-    seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
     watch, operations, failed = Watch(spec["cores"]), [], dict[str, str]()
     with network.build(case) as bed:
         stream = network.stream(bed, case, _STREAM_SECONDS)
@@ -42,6 +41,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         if case["pattern"] == "faults":
             rows = nccl_faults.measure(bed, case, sizes.parse(case["size"]), sides.job_key())
             return described | {"faults": rows, "environment": watch.read()}
+        seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
         needs_mptcp = any("mptcp" in name for name in case["ways"])
         with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:
             told = {"key": sides.job_key(), "mptcp": dict(over_mptcp)}

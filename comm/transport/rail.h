@@ -43,7 +43,8 @@ class Rail : public Transport {
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
   /// Whether it may still read payloads of frames to the peer that were not acknowledged.
   virtual bool isReading(int peer) const { return !canSend(peer); }
-  /// About how long a frame of that many bytes would take to arrive if it were sent now; 0 when not known.
+  /// About how long a frame of that many bytes would take to arrive if it were sent now; 0 when not known. Does not
+  /// change canSend().
   virtual double deliverySeconds(int peer, size_t numBytes) const = 0;
   /// Whether what the peer has sent may still arrive: a connection that it made is open.
   virtual bool mayStillReceive(int peer) const = 0;
