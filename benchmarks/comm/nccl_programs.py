@@ -14,7 +14,7 @@ from typing import Any
 from agspeed import nccl, netbed
 
 OURS, CONTROL = "agspeed", "control"
-_ROOT = Path(__file__).resolve().parents[2]
+_BUILD = Path(os.environ.get("AGSPEED_BUILD_DIR", Path(__file__).resolve().parents[2] / "build" / "dev"))
 _START_LIMIT_S, _TABLE, _NCCL_SOCKET = 30.0, 11, 0
 _CHECKED_MESSAGES, _FAULTS_LIMIT_S = 4, 60.0
 _LEAST_OPERATIONS = 2  # of a run: the first one sets up
@@ -61,23 +61,19 @@ def find(name: str) -> Way:
     return WAYS[name]
 
 
-def _build() -> Path:
-    return Path(os.environ.get("AGSPEED_BUILD_DIR", _ROOT / "build" / "dev"))
-
-
 def program(name: str) -> Path:
     """Of the built tree; RuntimeError where it is not built."""
-    path = _build() / "tests" / "comm" / "nccl_net" / f"comm_nccl_net_{name}"
+    path = _BUILD / "tests" / "comm" / "nccl_net" / f"comm_nccl_net_{name}"
     if not path.exists():
         raise RuntimeError(f"{path} is not built: run make build")
     return path
 
 
 def library(way: Way) -> Path:
-    """What has the way's table: ours beside the package or in the built tree. RuntimeError where there is none."""
+    """What has the way's table: ours in the built tree or beside the package. RuntimeError where there is none."""
     path = nccl.library() if way.is_ours else nccl.find_nccl()
-    if way.is_ours and not path.exists():
-        path = _build() / "comm" / "nccl_net" / path.name
+    if way.is_ours and (built := _BUILD / "comm" / "nccl_net" / nccl.library().name).exists():
+        path = built
     if path is None or not path.exists():
         raise RuntimeError(f"{way.name}: {path or 'libnccl.so.2'} is not there")
     return path

@@ -23,6 +23,7 @@ struct RailInfo {
   std::string device;         ///< the interface it is bound to; empty: none
   double bytesPerSecond = 0;  ///< what its connections carry together while no slow peer holds them up; 0: not known
   uint64_t numRefused = 0;    ///< connections that did not prove to be a peer's
+  bool isHome = true;         ///< of those that carry first
 };
 
 /// Which one to make.
@@ -31,6 +32,7 @@ struct RailOptions {
   std::string device;   ///< the interface to bind to where that is allowed; empty: by address only
   size_t index = 0;     ///< among this rank's rails
   size_t numRails = 1;  ///< of this rank
+  bool isHome = true;   ///< it carries first; others what would take much longer there
 };
 
 class Rail : public Transport {

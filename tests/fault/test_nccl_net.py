@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -43,7 +44,14 @@ class Pair:
     """Operations from host 0 to host 1, each compared byte by byte, for some seconds."""
 
     def __init__(
-        self, bed: netbed.Netbed, table: int, num_bytes: int, messages: int, seconds: float, operations: int = 1
+        self,
+        bed: netbed.Netbed,
+        table: int,
+        num_bytes: int,
+        messages: int,
+        seconds: float,
+        operations: int = 1,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         library = nccl_programs.library(WAY) if table == OURS else nccl.find_nccl()
         self._lines: dict[int, dict[str, Any]] = {}
@@ -52,7 +60,7 @@ class Pair:
         self._jobs = [
             bed.start(
                 [str(nccl_programs.program("pair")), role, *map(str, words)],
-                env={"AGSPEED_SOCKET_IFNAME": rails, "NCCL_SOCKET_IFNAME": rails},
+                env={"AGSPEED_SOCKET_IFNAME": rails, "NCCL_SOCKET_IFNAME": rails, **(env or {})},
                 hosts=[host],
                 on_line=self._on_line,
             )
@@ -97,6 +105,22 @@ def test_a_cut_link_changes_no_byte_and_ends_nothing(make_netbed: MakeNetbed, ra
     seconds, wrong = pair.end()
     assert wrong == 0
     assert len(seconds) > 5
+
+
+def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) -> None:
+    """Small operations stay at home until its link is cut."""
+    bed = make_netbed(hosts=2, rails=2)
+    pair = Pair(bed, OURS, 8_000, 1, 4, env={"AGSPEED_NCCL_DEVICES": "nic"})
+    time.sleep(1.5)
+    whole = [rail.sent_bytes for rail in bed.counters()[0]]
+    bed.hosts[1].rails[0].down()
+    time.sleep(1.0)
+    cut = [rail.sent_bytes for rail in bed.counters()[0]]
+    _, wrong = pair.end()
+    after = bed.counters()[0][1].sent_bytes
+    assert wrong == 0
+    assert whole[0] > 4 * whole[1], whole
+    assert after > cut[1] + 30_000, (cut, after)
 
 
 @pytest.mark.parametrize("fault", nccl_faults.FAULTS)

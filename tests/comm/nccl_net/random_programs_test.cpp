@@ -22,7 +22,7 @@ using Bytes = std::vector<std::byte>;
 using Random = std::mt19937_64;
 using Time = std::chrono::steady_clock;
 
-constexpr uint64_t kUsualCount = 140, kProgramsPerProcess = 50;
+constexpr uint64_t kUsualCount = 140, kProgramsPerProcess = 20;
 constexpr std::chrono::seconds kPatience{30};
 constexpr std::byte kUntouched{0xEE};
 
