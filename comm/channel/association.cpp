@@ -65,6 +65,8 @@ void Association::send(Transfer& transfer) {
 
 void Association::receive(Transfer& transfer) {
   const Names names(*this);
+  // Receives come several at a time, and whoever starts them tests them at once.
+  messenger_->beginTurn();
   messenger_->receive(transfer);
 }
 
