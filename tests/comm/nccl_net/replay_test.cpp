@@ -28,7 +28,7 @@ class Replay : public testing::TestWithParam<TableSource> {
 };
 
 TEST_P(Replay, RingsReduceScatterAndGather) {
-  for (const size_t size : {2, 5}) {
+  for (const size_t size : {2, 5, 8}) {
     SCOPED_TRACE(std::to_string(size) + " processes");
     expectAll(size, [](Group& group) {
       constexpr size_t kCount = 800003;
