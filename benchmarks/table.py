@@ -259,11 +259,29 @@ def _nccl_net(cells: list[Cell]) -> str:
             f"{row['cpu_seconds_per_gb']:.2f}",
         ]
         for cell in cells
-        for operation in cell["operations"]
+        for operation in cell.get("operations", [])
         for name, row in operation["ways"].items()
     ]
     columns = ["case", "bytes in messages", "way", "ms", "Gbit/s", "share of the ceiling", "agspeed / it"]
-    return markdown.table([*columns, "CPU s per GB, both ends"], rows)
+    ways = [markdown.table([*columns, "CPU s per GB, all ends"], rows)] if rows else []
+    return "\n\n".join([*ways, *(_nccl_faults(cell) for cell in cells if "faults" in cell)])
+
+
+def _nccl_faults(cell: Cell) -> str:
+    rows = [
+        [
+            row["fault"],
+            str(row["operations"]),
+            str(row["strikes"]),
+            str(row["wrong_bytes"]),
+            f"{row['median_ms']:.1f}",
+            ", ".join(f"{stall:.0f}" for stall in row["stalls_ms"]),
+            "-" if row["limit_ms"] is None else f"{row['limit_ms']:.0f}",
+        ]
+        for row in cell["faults"]
+    ]
+    columns = ["fault", "operations", "strikes", "wrong bytes", "median ms", "longest less median, ms", "wanted"]
+    return markdown.table(columns, rows)
 
 
 def _published(cells: list[Cell]) -> str:

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations through NCCL's network tables between two hosts: agspeed's plug-in beside NCCL's own socket transport.
+"""Operations through NCCL's network tables between hosts: agspeed's plug-in beside NCCL's own socket transport.
 
-No communicator and no GPU: two processes call the tables on host memory. An operation is `bytes` in `messages` of equal
-size on one connection (or one per rail) and ends when its receiver has said so. Each way has new processes for each
-block; ways follow each other there and back, on one network.
+No communicator and no GPU: processes call the tables on host memory. A case's `pattern` says what an operation is:
+
+- pair: `bytes` in `messages` of equal size from host 0 to host 1 on one connection (or one per rail); it ends when its
+  receiver has said so;
+- ring: an all-reduce of `bytes` around all hosts, each with one connection (or one per rail) to the next, `messages`
+  slices of up to 1 MiB under way on each; it ends with its last rank;
+- faults: as pair, 200 and more with `agspeed` alone while links fail (benchmarks/comm/nccl_faults.py).
+
+Each way has new processes for each block; ways follow each other there and back, on one network.
 """
 
+import dataclasses
 import statistics
 from contextlib import nullcontext
 from typing import Any
@@ -25,51 +32,58 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     from agspeed import netbed
-    from benchmarks.comm import network, sides
+    from benchmarks.comm import nccl_faults, network, sides
 
     case, settings = spec["case"], spec["settings"]
-    seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
     watch, operations, failed = Watch(spec["cores"]), [], dict[str, str]()
     with network.build(case) as bed:
         stream = network.stream(bed, case, _STREAM_SECONDS)
+        described = {"hosts": case["hosts"], "rates": network.host_rates(case), "stream": stream, "failed": failed}
+        if case["pattern"] == "faults":
+            rows = nccl_faults.measure(bed, case, sizes.parse(case["size"]), sides.job_key())
+            return described | {"faults": rows, "environment": watch.read()}
+        seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
         needs_mptcp = any("mptcp" in name for name in case["ways"])
         with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:
             told = {"key": sides.job_key(), "mptcp": dict(over_mptcp)}
             for text, messages in case["operations"]:
                 found = _blocks(bed, case, sizes.parse(text), messages, seconds, told, failed)
                 operations.append({"bytes": sizes.parse(text), "messages": messages, "ways": found})
-    described = {"hosts": case["hosts"], "rates": network.host_rates(case), "stream": stream, "failed": failed}
     return described | {"operations": operations, "environment": watch.read()}
 
 
 def _least_ms(case: dict[str, Any], num_bytes: int) -> float | None:
-    """That shaped rails of the sender allow for one of many operations back to back; None where they are not shaped.
+    """That shaped rails allow for one of many operations back to back; None where they are not shaped.
 
     What a shaper lets through at once after a pause goes to a block's first operation, which is not counted.
     """
-    from benchmarks.comm import network
+    from benchmarks.comm import bounds, network
 
     if not network.is_shaped(case):
         return None
-    sender = network.links(network.host_rates(case))[0]
-    return 1e3 * num_bytes / sender.rate
+    links = [dataclasses.replace(link, burst=0.0) for link in network.links(network.host_rates(case))]
+    if case["pattern"] == "ring":
+        return 1e3 * bounds.all_reduce_seconds(num_bytes, links)
+    return 1e3 * num_bytes / links[0].rate
 
 
 def _blocks(
     bed: Any, case: dict[str, Any], num_bytes: int, messages: int, seconds: float, told: Any, failed: dict[str, str]
 ) -> dict[str, Any]:
-    from benchmarks.comm import nccl_pair
+    from agspeed import netbed
+    from benchmarks.comm import nccl_programs
 
+    run = {"pair": nccl_programs.pair, "ring": nccl_programs.ring}[case["pattern"]]
     blocks: dict[str, list[Any]] = {name: [] for name in case["ways"] if name not in failed}
     order = list(blocks)
     for _ in range(_PASSES):
         for name in order:
-            way = nccl_pair.find(name)
+            way = nccl_programs.find(name)
             environment = {**told["key"], **(told["mptcp"] if way.over_mptcp else {})}
             try:
-                blocks[name].append(nccl_pair.run(bed, way, num_bytes, messages, seconds / _PASSES, environment))
-            except RuntimeError as error:
-                if name == nccl_pair.OURS:
+                blocks[name].append(run(bed, way, num_bytes, messages, seconds / _PASSES, environment))
+            except (RuntimeError, netbed.NetbedError) as error:
+                if name == nccl_programs.OURS:
                     raise
                 failed[name] = str(error)
         order = [name for name in reversed(order) if name not in failed]
@@ -78,20 +92,21 @@ def _blocks(
 
 def _row(num_bytes: int, blocks: list[Any]) -> dict[str, Any]:
     times = [second for block in blocks for second in block.seconds]
-    num_operations = sum(len(block.seconds) + 1 for block in blocks)
     return {
         "ms": median_estimate([1e3 * second for second in times]).to_dict(),
         "block_ms": [1e3 * statistics.fmean(block.seconds) for block in blocks],
         "mean_ms": 1e3 * statistics.fmean(times),
         "bits_per_second": 8 * num_bytes / statistics.fmean(times),
-        "cpu_seconds_per_gb": 1e9 * sum(block.cpu_seconds for block in blocks) / (num_operations * num_bytes),
+        "cpu_seconds_per_gb": 1e9 * statistics.fmean(block.cpu_seconds for block in blocks) / num_bytes,
     }
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
     """Rates beside agspeed's; void where a second agspeed beside it differs."""
     [cell] = results
-    for operation in cell["operations"]:
+    if wrong := sum(row["wrong_bytes"] for row in cell.get("faults", [])):
+        return cell | {"status": "failed", "reason": f"{wrong} bytes came wrong"}
+    for operation in cell.get("operations", []):
         ways = operation["ways"]
         ours, least = ways["agspeed"]["bits_per_second"], _least_ms(case, operation["bytes"])
         for row in ways.values():

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/rendezvous/directory.h"
@@ -18,9 +19,20 @@ void replaceAll(std::string& text, const std::string& from, const std::string& t
 
 }  // namespace
 
+/// While it lives, this thread's log speaks of processes.
+class Association::Names final : public LogEditor {
+ public:
+  explicit Names(const Association& association) : association_(association) {}
+  std::string edit(std::string message) const override { return association_.named(std::move(message)); }
+
+ private:
+  const Association& association_;
+};
+
 StatusOr<std::unique_ptr<Association>> Association::open(Poller& poller, NetworkOptions options, Role role,
                                                          uint32_t number) {
   std::unique_ptr<Association> made(new Association(poller, role, number));
+  const Names names(*made);
   options.rank = static_cast<int>(role);
   options.size = 2;
   options.epoch = number;
@@ -41,16 +53,6 @@ void Association::introduce(const Introduction& peer) {
   (void)store_.set(Directory::recordKey(number_, this->peer()), peer.record);  // a MemoryStore does not fail
 }
 
-/// While it lives, this thread's log speaks of processes.
-class Association::Names final : public LogEditor {
- public:
-  explicit Names(const Association& association) : association_(association) {}
-  std::string edit(std::string message) const override { return association_.named(std::move(message)); }
-
- private:
-  const Association& association_;
-};
-
 void Association::progress() {
   const Names names(*this);
   (void)messenger_->progress({});
@@ -63,12 +65,28 @@ void Association::send(Transfer& transfer) {
 
 void Association::receive(Transfer& transfer) {
   const Names names(*this);
+  // Receives come several at a time, and whoever starts them tests them at once.
+  messenger_->beginTurn();
   messenger_->receive(transfer);
 }
 
 void Association::cancel(Transfer& transfer, const Status& reason) {
   const Names names(*this);
   messenger_->cancel(transfer, reason);
+}
+
+void Association::addTraffic(std::span<const Interface> interfaces, std::span<InterfaceTraffic> traffic) const {
+  const auto& rails = messenger_->counters().rails;
+  for (size_t rail = 0; rail < rails.size(); ++rail) {
+    const auto carrier = std::find_if(interfaces.begin(), interfaces.end(), [&](const Interface& each) {
+      return each.address == messenger_->rails()[rail].address;
+    });
+    if (carrier == interfaces.end()) continue;
+    InterfaceTraffic& total = traffic[static_cast<size_t>(carrier - interfaces.begin())];
+    total.numBytesSent += rails[rail].numBytes;
+    total.numBytesReceived += rails[rail].numBytesReceived;
+    total.numLosses += rails[rail].numLosses;
+  }
 }
 
 std::string Association::peerName() const { return peerName_.empty() ? "a process that has not answered" : peerName_; }

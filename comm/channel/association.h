@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "comm/channel/hello.h"
@@ -17,6 +18,13 @@
 #include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {
+
+/// What all rails of an interface have carried.
+struct InterfaceTraffic {
+  uint64_t numBytesSent = 0;  ///< payload, what was sent again included
+  uint64_t numBytesReceived = 0;
+  uint64_t numLosses = 0;  ///< of connections that were up
+};
 
 class Association final : private Poller::Handler {
  public:
@@ -51,6 +59,8 @@ class Association final : private Poller::Handler {
   void cancel(Transfer& transfer, const Status& reason);
   void dropCommunicator(uint32_t communicator) { messenger_->dropCommunicator(communicator); }
   bool hasUnsent() const { return messenger_->hasUnsent(); }
+  /// What has passed so far is added to that of its interface.
+  void addTraffic(std::span<const Interface> interfaces, std::span<InterfaceTraffic> traffic) const;
   /// A failure of the messenger in terms of processes and hosts.
   Status describe(const Status& failure) const;
   /// "process 4242 on node1".

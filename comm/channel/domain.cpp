@@ -56,7 +56,8 @@ Domain::Domain(NetworkOptions options, std::string mode)
       mode_(std::move(mode)),
       options_(std::move(options)),
       host_(hostName()),
-      interfaces_(options_.rails) {}
+      interfaces_(options_.rails),
+      endedTraffic_(interfaces_.size()) {}
 
 Domain::~Domain() {
   {
@@ -81,12 +82,20 @@ std::string Domain::describe() const {
   return text;
 }
 
+std::vector<InterfaceTraffic> Domain::traffic() {
+  const std::lock_guard lock(mutex_);
+  std::vector<InterfaceTraffic> traffic = endedTraffic_;
+  for (const auto& each : associations_) each.association->addTraffic(interfaces_, traffic);
+  return traffic;
+}
+
 // --- Set-up ---------------------------------------------------------------------------------------------------------
 
-Listener* Domain::listen(Ticket::Bytes out) {
+Listener* Domain::listen(Ticket::Bytes out, Home home) {
   const std::lock_guard lock(mutex_);
   auto listener = std::make_unique<Listener>();
   listener->id = ++numListeners_;
+  listener->home = std::move(home);
   fillRandom(listener->secret);
   Ticket ticket;
   ticket.protection = NetworkOptions::protectionIn(mode_);
@@ -99,15 +108,22 @@ Listener* Domain::listen(Ticket::Bytes out) {
   return (listeners_[listener->id] = std::move(listener)).get();
 }
 
-StatusOr<Association*> Domain::associationTo(const Ticket& ticket) {
+StatusOr<std::unique_ptr<Association>> Domain::openAssociation(Association::Role role, uint32_t number,
+                                                               const Home& home) {
+  NetworkOptions options = options_;
+  options.home = home;
+  return Association::open(poller_, std::move(options), role, number);
+}
+
+StatusOr<Association*> Domain::associationTo(const Ticket& ticket, const Home& home) {
   // The peer may already have dropped its end of one that nobody uses.
-  const auto known = outgoing_.find(ticket.domain);
+  const Destination destination(ticket.domain, home);
+  const auto known = outgoing_.find(destination);
   if (known != outgoing_.end() && known->second->isUsed()) return known->second;
-  AG_ASSIGN_OR_RETURN(auto opened,
-                      Association::open(poller_, options_, Association::Role::kConnector, ++numAssociations_));
+  AG_ASSIGN_OR_RETURN(auto opened, openAssociation(Association::Role::kConnector, ++numAssociations_, home));
   Association* association = opened.get();
   associations_.push_back({std::move(opened), {}});
-  outgoing_[ticket.domain] = association;
+  outgoing_[destination] = association;
   return association;
 }
 
@@ -115,25 +131,25 @@ Introduction Domain::introduce(const Association& association) const {
   return {id_, static_cast<uint32_t>(getpid()), host_, association.record()};
 }
 
-StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes) {
+StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes, const Home& home) {
   AG_ASSIGN_OR_RETURN(Ticket ticket, Ticket::decode(bytes, options_.key));
   if (const Protection own = NetworkOptions::protectionIn(mode_); ticket.protection != own) {
     return invalidArgument("process {} protects frames by " + std::string(toString(ticket.protection)) +
                            ", this process by " + std::string(toString(own)) +
                            ": set AGSPEED_COMM_MODE alike on all hosts");
   }
-  AG_ASSIGN_OR_RETURN(Association * association, associationTo(ticket));
+  AG_ASSIGN_OR_RETURN(Association * association, associationTo(ticket, home));
   Hello hello = {ticket.listener, association->number(), association->nextChannel(), introduce(*association)};
   ControlLine::Owner& owner = *this;
   return std::make_unique<Connector>(poller_, *association, std::move(ticket), std::move(hello), options_.key, owner,
                                      Clock::now() + options_.peerTimeout);
 }
 
-StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket) {
+StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket, const Home& home) {
   const std::lock_guard lock(mutex_);
   uint64_t note = Ticket::note(ticket);
   if (!connectors_.contains(note)) {
-    AG_ASSIGN_OR_RETURN(auto connector, startConnector(ticket));
+    AG_ASSIGN_OR_RETURN(auto connector, startConnector(ticket, home));
     note = ++numConnectors_;
     Ticket::setNote(ticket, note);
     connectors_[note] = std::move(connector);
@@ -165,14 +181,13 @@ Channel* Domain::accept(Listener& listener) {
   return adopt(std::move(channel));
 }
 
-StatusOr<Association*> Domain::associationFor(const Hello& hello) {
+StatusOr<Association*> Domain::associationFor(const Hello& hello, const Home& home) {
   const PeerKey key(hello.from.domain, hello.association);
   if (const auto known = incoming_.find(key); known != incoming_.end()) return known->second;
   // Whoever connects hears why it cannot, before its first message.
   AG_RETURN_IF_ERROR(decodePeerRecord(hello.from.record, options_.key).status());
   if (associations_.size() >= kMaxAssociations) return resourceExhausted("this process has too many connections");
-  AG_ASSIGN_OR_RETURN(auto opened,
-                      Association::open(poller_, options_, Association::Role::kListener, hello.association));
+  AG_ASSIGN_OR_RETURN(auto opened, openAssociation(Association::Role::kListener, hello.association, home));
   opened->introduce(hello.from);
   Association* association = opened.get();
   associations_.push_back({std::move(opened), {}});
@@ -192,7 +207,7 @@ void Domain::welcome(HelloServer::Caller caller) {
   }
   Welcome answer;
   answer.from = {id_, static_cast<uint32_t>(getpid()), host_, ""};
-  StatusOr<Association*> association = associationFor(*hello);
+  StatusOr<Association*> association = associationFor(*hello, listener->second->home);
   if (association) {
     answer.from = introduce(**association);
   } else {
@@ -262,6 +277,7 @@ void Domain::dropUnused(Clock::time_point now) {
     if (isHeld) continue;
     std::erase_if(outgoing_, [&](const auto& each) { return each.second == association.get(); });
     std::erase_if(incoming_, [&](const auto& each) { return each.second == association.get(); });
+    association->addTraffic(interfaces_, endedTraffic_);
     associations_.erase(associations_.begin() + static_cast<ptrdiff_t>(i));
   }
 }

@@ -30,8 +30,12 @@
 
 namespace agspeed::comm {
 
+/// Names of the interfaces that carry first; empty: all alike.
+using Home = std::vector<std::string>;
+
 struct Listener {
   uint64_t id = 0;
+  Home home;  ///< of what goes back to those who connect
   Ticket::Secret secret{};
   std::deque<std::unique_ptr<Channel>> arrived;  ///< made, and not yet accepted
 };
@@ -49,9 +53,12 @@ class Domain final : private ControlLine::Owner {
   /// "authenticated over 127.0.0.1 (lo)".
   std::string describe() const;
 
-  Listener* listen(Ticket::Bytes ticket);
+  /// By interface, of all associations since open().
+  std::vector<InterfaceTraffic> traffic();
+
+  Listener* listen(Ticket::Bytes ticket, Home home = {});
   /// To be called with the same bytes until it gives a channel or a failure; nullptr: not yet.
-  StatusOr<Channel*> connect(Ticket::Bytes ticket);
+  StatusOr<Channel*> connect(Ticket::Bytes ticket, const Home& home = {});
   /// nullptr: nobody has connected.
   Channel* accept(Listener& listener);
 
@@ -71,6 +78,7 @@ class Domain final : private ControlLine::Owner {
     Association* association;
   };
   using PeerKey = std::pair<uint64_t, uint32_t>;  ///< domain and association of a connector
+  using Destination = std::pair<uint64_t, Home>;  ///< domain of a listener, and over which interfaces first
 
   Domain(NetworkOptions options, std::string mode);
   void lineChanged() override { isLineChanged_ = true; }
@@ -80,9 +88,10 @@ class Domain final : private ControlLine::Owner {
   void drive(Association* first);
   void handleLines(Clock::time_point now);
   void welcome(HelloServer::Caller caller);
-  StatusOr<Association*> associationFor(const Hello& hello);
-  StatusOr<Association*> associationTo(const Ticket& ticket);
-  StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket);
+  StatusOr<std::unique_ptr<Association>> openAssociation(Association::Role role, uint32_t number, const Home& home);
+  StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
+  StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
+  StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
   /// Ends associations that nobody uses and that have nothing left to send.
   void dropUnused(Clock::time_point now);
   Introduction introduce(const Association& association) const;
@@ -105,7 +114,8 @@ class Domain final : private ControlLine::Owner {
     std::optional<Clock::time_point> since;  ///< nobody has used it
   };
   std::vector<Unused> associations_;
-  std::map<uint64_t, Association*> outgoing_;  ///< by the listener's domain
+  std::vector<InterfaceTraffic> endedTraffic_;  ///< of associations that have ended
+  std::map<Destination, Association*> outgoing_;
   std::map<PeerKey, Association*> incoming_;
   std::map<uint64_t, std::unique_ptr<Listener>> listeners_;
   std::map<const Channel*, std::unique_ptr<Channel>> channels_;

@@ -8,8 +8,10 @@
 #include <functional>
 #include <span>
 
-#include "comm/nccl_net/device_facts.h"
 #include "comm/topology/interfaces.h"
+#include "runtime/base/format.h"
+#include "runtime/base/log.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed::comm::nccl {
 namespace {
@@ -29,6 +31,15 @@ Result resultOf(StatusCode code) {
 
 Ticket::Bytes ticketIn(void* handle) { return Ticket::Bytes(static_cast<std::byte*>(handle), Ticket::kBytes); }
 
+/// "agspeed 20000 Mbit/s".
+std::string describe(const std::vector<Device>& devices) {
+  std::string text;
+  for (const Device& each : devices) {
+    text += formatText("{}{} {} Mbit/s", text.empty() ? "" : ", ", each.name, each.speed);
+  }
+  return text;
+}
+
 }  // namespace
 
 static_assert(Ticket::kBytes == kHandleBytes);
@@ -38,9 +49,23 @@ Net& Net::get() {
   return net;
 }
 
+void Net::log(LogLevel level, unsigned long subsystems, const std::string& message) const {
+  const Logger logger = logger_;
+  if (logger != nullptr) logger(level, subsystems, __FILE__, __LINE__, "NET/agspeed : %s", message.c_str());
+}
+
+void Net::logTraffic() {
+  const std::vector<InterfaceTraffic> traffic = domain_->traffic();
+  for (size_t i = 0; i < traffic.size(); ++i) {
+    const auto& [sent, received, losses] = traffic[i];
+    log(LogLevel::kInfo, kSubsystemNet,
+        formatText("{}: {} bytes sent, {} received, {} connections lost", domain_->interfaces()[i].name, sent, received,
+                   losses));
+  }
+}
+
 Result Net::fail(const Status& failure) {
-  if (logger_ != nullptr)
-    logger_(LogLevel::kWarn, kSubsystemNet, __FILE__, __LINE__, "agspeed: %s", failure.message().c_str());
+  log(LogLevel::kWarn, kSubsystemNet, failure.message());
   return resultOf(failure.code());
 }
 
@@ -55,7 +80,13 @@ Result Net::failInternally(const char* what) {
 
 Result Net::init(Logger logger) {
   const std::lock_guard lock(mutex_);
-  if (logger != nullptr) logger_ = logger;
+  if (logger != nullptr) {
+    logger_ = logger;
+    setLogSink([](agspeed::LogLevel level, const std::string& message) {
+      const bool isWarning = level == agspeed::LogLevel::kWarn;
+      Net::get().log(isWarning ? LogLevel::kWarn : LogLevel::kInfo, kSubsystemNet, message);
+    });
+  }
   if (domain_ == nullptr) {
     StatusOr<std::unique_ptr<Domain>> opened = Domain::open();
     if (!opened) {
@@ -65,14 +96,14 @@ Result Net::init(Logger logger) {
     domain_ = std::move(opened).value();
     process_ = getpid();
     // NCCL keeps pointers into the first.
-    if (facts_.name.empty()) facts_ = factsOf(domain_->interfaces());
+    if (devices_.empty()) devices_ = devicesOf(domain_->interfaces(), settings().ncclDevices);
     // Its thread must not outlive what libraries clean up at exit.
-    static const bool isRegistered = std::atexit([] { Net::get().closeDomain(); }) == 0;
+    static const bool isRegistered = std::atexit([] {
+                                       setLogSink(nullptr);
+                                       Net::get().closeDomain();
+                                     }) == 0;
     (void)isRegistered;
-    if (logger_ != nullptr) {
-      logger_(LogLevel::kInfo, kSubsystemInit | kSubsystemNet, __FILE__, __LINE__, "NET/agspeed : %s, %d Mbit/s",
-              domain_->describe().c_str(), facts_.speed);
-    }
+    log(LogLevel::kInfo, kSubsystemInit | kSubsystemNet, formatText("{}; {}", domain_->describe(), describe(devices_)));
   }
   ++numUsers_;
   return Result::kOk;
@@ -88,13 +119,20 @@ void Net::closeDomain() {
 
 Result Net::finalize() {
   const std::lock_guard lock(mutex_);
-  if (numUsers_ > 0 && --numUsers_ == 0) closeDomain();
+  if (numUsers_ > 0 && --numUsers_ == 0) {
+    if (process_ == getpid()) logTraffic();
+    closeDomain();
+  }
   return Result::kOk;
 }
 
 Result Net::devices(int* count) {
-  *count = domain_ == nullptr ? 0 : 1;
+  *count = domain_ == nullptr ? 0 : static_cast<int>(devices_.size());
   return Result::kOk;
+}
+
+const Device* Net::device(int index) const {
+  return index < 0 || index >= std::ssize(devices_) ? nullptr : &devices_[static_cast<size_t>(index)];
 }
 
 Result Net::checkDevice(int device) {
@@ -102,21 +140,22 @@ Result Net::checkDevice(int device) {
   if (process_ != getpid()) {
     return refuse("this process was forked from one that uses the network plug-in: begin with NCCL after the fork");
   }
-  if (device != 0)
-    return refuse("there is no network device " + std::to_string(device) + ": device 0 is all interfaces");
+  if (this->device(device) == nullptr) {
+    return refuse(formatText("there is no network device {}: there are {}, from 0 on", device, devices_.size()));
+  }
   return Result::kOk;
 }
 
 Result Net::listen(int device, void* handle, void** listenComm) {
   if (const Result result = checkDevice(device); result != Result::kOk) return result;
-  *listenComm = domain_->listen(ticketIn(handle));
+  *listenComm = domain_->listen(ticketIn(handle), this->device(device)->home);
   return Result::kOk;
 }
 
 Result Net::connect(int device, void* handle, void** sendComm) {
   *sendComm = nullptr;
   if (const Result result = checkDevice(device); result != Result::kOk) return result;
-  const StatusOr<Channel*> channel = domain_->connect(ticketIn(handle));
+  const StatusOr<Channel*> channel = domain_->connect(ticketIn(handle), this->device(device)->home);
   if (!channel) return fail(channel.status());
   *sendComm = channel.value();
   return Result::kOk;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Net: what NCCL asks of a network plug-in, in the form of the newest table; tables.cpp gives it the form of each. One
-// device stands for all interfaces: a connection is striped over them. Host memory only: NCCL stages what is on a
-// device.
+// Net: what NCCL asks of a network plug-in, in the form of the newest table; tables.cpp gives it the form of each. A
+// device stands for all interfaces or for some (devices.h): a connection is striped over them. Host memory only: NCCL
+// stages what is on a GPU.
 //
-// A failure is logged as a sentence through NCCL's logger, then returned as a result code. Threading: any function from
+// All that the layers below log goes to NCCL's log. A failure is logged there as a sentence, then returned as a result
+// code. Threading: any function from
 // any thread. Connections and requests that NCCL holds are pointers to those of comm/channel.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <climits>
 #include <cstddef>
 #include <memory>
@@ -18,19 +20,12 @@
 
 #include "comm/channel/domain.h"
 #include "comm/nccl_net/abi/net.h"
+#include "comm/nccl_net/devices.h"
 
 namespace agspeed::comm::nccl {
 
 /// Sizes come back as int.
 constexpr size_t kMaxMessageBytes = INT_MAX;
-
-/// What all versions of the properties are made of.
-struct DeviceFacts {
-  std::string name;
-  std::string pciPath;  ///< empty: no PCI device, or several
-  uint64_t guid = 0;
-  int speed = 0;  ///< Mbit/s, of all interfaces together
-};
 
 class Net {
  public:
@@ -43,8 +38,8 @@ class Net {
   Result finalize();
 
   Result devices(int* count);
-  /// Requires: init() was Ok.
-  const DeviceFacts& facts() const { return facts_; }
+  /// nullptr: there is no such device. NCCL may keep pointers into it.
+  const Device* device(int index) const;
 
   Result listen(int device, void* handle, void** listenComm);
   Result connect(int device, void* handle, void** sendComm);
@@ -63,17 +58,20 @@ class Net {
   Net() = default;
   /// Whether a set-up call makes sense.
   Result checkDevice(int device);
+  void log(LogLevel level, unsigned long subsystems, const std::string& message) const;
+  /// What each interface has carried.
+  void logTraffic();
   /// In a process that was forked later its thread is missing: there it is left alone.
   void closeDomain();
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
 
-  std::mutex mutex_;  ///< of the set-up; messages have the domain's
-  Logger logger_ = nullptr;
+  std::mutex mutex_;                      ///< of the set-up; messages have the domain's
+  std::atomic<Logger> logger_ = nullptr;  ///< NCCL's
   int numUsers_ = 0;
   std::unique_ptr<Domain> domain_;
   pid_t process_ = 0;  ///< that opened the domain
-  DeviceFacts facts_;
+  std::vector<Device> devices_;
 };
 
 }  // namespace agspeed::comm::nccl

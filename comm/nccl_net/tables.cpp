@@ -16,18 +16,19 @@ constexpr int kMaxReceives = static_cast<int>(Request::kMaxParts);
 
 template <typename Properties>
 Result getProperties(int device, Properties* properties) {
-  if (device != 0) return Result::kInvalidArgument;
-  const DeviceFacts& facts = Net::get().facts();
+  const Device* facts = Net::get().device(device);
+  if (facts == nullptr) return Result::kInvalidArgument;
   *properties = {};
-  properties->name = const_cast<char*>(facts.name.c_str());
-  properties->pciPath = facts.pciPath.empty() ? nullptr : const_cast<char*>(facts.pciPath.c_str());
-  properties->guid = facts.guid;
+  properties->name = const_cast<char*>(facts->name.c_str());
+  properties->pciPath = facts->pciPath.empty() ? nullptr : const_cast<char*>(facts->pciPath.c_str());
+  properties->guid = facts->guid;
   properties->ptrSupport = kPointerHost;
-  properties->speed = facts.speed;
+  properties->speed = facts->speed;
   properties->maxComms = kMaxComms;
   properties->maxRecvs = kMaxReceives;
   if constexpr (requires { properties->maxP2pBytes; }) {
     properties->virtualDevice.numDevices = 1;
+    properties->virtualDevice.devices[0] = device;
     properties->maxP2pBytes = kMaxMessageBytes;
     properties->maxCollBytes = kMaxMessageBytes;
   }

@@ -36,6 +36,8 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
+  /// What receive() has to tell peers waits from now on for the end of the next progress(), to leave together.
+  void beginTurn() { multirail_->beginTurn(); }
   double bytesPerSecond() const override;
   double roundTripSeconds(int peer) const override;
   uint32_t host() const override;

@@ -32,6 +32,8 @@ struct NetworkOptions {
   bool sharesMemory = true;  ///< with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.
   std::vector<Interface> rails;
+  /// Names of the interfaces that carry first; the others carry what would take much longer there. Empty: all alike.
+  std::vector<std::string> home;
   /// Wraps each rail; for tests.
   std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)> decorate;
 

@@ -64,6 +64,7 @@ StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Dir
     if (!interface.address.isLoopback()) rail.device = interface.name;
     rail.index = opened.rails.size();
     rail.numRails = interfaces.size();
+    rail.isHome = options.home.empty() || std::ranges::find(options.home, interface.name) != options.home.end();
     AG_ASSIGN_OR_RETURN(std::unique_ptr<Rail> made, openRail(std::move(rail), poller, directory));
     opened.rails.push_back(options.decorate ? options.decorate(std::move(made)) : std::move(made));
   }

@@ -23,6 +23,7 @@ struct RailInfo {
   std::string device;         ///< the interface it is bound to; empty: none
   double bytesPerSecond = 0;  ///< what its connections carry together while no slow peer holds them up; 0: not known
   uint64_t numRefused = 0;    ///< connections that did not prove to be a peer's
+  bool isHome = true;         ///< of those that carry first
 };
 
 /// Which one to make.
@@ -31,6 +32,7 @@ struct RailOptions {
   std::string device;   ///< the interface to bind to where that is allowed; empty: by address only
   size_t index = 0;     ///< among this rank's rails
   size_t numRails = 1;  ///< of this rank
+  bool isHome = true;   ///< it carries first; others what would take much longer there
 };
 
 class Rail : public Transport {
@@ -43,7 +45,8 @@ class Rail : public Transport {
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
   /// Whether it may still read payloads of frames to the peer that were not acknowledged.
   virtual bool isReading(int peer) const { return !canSend(peer); }
-  /// About how long a frame of that many bytes would take to arrive if it were sent now; 0 when not known.
+  /// About how long a frame of that many bytes would take to arrive if it were sent now; 0 when not known. Does not
+  /// change canSend().
   virtual double deliverySeconds(int peer, size_t numBytes) const = 0;
   /// Whether what the peer has sent may still arrive: a connection that it made is open.
   virtual bool mayStillReceive(int peer) const = 0;

@@ -92,7 +92,7 @@ class Transport {
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
   /// Frames of the peer that wait for others leave now. Transports whose frames never wait have nothing to do.
   virtual void flush(int peer) { (void)peer; }
-  /// A turn of the poller begins, or has ended: until then control frames may wait for each other.
+  /// A turn begins, or has ended: until then control frames may wait for each other.
   virtual void beginTurn() {}
   virtual void endTurn() {}
   /// From now on no byte of `payload` is read for the peer's frames with this token; what is under way of them goes on

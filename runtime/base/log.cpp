@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 
 #include "runtime/base/log_editor.h"
@@ -13,6 +14,8 @@ namespace {
 
 // Indexed by the enum's value.
 constexpr std::array<std::string_view, 3> kNames = {"trace", "info", "warn"};
+
+std::atomic<LogSink> currentSink = nullptr;
 
 }  // namespace
 
@@ -26,7 +29,7 @@ std::optional<LogLevel> logLevelFromString(std::string_view text) {
 
 bool isLogged(LogLevel level) {
   static const LogLevel threshold = logLevelFromString(settings().debug).value_or(LogLevel::kWarn);
-  return level >= threshold;
+  return level >= threshold || (level >= LogLevel::kInfo && currentSink.load(std::memory_order_relaxed) != nullptr);
 }
 
 std::string formatLogLine(std::string_view message) {
@@ -35,9 +38,15 @@ std::string formatLogLine(std::string_view message) {
   return line + "\n";
 }
 
-void writeLogLine(std::string_view message) {
-  std::string line = formatLogLine(LogEditor::apply(std::string(message)));
+void writeLogLine(LogLevel level, std::string_view message) {
+  const std::string edited = LogEditor::apply(std::string(message));
+  if (const LogSink sink = currentSink.load(std::memory_order_acquire); sink != nullptr && level >= LogLevel::kInfo) {
+    return sink(level, edited);
+  }
+  const std::string line = formatLogLine(edited);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
+
+void setLogSink(LogSink sink) { currentSink.store(sink, std::memory_order_release); }
 
 }  // namespace agspeed

@@ -7,41 +7,60 @@ Host memory only, as NCCL uses such tables; NCCL's own socket table runs beside 
 from __future__ import annotations
 
 import json
-import os
+import random
 import time
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from agspeed import nccl, netbed
+from benchmarks.comm import nccl_faults, nccl_programs
 from tests.fault.conftest import MakeNetbed
-from tests.lint import sources
 
-BUILD = Path(os.environ.get("AGSPEED_BUILD_DIR", sources.ROOT / "build" / "dev"))
-PAIR = BUILD / "tests" / "comm" / "nccl_net" / "comm_nccl_net_pair"
-PLUGIN = next((path for path in (nccl.library(), BUILD / "comm/nccl_net" / nccl.library().name) if path.exists()), None)
+WAY = nccl_programs.find(nccl_programs.OURS)
 OURS, NCCL_SOCKET = 11, 0  # tables
 LIMIT_S = 60
+OPERATIONS = 200  # with each fault
+
+
+def why_not() -> str | None:
+    """Why nothing here can run, or None."""
+    try:
+        nccl_programs.program("pair")
+        nccl_programs.library(WAY)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PAIR.exists() or PLUGIN is None, reason=f"{PAIR} or the plug-in is not built"),
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
 
 class Pair:
     """Operations from host 0 to host 1, each compared byte by byte, for some seconds."""
 
-    def __init__(self, bed: netbed.Netbed, table: int, num_bytes: int, messages: int, seconds: float) -> None:
-        library = PLUGIN if table == OURS else nccl.find_nccl()
+    def __init__(
+        self,
+        bed: netbed.Netbed,
+        table: int,
+        num_bytes: int,
+        messages: int,
+        seconds: float,
+        operations: int = 1,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        library = nccl_programs.library(WAY) if table == OURS else nccl.find_nccl()
         self._lines: dict[int, dict[str, Any]] = {}
         rails = ",".join(rail.name for rail in bed.hosts[0].rails)
-        words = [str(bed.scratch / f"meet{table}"), str(library), table, 1, num_bytes, messages, seconds, 1]
+        words = [str(bed.scratch / f"meet{table}"), str(library), table, 1, num_bytes, messages, seconds, operations, 1]
         self._jobs = [
             bed.start(
-                [str(PAIR), role, *map(str, words)],
-                env={"AGSPEED_SOCKET_IFNAME": rails, "NCCL_SOCKET_IFNAME": rails},
+                [str(nccl_programs.program("pair")), role, *map(str, words)],
+                env={"AGSPEED_SOCKET_IFNAME": rails, "NCCL_SOCKET_IFNAME": rails, **(env or {})},
                 hosts=[host],
                 on_line=self._on_line,
             )
@@ -88,21 +107,32 @@ def test_a_cut_link_changes_no_byte_and_ends_nothing(make_netbed: MakeNetbed, ra
     assert len(seconds) > 5
 
 
-def test_a_silent_and_a_flapping_rail_change_no_byte_and_end_nothing(make_netbed: MakeNetbed) -> None:
-    bed = make_netbed(hosts=2, rails=2, rate="200mbit")
-    pair = Pair(bed, OURS, 4 << 20, 4, 5)
-    time.sleep(1.2)
-    bed.hosts[1].rails[0].drop("in")  # its carrier stays, as behind a switch that fails
-    time.sleep(1.2)
-    bed.hosts[1].rails[0].heal()
-    for _ in range(3):
-        bed.hosts[0].rails[1].down()
-        time.sleep(0.2)
-        bed.hosts[0].rails[1].up()
-        time.sleep(0.3)
-    seconds, wrong = pair.end()
+def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) -> None:
+    """Small operations stay at home until its link is cut."""
+    bed = make_netbed(hosts=2, rails=2)
+    pair = Pair(bed, OURS, 8_000, 1, 4, env={"AGSPEED_NCCL_DEVICES": "nic"})
+    time.sleep(1.5)
+    whole = [rail.sent_bytes for rail in bed.counters()[0]]
+    bed.hosts[1].rails[0].down()
+    time.sleep(1.0)
+    cut = [rail.sent_bytes for rail in bed.counters()[0]]
+    _, wrong = pair.end()
+    after = bed.counters()[0][1].sent_bytes
     assert wrong == 0
-    assert len(seconds) > 5
+    assert whole[0] > 4 * whole[1], whole
+    assert after > cut[1] + 30_000, (cut, after)
+
+
+@pytest.mark.parametrize("fault", nccl_faults.FAULTS)
+def test_failing_links_change_no_byte_and_end_nothing(make_netbed: MakeNetbed, fault: str) -> None:
+    """A rail chosen by chance fails and comes back, again and again, at either end, loudly or silently."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"{fault}, seed {seed}")
+    bed = make_netbed(hosts=2, rails=4, rate="250mbit")
+    outcome = nccl_faults.run(bed, nccl_faults.FAULTS[fault], 1 << 20, OPERATIONS, seed, {})
+    assert outcome.wrong_bytes == 0
+    assert len(outcome.seconds) >= OPERATIONS
+    assert outcome.strikes > 0
 
 
 def test_flipped_bytes_do_not_arrive(make_netbed: MakeNetbed) -> None:
@@ -111,8 +141,9 @@ def test_flipped_bytes_do_not_arrive(make_netbed: MakeNetbed) -> None:
     bed = make_netbed(hosts=2, rails=2)
     for rail in bed.hosts[1].rails:
         rail.corrupt("in", 200)
-    _, wrong = Pair(bed, OURS, 8 << 20, 8, 2).end()
+    seconds, wrong = Pair(bed, OURS, 1 << 20, 4, 2, OPERATIONS).end()
     assert wrong == 0
+    assert len(seconds) >= OPERATIONS
     if nccl.find_nccl() is None:
         pytest.skip("the control needs NCCL, which is not installed")
     assert Pair(bed, NCCL_SOCKET, 8 << 20, 8, 2).is_wrong()

@@ -17,8 +17,20 @@ constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
 /// On rails that carry a payload within it, longer ones only save work.
 constexpr double kQuickSeconds = 1e-3;
+/// A rail that is not home is taken to need so many times as long, and this more: rates of what is seldom used are told
+/// badly.
+constexpr double kAway = 2, kAwaySeconds = 1e-3;
 
 }  // namespace
+
+RailScheduler::RailScheduler(const Rails& rails, int peer) : rails_(rails), peer_(peer) {
+  for (const auto& rail : rails) isHome_.push_back(rail->info().isHome);
+}
+
+double RailScheduler::cost(size_t rail, size_t numBytes) const {
+  const double seconds = rails_[rail]->deliverySeconds(peer_, numBytes);
+  return isHome_[rail] ? seconds : kAway * seconds + kAwaySeconds;
+}
 
 int RailScheduler::nextRail(size_t numBytes) const {
   int best = kNoRail;
@@ -27,7 +39,7 @@ int RailScheduler::nextRail(size_t numBytes) const {
     const size_t rail = (nextRail_ + i) % rails_.size();
     if (!rails_[rail]->canSend(peer_)) continue;
     if (rails_.size() == 1) return static_cast<int>(rail);
-    const double delay = rails_[rail]->deliverySeconds(peer_, numBytes);
+    const double delay = cost(rail, numBytes);
     if (best == kNoRail || delay < bestDelay) {
       best = static_cast<int>(rail);
       bestDelay = delay;
@@ -49,7 +61,7 @@ bool RailScheduler::isFullOneWorthWaitingFor(const Reachability& reachability, s
   for (size_t rail = 0; rail < rails_.size(); ++rail) {
     if (!reachability.isUp(rail)) continue;
     double& least = isFull(rail) ? soonestOfFull : soonest;
-    least = std::min(least, rails_[rail]->deliverySeconds(peer_, numBytes));
+    least = std::min(least, cost(rail, numBytes));
   }
   return soonest > kLongSeconds && soonestOfFull < kMuchSooner * soonest;
 }

@@ -134,6 +134,7 @@ void Sender::readAfterHandshake() {
 
 void Sender::send(const OutgoingFrame& frame) {
   if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+  if (isEmpty()) maxQueuedBytes_ = maxQueuedBytes();
   Queued& added = queued(numQueued_);
   seal(frame, added);
   if (added.numBytes > Socket::kSmallPacketPayload) firstLarge_ = std::min(firstLarge_, numBytes_ + queuedBytes_);
@@ -197,6 +198,7 @@ void Sender::write() {
     keepSpare(queued(0).owned);
     firstQueued_ = (firstQueued_ + 1) % kMaxQueued;
   }
+  maxQueuedBytes_ = maxQueuedBytes();
 }
 
 void Sender::keepSpare(std::vector<std::byte>& owned) {

@@ -114,8 +114,9 @@ class Sender final : public Poller::Handler {
   static constexpr size_t kMaxQueued = 16;
   /// The next frames to write, first to last.
   Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
-  /// Whether another frame may wait beside those that do.
-  bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes()); }
+  /// Whether another frame may wait beside those that do. A look at the rate alone does not change it: who has asked
+  /// canSend() may look before send().
+  bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
   size_t maxQueuedBytes() const;
   void seal(const OutgoingFrame& frame, Queued& queued);
   /// Of the payloads that this connection owns, only one that is large is kept when it was written.
@@ -124,9 +125,10 @@ class Sender final : public Poller::Handler {
   std::array<Queued, kMaxQueued> queue_;
   std::vector<std::byte> spare_;  ///< the largest one that is not used: ranks have hundreds of connections
   size_t firstQueued_ = 0, numQueued_ = 0;
-  size_t queuedBytes_ = 0;  ///< left to write
-  size_t written_ = 0;      ///< bytes of the first frame
-  bool isFull_ = false;     ///< the kernel did not take all
+  size_t queuedBytes_ = 0;     ///< left to write
+  size_t maxQueuedBytes_ = 0;  ///< as of the first frame that waits, or the last write
+  size_t written_ = 0;         ///< bytes of the first frame
+  bool isFull_ = false;        ///< the kernel did not take all
 
   // Watching.
   ActiveTimer active_;

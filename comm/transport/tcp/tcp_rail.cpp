@@ -160,7 +160,7 @@ double TcpRail::minRoundTripSeconds(int peer) const {
 }
 
 RailInfo TcpRail::info() const {
-  return {options_.address, options_.device, load_.rate.bestBytesPerSecond(), acceptor_.numRefused()};
+  return {options_.address, options_.device, load_.rate.bestBytesPerSecond(), acceptor_.numRefused(), options_.isHome};
 }
 
 Clock::time_point TcpRail::tick(Clock::time_point now) {

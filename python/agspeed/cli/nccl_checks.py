@@ -3,7 +3,7 @@
 would load it.
 
 Same rules as in checks.py: functions without arguments that yield `Check`s, change nothing and never raise. A child
-process loads the plug-in as NCCL does and calls its table v11 up to the properties of its device.
+process loads the plug-in as NCCL does and passes a message to itself (nccl_probe.py).
 """
 
 from __future__ import annotations
@@ -15,48 +15,21 @@ from typing import Any
 
 from agspeed import nccl
 from agspeed.cli.checks import Check
+from agspeed.cli.nccl_probe import MESSAGE_BYTES
 from agspeed.cli.probe import run_child
 
 __all__ = ["NCCL_CHECKS", "table_of"]
 
 _TIMEOUT_S = 60
+_ASK_NET = "agspeed doctor --net says which interfaces are usable, and why"
 _REINSTALL = "install the wheel, or build the target ag_nccl_net in a checkout"
 _ENABLE = 'eval "$(agspeed nccl env)"'
 # From which minor version of NCCL 2 on it takes which table, newest first.
 _TABLES = ((30, 12), (28, 11), (26, 10), (24, 9), (20, 8), (19, 7), (13, 6))
-# Layout: comm/nccl_net/abi/net.h. Of a logged line ctypes sees the format and its first argument, our sentence.
 _SCRIPT = """
-import ctypes, json, sys
-found = {}
-nccl, plugin = ARGUMENTS
-try:
-    version = ctypes.c_int()
-    ctypes.CDLL(nccl).ncclGetVersion(ctypes.byref(version))
-    found["nccl"] = version.value
-except Exception as error:
-    found["nccl_error"] = str(error)
-lines = []
-Logger = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p,
-                          ctypes.c_char_p)
-logger = Logger(lambda level, flags, file, line, text, first: lines.append((first or text or b"").decode()))
-try:
-    library = ctypes.CDLL(plugin)
-    table = (ctypes.c_void_p * 22).in_dll(library, "ncclNetPlugin_v11")
-    call = lambda at, *types: ctypes.CFUNCTYPE(ctypes.c_int, *types)(table[at])
-    context, count = ctypes.c_void_p(), ctypes.c_int()
-    init = call(1, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, Logger, ctypes.c_void_p)
-    found["init"] = init(ctypes.byref(context), 1, None, logger, None)
-    if found["init"] == 0:
-        call(2, ctypes.c_void_p)(ctypes.byref(count))
-        properties = (ctypes.c_byte * 256)()
-        call(3, ctypes.c_int, ctypes.c_void_p)(0, ctypes.byref(properties))
-        found["speed"] = ctypes.c_int.from_buffer(properties, 36).value
-        call(20, ctypes.c_void_p)(context)
-    found["devices"] = count.value
-except Exception as error:
-    found["plugin_error"] = str(error)
-found["lines"] = lines
-print("PROBE" + json.dumps(found))
+import json
+from agspeed.cli.nccl_probe import probe
+print("PROBE" + json.dumps(probe(*ARGUMENTS)))
 """
 
 
@@ -84,6 +57,8 @@ def check_nccl() -> Iterator[Check]:
     found = _probe()
     yield _version(found)
     yield _plugin(found)
+    if found.get("init") == 0:
+        yield _message(found)
     obstacles = nccl.obstacles(os.environ)
     for sentence in obstacles:
         yield Check("nccl's choice", "warn", sentence, _ENABLE if "NCCL_NET_PLUGIN" in sentence else "unset NCCL_NET")
@@ -111,10 +86,15 @@ def _plugin(found: dict[str, Any]) -> Check:
     if "plugin_error" in found:
         return Check("nccl plug-in", "fail", f"it cannot be loaded: {found['plugin_error']}", _REINSTALL)
     if found["init"] != 0:
-        why = found["lines"][-1] if found["lines"] else f"its init returned {found['init']}"
-        return Check("nccl plug-in", "fail", why, "agspeed doctor --net says which interfaces are usable, and why")
-    how = found["lines"][-1] if found["lines"] else "works"
-    return Check("nccl plug-in", "ok", f"{how}, counted as {found['speed']} Mbit/s")
+        return Check("nccl plug-in", "fail", found["said"], _ASK_NET)
+    return Check("nccl plug-in", "ok", found["said"])
+
+
+def _message(found: dict[str, Any]) -> Check:
+    """Between two connections of one process: what it shows are sockets and firewalls of this host, no cables."""
+    if not found["arrived"]:
+        return Check("nccl message", "fail", f"none of this process to itself arrives: {found['why']}", _ASK_NET)
+    return Check("nccl message", "ok", f"{MESSAGE_BYTES} bytes to itself; {'; '.join(found['traffic'])}")
 
 
 NCCL_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (check_nccl,)

@@ -247,6 +247,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         at_most=64,
     ),
     Setting(
+        name="nccl_devices",
+        kind="choice",
+        default=None,
+        reader="c++",
+        env="AGSPEED_NCCL_DEVICES",
+        doc=(
+            "what NCCL sees of the network interfaces: one device that is all of them, one for each NUMA node, or "
+            "each by itself; each carries over all, its own first; unset means one, but numa where they lie on "
+            "several nodes"
+        ),
+        choices=("one", "numa", "nic"),
+    ),
+    Setting(
         name="shared_memory",
         kind="flag",
         default=True,
@@ -308,6 +321,7 @@ class Values:
     job_key_file: Path | None
     socket_interfaces: str | None
     flows_per_interface: int
+    nccl_devices: str | None
     shared_memory: bool
     peer_timeout_ms: int
     flight_record_dir: Path | None

@@ -30,30 +30,6 @@ class AgspeedNet : public testing::TestWithParam<TableSource> {
   void expectOne(const std::function<void(NetTable&)>& body) { EXPECT_EQ(runOne(GetParam(), body), ""); }
 };
 
-/// Whether a line that was logged has all these texts; throws with what was logged if not.
-void requireLogged(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& line : loggedLines()) {
-    const bool hasAll = std::all_of(texts.begin(), texts.end(),
-                                    [&](const std::string& text) { return line.find(text) != std::string::npos; });
-    if (hasAll) return;
-    all += "\n  " + line;
-  }
-  std::string wanted;
-  for (const std::string& text : texts) wanted += " '" + text + "'";
-  require(false, "no line was logged with" + wanted + "; there were:" + all);
-}
-
-/// "process 1234 on host", of the other side.
-std::string exchangeNames(Side& side) {
-  std::array<char, 256> name = {};
-  require(gethostname(name.data(), name.size() - 1) == 0, "gethostname");
-  int process = getpid();
-  side.tell(std::as_bytes(std::span(&process, 1)));
-  side.hear(std::as_writable_bytes(std::span(&process, 1)));
-  return "process " + std::to_string(process) + " on " + name.data();
-}
-
 TEST_P(AgspeedNet, AGroupMatchesByTag) {
   constexpr size_t kSizes[] = {10, 200000, 0, 70000, 1, 1048576, 65536, 3000};
   constexpr int kParts = 8;
@@ -218,7 +194,7 @@ TEST_P(AgspeedNet, UnauthenticatedPeersAtTheListenerHoldNobodyUp) {
 TEST_P(AgspeedNet, ADeadListenerIsNamed) {
   expectBoth(
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         Handle handle;
         side.hear(handle);
         side.meet();
@@ -234,7 +210,7 @@ TEST_P(AgspeedNet, ADeadListenerIsNamed) {
         requireLogged({peer.substr(0, peer.find(" on ")), "127.0.0.1 port", "ended"});
       },
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         Handle handle = {};
         (void)side.listen(handle);
         side.tell(handle);
@@ -246,14 +222,14 @@ TEST_P(AgspeedNet, ADeadListenerIsNamed) {
 TEST_P(AgspeedNet, AConnectorKilledBeforeAcceptIsNamed) {
   expectBoth(
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         Handle handle;
         side.hear(handle);
         (void)side.connect(handle);
         raise(SIGKILL);
       },
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         Handle handle = {};
         void* listener = side.listen(handle);
         side.tell(handle);
@@ -271,7 +247,7 @@ TEST_P(AgspeedNet, AConnectorKilledBeforeAcceptIsNamed) {
 TEST_P(AgspeedNet, AConnectionThatNobodyAcceptsEndsWithItsListener) {
   expectBoth(
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         Handle handle;
         side.hear(handle);
         void* comm = side.connect(handle);
@@ -283,7 +259,7 @@ TEST_P(AgspeedNet, AConnectionThatNobodyAcceptsEndsWithItsListener) {
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         Handle handle = {};
         void* listener = side.listen(handle);
         side.tell(handle);
@@ -295,7 +271,7 @@ TEST_P(AgspeedNet, AConnectionThatNobodyAcceptsEndsWithItsListener) {
 TEST_P(AgspeedNet, APeerKilledInMidMessageIsNamedByItsSender) {
   expectBoth(
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         void* comm = side.openSend();
         Bytes bytes(32 << 20);
         (void)side.send(comm, bytes);
@@ -306,7 +282,7 @@ TEST_P(AgspeedNet, APeerKilledInMidMessageIsNamedByItsSender) {
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         void* comm = side.openReceive();
         Bytes bytes(32 << 20);
         Pending pending = side.receive(comm, {bytes});
@@ -320,7 +296,7 @@ TEST_P(AgspeedNet, AStoppedPeerIsNamedAfterThePeerTimeout) {
   setenv("AGSPEED_PEER_TIMEOUT_MS", "1500", 1);
   expectBoth(
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         void* comm = side.openSend();
         Bytes bytes(100);
         Pending first = side.send(comm, bytes);
@@ -337,7 +313,7 @@ TEST_P(AgspeedNet, AStoppedPeerIsNamedAfterThePeerTimeout) {
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         void* comm = side.openReceive();
         Bytes bytes(100);
         Pending pending = side.receive(comm, {bytes});
@@ -374,7 +350,7 @@ TEST_P(AgspeedNet, BothEndsOfALongerSendHearBothSizes) {
 TEST_P(AgspeedNet, AConnectionThatThePeerClosedFailsAndOthersGoOn) {
   expectBoth(
       [](Side& side) {
-        (void)exchangeNames(side);
+        (void)side.exchangeNames();
         Handle handle;
         side.hear(handle);
         void* closing = side.connect(handle);
@@ -392,7 +368,7 @@ TEST_P(AgspeedNet, AConnectionThatThePeerClosedFailsAndOthersGoOn) {
         requireOk(side.table().closeSend(staying), "closeSend");
       },
       [](Side& side) {
-        const std::string peer = exchangeNames(side);
+        const std::string peer = side.exchangeNames();
         Handle handle = {};
         void* listener = side.listen(handle);
         side.tell(handle);
@@ -528,6 +504,19 @@ TEST_P(AgspeedNet, CarriesMessagesInEveryModeAndOnSeveralConnectionsPerInterface
   for (const char* name : {"AGSPEED_COMM_MODE", "AGSPEED_JOB_KEY", "AGSPEED_FLOWS_PER_INTERFACE"}) unsetenv(name);
 }
 
+TEST_P(AgspeedNet, ADeviceMayBeAnInterface) {
+  setenv("AGSPEED_NCCL_DEVICES", "nic", 1);
+  expectOne([](NetTable& table) {
+    int count = 0;
+    requireOk(table.devices(count), "devices");
+    DeviceProperties properties;
+    requireOk(table.properties(0, properties), "getProperties");
+    require(count == 1 && properties.name == "lo", "the device is " + properties.name);
+    require(table.properties(1, properties) != Result::kOk, "there is a device 1");
+  });
+  unsetenv("AGSPEED_NCCL_DEVICES");
+}
+
 TEST_P(AgspeedNet, FinalizeEndsWorkInFlight) {
   if (GetParam().version < 11) GTEST_SKIP() << "tables before v11 have no finalize";
   expectBoth(
@@ -549,6 +538,33 @@ TEST_P(AgspeedNet, FinalizeEndsWorkInFlight) {
         Pending after = side.receive(comm, {later});
         side.waitForFailure(after);
         requireOk(side.table().closeReceive(comm), "closeRecv");
+      });
+}
+
+TEST_P(AgspeedNet, TheLogSaysWhatInterfacesCarried) {
+  if (GetParam().version < 11) GTEST_SKIP() << "tables before v11 have no finalize";
+  expectBoth(
+      [](Side& side) {
+        void* comm = side.openSend();
+        Bytes bytes = patternOf(1, 3000000);
+        Pending pending = side.send(comm, bytes);
+        side.wait(pending);
+        side.meet();
+        requireOk(side.table().closeSend(comm), "closeSend");
+        requireOk(side.table().finalize(), "finalize");
+        requireLogged({"NET/agspeed : lo: 3000000 bytes sent, 0 received, 0 connections lost"});
+        requireOk(side.table().init(), "init again");
+      },
+      [](Side& side) {
+        void* comm = side.openReceive();
+        Bytes bytes(3000000);
+        Pending pending = side.receive(comm, {bytes});
+        side.wait(pending);
+        side.meet();
+        requireOk(side.table().closeReceive(comm), "closeRecv");
+        requireOk(side.table().finalize(), "finalize");
+        requireLogged({"NET/agspeed : lo: 0 bytes sent, 3000000 received, 0 connections lost"});
+        requireOk(side.table().init(), "init again");
       });
 }
 

@@ -12,15 +12,23 @@
 namespace agspeed::comm::nccl {
 namespace {
 
+struct Log {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+Log& log() {
+  static Log log;
+  return log;
+}
+
 void keepLine(LogLevel, unsigned long, const char*, int, const char* format, ...) {
-  static std::mutex mutex;
   std::array<char, 2048> line;
   va_list arguments;
   va_start(arguments, format);
   (void)std::vsnprintf(line.data(), line.size(), format, arguments);
   va_end(arguments);
-  const std::lock_guard lock(mutex);
-  loggedLines().emplace_back(line.data());
+  const std::lock_guard lock(log().mutex);
+  log().lines.emplace_back(line.data());
 }
 
 Result ignoreEvent(void**, int, void*, int64_t, void*) { return Result::kOk; }
@@ -163,9 +171,9 @@ std::unique_ptr<NetTable> wrap(const void* table) {
 
 }  // namespace
 
-std::vector<std::string>& loggedLines() {
-  static std::vector<std::string> lines;
-  return lines;
+std::vector<std::string> loggedLines() {
+  const std::lock_guard lock(log().mutex);
+  return log().lines;
 }
 
 std::unique_ptr<NetTable> wrapTable(int version, const void* table) {

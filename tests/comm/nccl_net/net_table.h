@@ -55,7 +55,7 @@ class NetTable {
 };
 
 /// Lines that the table has logged in this process, at any level.
-std::vector<std::string>& loggedLines();
+std::vector<std::string> loggedLines();
 
 /// `table` is one of that version. nullptr: no such version.
 std::unique_ptr<NetTable> wrapTable(int version, const void* table);

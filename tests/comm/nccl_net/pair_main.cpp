@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of two processes that pass operations through a network table, for benchmarks and fault tests: each runs on a
 // host of its own and they meet at a socket in the file system. An operation is a number of messages, dealt to the
-// connections in turn, and ends when the receiver has said so over a connection back. Prints one line of JSON.
+// connections in turn, and ends when the receiver has said so over a connection back. Prints one line of JSON at the
+// end.
 //
-//   comm_nccl_net_pair ROLE MEET LIBRARY TABLE CONNECTIONS BYTES MESSAGES SECONDS CHECK
+//   comm_nccl_net_pair ROLE MEET LIBRARY TABLE CONNECTIONS BYTES MESSAGES SECONDS OPERATIONS CHECK
 //
-// ROLE: send or receive. TABLE: 6 to 12, or 0 for NCCL's own socket transport. BYTES: of an operation. CHECK: 1 if
-// the bytes of every operation are compared, 0 if those of the last one are.
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
+// ROLE: send or receive. TABLE: 6 to 12, or 0 for NCCL's own socket transport. BYTES: of an operation. It ends after
+// SECONDS, not before as many OPERATIONS. CHECK: 1 if the bytes of every operation are compared, 0 if those of the last
+// one are.
+// Prints "ready" when the two are connected.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +19,7 @@
 #include <vector>
 
 #include "tests/comm/nccl_net/process_pair.h"
+#include "tests/comm/nccl_net/program.h"
 
 namespace agspeed::comm::nccl {
 namespace {
@@ -36,6 +35,7 @@ struct Task {
   size_t numBytes = 0;
   size_t numMessages = 1;
   double seconds = 0;
+  size_t leastOperations = 1;
   bool checksAll = false;
 };
 
@@ -48,37 +48,9 @@ Task readTask(char** words) {
   task.numBytes = std::strtoull(words[6], nullptr, 10);
   task.numMessages = std::strtoull(words[7], nullptr, 10);
   task.seconds = std::strtod(words[8], nullptr);
-  task.checksAll = std::string(words[9]) == "1";
+  task.leastOperations = std::strtoull(words[9], nullptr, 10);
+  task.checksAll = std::string(words[10]) == "1";
   return task;
-}
-
-/// The receiver waits at the path, the sender comes.
-int meetAt(const Task& task) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  require(task.meet.size() < sizeof(address.sun_path), "the path of the socket is too long");
-  std::copy(task.meet.begin(), task.meet.end(), address.sun_path);
-  const auto* at = reinterpret_cast<const sockaddr*>(&address);
-  const int end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (!task.isSender) {
-    require(bind(end, at, sizeof(address)) == 0 && listen(end, 1) == 0, "cannot listen at " + task.meet);
-    return accept(end, nullptr, nullptr);
-  }
-  const Time::time_point limit = Time::now() + std::chrono::seconds(20);
-  while (connect(end, at, sizeof(address)) != 0) {
-    require(Time::now() < limit, "nobody listens at " + task.meet);
-    usleep(1000);
-  }
-  return end;
-}
-
-double processorSeconds() {
-  rusage usage = {};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  const auto inSeconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return inSeconds(usage.ru_utime) + inSeconds(usage.ru_stime);
 }
 
 /// One end of the connections, and what it passes.
@@ -107,7 +79,8 @@ class Runner {
       answer();
       seconds.push_back(std::chrono::duration<double>(Time::now() - begin).count());
       if (!task_.isSender && task_.checksAll) check();
-      more = Time::now() < limit ? std::byte{1} : std::byte{0};
+      const bool goesOn = Time::now() < limit || seconds.size() < task_.leastOperations;
+      more = goesOn ? std::byte{1} : std::byte{0};
       task_.isSender ? side_.tell(std::span(&more, 1)) : side_.hear(std::span(&more, 1));
     }
     processorSeconds_ = processorSeconds() - before;
@@ -173,7 +146,9 @@ int runTask(const Task& task) {
   const LoadedTable loaded = loadTable(task.source);
   require(loaded.table != nullptr, loaded.whyNot);
   requireOk(loaded.table->init(), "init");
-  Runner runner(task, *loaded.table, meetAt(task));
+  Runner runner(task, *loaded.table, meetAt(task.meet, task.isSender ? 1 : 0, 2)[task.isSender ? 0 : 1]);
+  std::puts("ready");
+  (void)std::fflush(stdout);
   const std::vector<double> seconds = runner.run();
   requireOk(loaded.table->finalize(), "finalize");
   std::printf("{\"operations\": %zu, \"wrong_bytes\": %zu, \"cpu_seconds\": %.6f, \"seconds\": [", seconds.size(),
@@ -188,7 +163,7 @@ int runTask(const Task& task) {
 
 int main(int count, char** words) {
   try {
-    if (count != 10) throw agspeed::comm::nccl::SideFailure("nine arguments are needed");
+    if (count != 11) throw agspeed::comm::nccl::SideFailure("ten arguments are needed");
     return agspeed::comm::nccl::runTask(agspeed::comm::nccl::readTask(words));
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "%s\n", failure.what());

@@ -105,6 +105,19 @@ void requireOk(Result result, const std::string& call) {
   throw SideFailure(text);
 }
 
+void requireLogged(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& line : loggedLines()) {
+    const bool hasAll = std::all_of(texts.begin(), texts.end(),
+                                    [&](const std::string& text) { return line.find(text) != std::string::npos; });
+    if (hasAll) return;
+    all += "\n  " + line;
+  }
+  std::string wanted;
+  for (const std::string& text : texts) wanted += " '" + text + "'";
+  require(false, "no line was logged with" + wanted + "; there were:" + all);
+}
+
 void Side::tell(std::span<const std::byte> bytes) const {
   require(write(socket_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()), "the other side is gone");
 }
@@ -121,6 +134,15 @@ void Side::meet() const {
   std::array<std::byte, 1> one{};
   tell(one);
   hear(one);
+}
+
+std::string Side::exchangeNames() const {
+  std::array<char, 256> name = {};
+  require(gethostname(name.data(), name.size() - 1) == 0, "gethostname");
+  int process = getpid();
+  tell(std::as_bytes(std::span(&process, 1)));
+  hear(std::as_writable_bytes(std::span(&process, 1)));
+  return "process " + std::to_string(process) + " on " + name.data();
 }
 
 void* Side::listen(Handle& handle, int device) {
@@ -148,15 +170,15 @@ void* Side::accept(void* listenComm) {
   return comm;
 }
 
-void* Side::openSend() {
+void* Side::openSend(int device) {
   Handle handle;
   hear(handle);
-  return connect(handle);
+  return connect(handle, device);
 }
 
-void* Side::openReceive(void** listenComm) {
+void* Side::openReceive(void** listenComm, int device) {
   Handle handle = {};
-  void* listener = listen(handle);
+  void* listener = listen(handle, device);
   tell(handle);
   void* comm = accept(listener);
   if (listenComm != nullptr) {

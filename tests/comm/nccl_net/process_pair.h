@@ -22,6 +22,8 @@ struct SideFailure : std::runtime_error {
 void require(bool isTrue, const std::string& what);
 /// The same for a call of the table; the lines that it logged are added.
 void requireOk(Result result, const std::string& call);
+/// Throws, with what was logged, unless one line that the table has logged has all these texts.
+void requireLogged(const std::vector<std::string>& texts);
 
 /// A send or receive under way. The memory is the caller's.
 struct Pending {
@@ -42,14 +44,16 @@ class Side {
   void hear(std::span<std::byte> bytes) const;
   /// Returns when the other side has called it as often.
   void meet() const;
+  /// "process 1234 on host", of the other side, which calls it, too.
+  std::string exchangeNames() const;
 
   void* listen(Handle& handle, int device = 0);
   /// Connects to where the other side listens; calls connect until it has a connection.
   void* connect(Handle handle, int device = 0);
   void* accept(void* listenComm);
   /// One connection from the side that sends to the one that receives: listens, tells, accepts or connects.
-  void* openSend();
-  void* openReceive(void** listenComm = nullptr);
+  void* openSend(int device = 0);
+  void* openReceive(void** listenComm = nullptr, int device = 0);
 
   /// Calls isend until it gives a request.
   Pending send(void* comm, std::span<std::byte> bytes, int tag = 0);

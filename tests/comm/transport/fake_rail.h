@@ -55,8 +55,13 @@ struct FakeRail final : FakeFrames<Rail> {
   }
   bool mayStillReceive(int) const override { return isHeard; }
   double minRoundTripSeconds(int) const override { return 0; }
-  RailInfo info() const override { return {}; }
+  RailInfo info() const override {
+    RailInfo info;
+    info.isHome = isHome;
+    return info;
+  }
 
+  bool isHome = true;
   double secondsPerByte = 0;
   bool isHeard = false;                              ///< the peer's connection is open
   std::vector<int> unwanted;                         ///< peers that were given up

@@ -30,7 +30,14 @@ def statuses(found, monkeypatch) -> dict[str, str]:
     return {check.name: check.status for check in nccl_checks.check_nccl()}
 
 
-HEALTHY = {"nccl": 22809, "init": 0, "devices": 1, "speed": 20000, "lines": ["authenticated over 10.0.0.5 (eth0)"]}
+HEALTHY = {
+    "nccl": 22809,
+    "init": 0,
+    "devices": 1,
+    "said": "authenticated over 10.0.0.5 (eth0), 20000 Mbit/s",
+    "arrived": True,
+    "traffic": ["eth0: 4194304 bytes sent, 4194304 received, 0 connections lost"],
+}
 
 
 def test_the_variables_are_those_of_a_shell(plugin, agspeed):
@@ -88,9 +95,15 @@ def test_a_healthy_installation_passes(plugin, monkeypatch):
 
 
 def test_a_plugin_that_cannot_start_fails_with_its_own_words(plugin, monkeypatch):
-    found = {**HEALTHY, "init": 2, "lines": ["no interface is up"]}
+    found = {**HEALTHY, "init": 2, "said": "no interface is up"}
     assert statuses(found, monkeypatch)["nccl plug-in"] == "fail"
     assert any("no interface is up" in check.detail for check in nccl_checks.check_nccl())
+
+
+def test_a_message_that_does_not_arrive_fails_with_the_plugins_words(plugin, monkeypatch):
+    found = {**HEALTHY, "arrived": False, "why": "nobody answers"}
+    assert statuses(found, monkeypatch)["nccl message"] == "fail"
+    assert any("nobody answers" in check.detail for check in nccl_checks.check_nccl())
 
 
 def test_without_nccl_the_plugin_is_of_no_use(plugin, monkeypatch):
@@ -106,3 +119,6 @@ def test_the_doctor_asks_the_built_plugin(agspeed, monkeypatch):
     [plugin] = [check for check in checks if check["name"] == "nccl plug-in"]
     assert plugin["status"] == "ok"
     assert "127.0.0.1 (lo)" in plugin["detail"]
+    [message] = [check for check in checks if check["name"] == "nccl message"]
+    assert message["status"] == "ok"
+    assert "lo: 4194304 bytes sent, 4194304 received, 0 connections lost" in message["detail"]

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "runtime/base/log.h"
 #include "runtime/base/log_editor.h"
 
@@ -29,6 +32,21 @@ TEST(Log, AMessageBelowTheThresholdIsNotEvaluated) {
   };
   AG_LOG(kTrace, message());
   EXPECT_EQ(evaluations, 0);
+}
+
+std::vector<std::string> taken;
+
+TEST(Log, ASinkTakesInfoAndWarnings) {
+  setLogSink([](LogLevel level, const std::string& message) {
+    taken.push_back(std::string(toString(level)) + " " + message);
+  });
+  AG_LOG(kInfo, "{} of {}", 1, 2);
+  AG_LOG(kWarn, "full");
+  setLogSink(nullptr);
+  EXPECT_EQ(taken, (std::vector<std::string>{"info 1 of 2", "warn full"}));
+  testing::internal::CaptureStderr();
+  AG_LOG(kWarn, "alone");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "agspeed: alone\n");
 }
 
 /// Puts a word in front.

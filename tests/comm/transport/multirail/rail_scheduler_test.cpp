@@ -13,12 +13,16 @@ constexpr uint32_t kLongest = RailScheduler::kLongBytes;
 class RailSchedulerTest : public testing::Test {
  protected:
   RailSchedulerTest() {
+    for (size_t rail = 0; rail < rails_.size(); ++rail) reachability_.railUp(rail);
+  }
+  Rails makeRails() {
+    Rails rails;
     for (FakeRail*& rail : fakes_) {
       auto owned = std::make_unique<FakeRail>();
       rail = owned.get();
-      rails_.push_back(std::move(owned));
+      rails.push_back(std::move(owned));
     }
-    for (size_t rail = 0; rail < rails_.size(); ++rail) reachability_.railUp(rail);
+    return rails;
   }
   void setSpeeds(double first, double second) {
     fakes_[0]->secondsPerByte = first;
@@ -30,7 +34,7 @@ class RailSchedulerTest : public testing::Test {
   }
 
   FakeRail* fakes_[2] = {};
-  Rails rails_;
+  Rails rails_ = makeRails();
   Reachability reachability_{2};
   RailScheduler scheduler_{rails_, 1};
 };
@@ -49,6 +53,31 @@ TEST_F(RailSchedulerTest, AFrameTakesTheRailThatDeliversItFirst) {
   EXPECT_EQ(scheduler_.nextRail(100), 1);
   scheduler_.sentOn(1);
   EXPECT_EQ(scheduler_.nextRail(100), 1);
+}
+
+TEST_F(RailSchedulerTest, RailsAwayCarryWhatHomeOnesWouldDeliverMuchLater) {
+  fakes_[0]->isHome = false;
+  RailScheduler scheduler(rails_, 1);
+  EXPECT_EQ(scheduler.nextRail(100), 1) << "rates are not known";
+  setSpeeds(1e-6, 9e-6);
+  EXPECT_EQ(scheduler.nextRail(100), 1) << "a millisecond more is not much";
+  setSpeeds(1e-4, 2e-4);
+  EXPECT_EQ(scheduler.nextRail(100), 1);
+  setSpeeds(1e-4, 3e-4);
+  EXPECT_EQ(scheduler.nextRail(100), 0);
+  setSpeeds(1e-4, 1e-4);
+  fakes_[1]->room = 0;
+  EXPECT_EQ(scheduler.nextRail(100), 0);
+}
+
+TEST_F(RailSchedulerTest, AFullHomeRailIsWaitedForLonger) {
+  fakes_[0]->isHome = false;
+  RailScheduler scheduler(rails_, 1);
+  fakes_[1]->room = 0;
+  setSpeeds(1e-4, 1e-4);
+  EXPECT_TRUE(scheduler.isFullOneWorthWaitingFor(reachability_, 100));
+  setSpeeds(1e-4, 3e-4);
+  EXPECT_FALSE(scheduler.isFullOneWorthWaitingFor(reachability_, 100));
 }
 
 TEST_F(RailSchedulerTest, FullRailsTakeNothing) {
