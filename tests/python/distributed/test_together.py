@@ -157,6 +157,7 @@ def test_random_jobs_end_alike_or_with_an_error_that_names_the_dead(tmp_path: Pa
             plan = random_jobs.Plan.draw(seed, 2)
             print(plan)
             group.run(plan, folder)
+        assert group.num_with_children > 0, "no compile child was seen"
     finally:
         group.close()
 

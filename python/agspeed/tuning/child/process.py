@@ -31,6 +31,8 @@ from agspeed.log import logger
 from agspeed.tuning.child.child_log import ChildLog
 
 DEFAULT_TIMEOUT_S = 600.0
+WORKER = "agspeed.tuning.child.worker"
+"""The module that a child runs."""
 _MAX_ANSWER_BYTES = 1 << 24
 _LAST_WORDS_S = 0.5
 GUARDED = {"guarded": True}
@@ -172,7 +174,7 @@ class Child:
         try:
             with self._log.open() as log:
                 self._process = subprocess.Popen(
-                    [sys.executable or "python3", "-P", "-m", "agspeed.tuning.child.worker", str(writer), *arguments],
+                    [sys.executable or "python3", "-P", "-m", WORKER, str(writer), str(self._owner), *arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

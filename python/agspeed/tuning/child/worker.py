@@ -32,8 +32,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Arguments: the descriptor for answers; "prepare" where time is left before the first job."""
-    _end_with_parent()
+    """Arguments: the descriptor for answers; the training process's number; "prepare" where there is time before jobs."""
+    if not _ends_with(int(argv[1])):
+        return 1
     _go_first_when_memory_ends()
     os.set_inheritable(int(argv[0]), False)
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
@@ -47,9 +48,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
-    """Kills this process group, whose leader this process is, once the training process is gone."""
-    parent, own = os.getppid(), os.getpid()
+def _ends_with(parent: int) -> bool:
+    """Kills this process group, whose leader this process is, once `parent` is gone. Returns: False if it is."""
+    own = os.getpid()
 
     def on_continue(number: int, frame: object) -> None:
         if os.getpid() == own and os.getppid() != parent:
@@ -57,6 +58,7 @@ def _end_with_parent() -> None:
 
     signal.signal(signal.SIGCONT, on_continue)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    return os.getppid() == parent
 
 
 def _go_first_when_memory_ends() -> None:
