@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class Greeting:
     """E.g. "rank 1 on node3"."""
     must_agree: Mapping[str, str]
     may_differ: Mapping[str, str]
+    home: str
+    """Host and cache: those that share both compile once."""
 
 
 class News:
@@ -73,6 +75,23 @@ def judged(greetings: list[Greeting | None]) -> tuple[list[str], str | None]:
     if differing:
         logger.info("ranks tune together though they differ in %s", ", ".join(differing))
     return names, None
+
+
+@dataclass(frozen=True)
+class Household:
+    """Ranks that share a host and a cache, as one of them sees it."""
+
+    token: str
+    """Of this job and model, the same at all ranks."""
+    is_first: bool
+    """This rank is the lowest of them."""
+
+    @staticmethod
+    def of(rank: int, token: str, homes: Sequence[str]) -> Household | None:
+        """homes: of all ranks. None where the rank lives alone."""
+        if homes.count(homes[rank]) == 1:
+            return None
+        return Household(token, homes.index(homes[rank]) == rank)
 
 
 def _differing(first: Greeting, other: Greeting | None) -> list[str]:

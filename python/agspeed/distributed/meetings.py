@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import secrets
 import threading
 import time
 import weakref
@@ -36,7 +37,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
-from agspeed.distributed.greetings import Greeting, News, found_in, is_looked_at, judged, put, store_of
+from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.distributed.step_profile import StepProfile, latest_step
@@ -73,6 +74,8 @@ class Meetings:
         """This rank's copy; None until tuning begins."""
         self.refused: str | None = None
         """Why the ranks do not tune, as a sentence."""
+        self.household: Household | None = None
+        """This rank's, once tuning begins; None where it has its host or its cache for itself."""
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
         self._ddp = weakref.ref(wrapper)
@@ -86,6 +89,7 @@ class Meetings:
         """The name of the one that the latest reducing backward had; "" for the user's own."""
         self._wanted_layout = ""
         self._names: list[str] = []
+        self._homes: list[str] = []
         self._store = store_of(self._user_group)
         self._news = News(self._store)
         self._group: Any = None
@@ -206,6 +210,7 @@ class Meetings:
         if (news := self._news.of_backward(number)) is not None:
             self._names, self.refused = news["names"], news["refused"]
             if self.refused is None:
+                self.household = Household.of(self._rank, news["token"], news["homes"])
                 self._begin()
             self._on_news()
         elif self._rank == 0 and is_looked_at(number):
@@ -214,9 +219,12 @@ class Meetings:
     def _lead(self) -> None:
         refused = None
         if not self._names:
-            self._names, refused = judged([self._greeting_of(rank) for rank in range(self._size)])
+            greetings = [self._greeting_of(rank) for rank in range(self._size)]
+            self._names, refused = judged(greetings)
+            self._homes = [greeting.home if greeting else "" for greeting in greetings]
         if refused is not None or self._is_due:
-            self._news.announce(self._num_backwards, {"names": self._names, "refused": refused})
+            known = {"names": self._names, "homes": self._homes, "token": secrets.token_hex(8)}
+            self._news.announce(self._num_backwards, {**known, "refused": refused})
 
     def _greeting_of(self, rank: int) -> Greeting | None:
         text = found_in(self._store, f"greeting/{rank}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.python.distributed.random_jobs --runs 200 --seed 0`: groups that tune together while ranks stand
-still, are slow, lose candidates or die, over caches that are empty, know the decision, are damaged or vanish.
+still, are slow, lose candidates or die, over caches that are empty, shared, know the decision, are damaged or vanish.
 
 Each run has a seed of its own. Ranks must decide alike and hold equal weights, or the survivors of a dead rank must
 raise an error that names it, within the peer timeout; nobody waits beyond its bound. In half of the runs a candidate is
@@ -80,7 +80,8 @@ class Plan:
         if set(_DEADLY) <= set(kinds):
             kinds.remove("stop")
         troubles = [Trouble(kind, rng.randrange(size), rng.choice((0, 3, 12, 30, 60))) for kind in dict.fromkeys(kinds)]
-        return cls(seed, size, "agspeed", [rng.choice(_CACHES) for _ in range(size)], troubles, uses_children)
+        caches = ["shared"] * size if rng.random() < 0.3 else [rng.choice(_CACHES) for _ in range(size)]
+        return cls(seed, size, "agspeed", caches, troubles, uses_children)
 
     @property
     def death(self) -> Trouble | None:
@@ -215,7 +216,9 @@ def _judged_death(plan: Plan, folder: Path, error: BaseException) -> str:
 
 def _prepared(kind: str, folder: Path, rank: int) -> str:
     """A cache folder of that kind for a rank. One that is "known" outlives the run: it may hold a decision."""
-    cache = folder.parent / f"known-{rank}" if kind == "known" else folder / f"{kind}-{rank}"
+    cache = folder / f"{kind}-{rank}"
+    if kind in ("known", "shared"):
+        cache = folder.parent / f"known-{rank}" if kind == "known" else folder / kind
     cache.mkdir(exist_ok=True)
     if kind == "damaged":
         (cache / "tuning.sqlite").write_bytes(b"not a database " * 100)

@@ -18,9 +18,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
+from agspeed.backends import candidate
 from agspeed.errors import AgspeedError
 from agspeed.frontend.session import session_of
 from agspeed.tuning import controller
+from agspeed.tuning.child.process import Child, Job
 
 _MOST_STEPS = 6000
 
@@ -103,6 +105,21 @@ def reported(path: str, cache: str) -> dict[str, Any]:
 
 def decided_with_caches(caches: list[str]) -> dict[str, Any]:
     return train(wrapped(Path(caches[dist.get_rank()])))
+
+
+def compiled_in_children(cache: str) -> dict[str, Any]:
+    """Candidate aot is compiled in a child; how many jobs this rank's child had."""
+    aot, submit, jobs = type(candidate("aot")), Child.submit, []
+
+    def counting(self: Child, job: Job) -> None:
+        jobs.append(job.candidate)
+        submit(self, job)
+
+    aot.in_process, Child.submit = False, counting  # type: ignore[method-assign]
+    try:
+        return decided(cache) | {"jobs": jobs}
+    finally:
+        aot.in_process, Child.submit = True, submit  # type: ignore[method-assign]
 
 
 def accumulating(cache: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,11 @@ class Child:
             self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
         self._start_next()
 
-    def wait(self, jobs: list[Job], timeout_s: float | None = None) -> None:
-        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on.
+    def wait(
+        self, jobs: list[Job], timeout_s: float | None = None, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Blocks until all `jobs` are done or `timeout_s` is over, and calls `meanwhile` now and then, which may end
+        jobs. Ctrl-C passes through, the child goes on.
 
         The child runs at normal priority meanwhile, even one that was suspended: nothing else runs here.
         """
@@ -115,9 +119,9 @@ class Child:
                 if deadline is not None and time.monotonic() > deadline:
                     return
                 self.set_level("raised")
-                if self._answers >= 0:
-                    select.select([self._answers], [], [], 0.1)
+                select.select([self._answers] if self._answers >= 0 else [], [], [], 0.1)
                 self.poll()
+                meanwhile()
         finally:
             self.set_level(level)
 

@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Arguments: the descriptor for answers; the training process's number; "prepare" where there is time before jobs."""
+    """Arguments: the descriptor for answers; the training process; "prepare" where there is time before the jobs."""
     if not _ends_with(int(argv[1])):
         return 1
     _go_first_when_memory_ends()
