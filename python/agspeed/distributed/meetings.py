@@ -122,6 +122,13 @@ class Meetings:
         """For how long a rank may stand still without the others' collectives running out of time."""
         return 0.4 * _timeout_of(self._user_group).total_seconds()
 
+    def why_replaced(self) -> str | None:
+        """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
+        active = nn.parallel.DistributedDataParallel._active_ddp_module
+        if active is None or active is self._ddp():
+            return None
+        return "its DistributedDataParallel was replaced while the ranks tuned: restore and optimize it to tune anew"
+
     def may_begin(self, is_due: bool) -> bool:
         """Whether tuning has begun at all ranks, which it does once it is due at rank 0. is_due: at this one."""
         self._is_due = is_due

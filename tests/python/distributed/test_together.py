@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 
 _TIMEOUT_S = 240
 """Compiling on a busy machine is no hang."""
+_SETTLED_LINES = 8
+"""Of agspeed's Python in a settled step, at a tenth of a microsecond each."""
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -102,6 +105,19 @@ def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
     for result in results:
         arm = result["arms"]["aot"]
         assert arm["state"] == "ready" and arm["background_seconds"] > 0, arm
+
+
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["native", "eager"])
+def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
+    two_ranks: Ranks, tmp_path: Path, is_compiled: bool
+) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "is_compiled": is_compiled}
+    for found in two_ranks.run(together_cases.work_of_settled_steps, tmp_path, **arguments):
+        group, alone = found["work"]["group"], found["work"]["alone"]
+        assert found["plan"] == ("native" if is_compiled else "eager"), found["reason"]
+        assert group["requests"] == []
+        # Now and then a step is seen, for the report; the others are counted down to it.
+        assert statistics.median(group["lines"]) <= min(statistics.median(alone["lines"]), _SETTLED_LINES), group
 
 
 def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,10 +43,22 @@ class Net(nn.Module):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
-def wrapped(cache: Path, width: int = 64, **settings: Any) -> DistributedDataParallel:
+class SlowEagerly(Net):
+    """Any candidate is faster."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            time.sleep(0.005)
+        return super().forward(batch)
+
+
+def wrapped(
+    cache: Path, width: int = 64, kind: type[Net] = Net, options: dict[str, Any] | None = None, **settings: Any
+) -> DistributedDataParallel:
+    """options: of the wrapper."""
     torch.manual_seed(3)
     settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": cache, **settings}
-    return DistributedDataParallel(agspeed.optimize(Net(width), **settings))
+    return DistributedDataParallel(agspeed.optimize(kind(width), **settings), **(options or {}))
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -101,6 +114,48 @@ def reported(path: str, cache: str) -> dict[str, Any]:
     if dist.get_rank() == 0:
         report.save(path)
     return {"report": report.to_dict(), "text": str(report)}
+
+
+def work_of_settled_steps(cache: str, is_compiled: bool) -> dict[str, Any]:
+    """Lines of agspeed that this thread ran in each of some settled steps, and its requests to stores, in a group and
+    in a model that trains alone with the same plan.
+    """
+    kind, backends = (SlowEagerly, ["native"]) if is_compiled else (Net, ["eager"])
+    model = wrapped(Path(cache), kind=kind, backends=backends)
+    result = train(model)
+    alone = agspeed.optimize(kind(), mode="deterministic", backends=backends, cache_dir=Path(cache))
+    found = {name: _work_of_steps(trained) for name, trained in (("group", model), ("alone", alone))}
+    return result | {"work": found}
+
+
+def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(300):  # steps that the report wants to see become rare
+        step(model, optimizer)
+    home, lines, requests = str(Path(agspeed.__file__).parent), [0], []
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(home):
+            return None
+        lines[-1] += event == "line"
+        return trace
+
+    def profile(_: Any, event: str, called: Any) -> None:
+        if event == "c_call" and isinstance(getattr(called, "__self__", None), dist.Store):
+            requests.append(called.__name__)
+
+    try:
+        for _ in range(count):
+            lines.append(0)
+            sys.settrace(trace)
+            sys.setprofile(profile)
+            step(model, optimizer)
+            sys.setprofile(None)
+            sys.settrace(None)
+    finally:
+        sys.setprofile(None)
+        sys.settrace(None)
+    return {"lines": lines[1:], "requests": requests}
 
 
 def decided_with_caches(caches: list[str]) -> dict[str, Any]:
