@@ -42,8 +42,8 @@ _KINDS_WITH_CHILDREN = (*_KINDS, "stop", "child-slow", "child-slow", "child-dies
 _DEADLY = ("kill", "stop")
 _STOPPED_S = 30
 """For how long a rank stands still before it dies: its peers give it up long before."""
-_CHILD_END_S = 20
-"""Until a process has ended that is to end, on a busy machine."""
+_CHILD_END_S = 90
+"""Until a process has ended that is to end: at idle priority, on a busy machine."""
 _MARK = "RANDOM_JOBS_MARK"
 """A variable by which processes that ranks have started are known."""
 _VANISH_AT = 8
@@ -269,13 +269,18 @@ class Group:
 def _await_end(left: Callable[[], list[int]]) -> None:
     deadline = time.monotonic() + _CHILD_END_S
     while found := left():
-        shown = {pid: _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace") for pid in found}
+        shown = {pid: (_state(pid), _read(pid, "cmdline").replace(b"\0", b" ")) for pid in found}
         assert time.monotonic() < deadline, f"left after {_CHILD_END_S} s: {shown}"
         time.sleep(0.1)
 
 
 def _is_alive(pid: int) -> bool:
-    return _read(pid, "stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"])
+    return _state(pid) not in (b"", b"Z")
+
+
+def _state(pid: int) -> bytes:
+    """E.g. b"T" of one that is stopped; b"" of one that is gone."""
+    return (_read(pid, "stat").rpartition(b")")[2].split() or [b""])[0]
 
 
 def main() -> int:

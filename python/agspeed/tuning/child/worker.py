@@ -22,6 +22,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
@@ -49,16 +50,26 @@ def main(argv: list[str]) -> int:
 
 
 def _ends_with(parent: int) -> bool:
-    """Kills this process group, whose leader this process is, once `parent` is gone. Returns: False if it is."""
+    """Kills this process group, whose leader this process is, once `parent` is gone. Returns: False if it is.
+
+    A thread of its own waits for the signal: where any thread might take it, the one that waits for a compiler need
+    not hear of it. To be called before there are other threads.
+    """
     own = os.getpid()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGCONT}
+    )  # of a thread that is stopped it is the end of that still
 
-    def on_continue(number: int, frame: object) -> None:
-        if os.getpid() == own and os.getppid() != parent:
-            os.killpg(own, signal.SIGKILL)
+    def watch() -> None:
+        while os.getppid() == parent:
+            signal.sigwait({signal.SIGCONT})
+        os.killpg(own, signal.SIGKILL)
 
-    signal.signal(signal.SIGCONT, on_continue)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
-    return os.getppid() == parent
+    if os.getppid() != parent:
+        return False
+    threading.Thread(target=watch, name="agspeed-end", daemon=True).start()
+    return True
 
 
 def _go_first_when_memory_ends() -> None:
