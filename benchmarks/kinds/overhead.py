@@ -2,7 +2,8 @@
 """Cost of the machinery itself, in microseconds: `extra_us` of each candidate against eager, in ABBA blocks.
 
 With `"part": "call"` only the forward call is timed (no gradient), which shows what a call through agspeed adds when
-eager was chosen; with "step" whole training steps are.
+eager was chosen; with "step" whole training steps are. With "group" they are those of one of two ranks under
+DistributedDataParallel: a session that has decided together with the other rank's, beside one that decided alone.
 """
 
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import workloads
 from benchmarks.kinds import steady
-from benchmarks.measure import candidates
+from benchmarks.measure import candidates, lockstep
 from benchmarks.measure.machine import Watch
-from benchmarks.measure.pairing import Limits, compare
-from benchmarks.workloads.base import Batch, Training
+from benchmarks.measure.pairing import Limits, compare, compare_all
+from benchmarks.workloads.base import Batch, Training, called_through
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -24,6 +26,8 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    if spec["case"]["part"] == "group":
+        return measure_group(spec)
     workload = workloads.load(spec["case"]["workload"])
     limits = Limits(**spec["settings"]["limits"] | {"half_width": 0.002})
     part = call_only if spec["case"]["part"] == "call" else lambda training: training
@@ -47,6 +51,33 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "candidates": rows,
         "environment": watch.read(),
     }
+
+
+def measure_group(spec: dict[str, Any]) -> dict[str, Any]:
+    limits = Limits(**spec["settings"]["limits"] | {"half_width": 0.002})
+    watch, [name] = Watch(spec["cores"]), spec["candidates"]
+    with lockstep.sessions(build_group, spec, Path(spec["cache_dir"])) as (reference, control, together):
+        candidate, seconds = candidates.find(name), spec["settings"]["settle_seconds"]
+        for training in (reference, control):
+            candidates.settle(candidates.find("agspeed-eager-alone"), training, seconds)
+        settled = candidates.settle(candidate, together, seconds)
+        compared = compare_all(reference, {"": control, name: together}, limits)
+    return {
+        "eager_ms": compared[""].to_dict()["reference_ms"],
+        "control": compared[""].to_dict(),
+        "candidates": {name: {"status": "timed", "chosen": settled.chosen, **compared[name].to_dict()}},
+        "environment": watch.read(),
+    }
+
+
+def build_group(spec: dict[str, Any]) -> list[Training]:
+    """At each of two ranks: two sessions that decide alone, and one that decides with the other rank."""
+    built = []
+    for name in ("agspeed-eager-alone", "agspeed-eager-alone", *spec["candidates"]):
+        with called_through(DistributedDataParallel):
+            built.append(workloads.load(spec["case"]["workload"]).build())
+        candidates.prepare(candidates.find(name), built[-1], Path(spec["cache_dir"]))
+    return built
 
 
 def call_only(training: Training) -> Training:

@@ -44,6 +44,8 @@ _STOPPED_S = 30
 """For how long a rank stands still before it dies: its peers give it up long before."""
 _CHILD_END_S = 90
 """Until a process has ended that is to end: at idle priority, on a busy machine."""
+QUICK_CHILDREN = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+"""Spares each child some processes that try vector instructions."""
 _MARK = "RANDOM_JOBS_MARK"
 """A variable by which processes that ranks have started are known."""
 _VANISH_AT = 8
@@ -242,8 +244,8 @@ class Group:
     def run(self, plan: Plan, folder: Path) -> str:
         """As `run`. Raises: AssertionError also where a process of the run is left."""
         if self._ranks is None:
-            variables = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000), _MARK: self._mark}
-            self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **variables)
+            limit = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000)}
+            self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **limit, **QUICK_CHILDREN, **{_MARK: self._mark})
         try:
             result = run(plan, self._ranks, folder)
             self.num_with_children += any(folder.glob("children-*"))

@@ -28,7 +28,7 @@ _SETTLED_LINES = 8
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    with Ranks(request.param, timeout_s=_TIMEOUT_S) as started:
+    with Ranks(request.param, timeout_s=_TIMEOUT_S, **random_jobs.QUICK_CHILDREN) as started:
         yield started
 
 
