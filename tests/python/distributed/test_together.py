@@ -126,6 +126,20 @@ def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> No
         assert_one_decision([result[index] for result in results])
 
 
+def test_groups_of_one_job_decide_each_for_itself(tmp_path: Path) -> None:
+    with Ranks(4, timeout_s=_TIMEOUT_S) as ranks:
+        results = ranks.run(together_cases.two_groups, tmp_path, cache=str(tmp_path / "cache"))
+    assert_one_decision([of_all for _, of_all in results])
+    for pair in (results[:2], results[2:]):
+        assert_one_decision([of_half for of_half, _ in pair])
+    states = [of_half["arms"]["native"]["state"] for of_half, _ in results]
+    assert states[:2] == ["ready", "ready"] and states[2:] == ["failed", "failed"], "the other half lost it"
+    for _, of_all in results:
+        assert of_all["arms"]["native"]["state"] == "failed"
+        assert "(rank 2 on " in of_all["arms"]["native"]["reason"]
+    assert "2 ranks tune together" in results[0][0]["reason"] and "4 ranks tune together" in results[0][1]["reason"]
+
+
 def test_a_candidate_refused_at_one_rank_is_out_for_all(two_ranks: Ranks, tmp_path: Path) -> None:
     results = two_ranks.run(together_cases.refused_at_one_rank, tmp_path, cache=str(tmp_path / "cache"))
     assert_one_decision(results)
@@ -156,9 +170,15 @@ def test_a_rank_without_agspeed_is_named(two_ranks: Ranks, tmp_path: Path) -> No
     assert reason.startswith("rank 1: no agspeed.optimize there")
 
 
-def test_sharded_modules_train_on_eagerly_and_say_why(two_ranks: Ranks, tmp_path: Path) -> None:
-    for status, without, with_agspeed in two_ranks.run(together_cases.sharded, tmp_path, cache=str(tmp_path)):
-        assert status.startswith("eager: its parameters are sharded (DTensor), by fully_shard")
+@pytest.mark.parametrize("when", ["after", "before", "a block, before"])
+def test_sharded_modules_train_on_eagerly_and_say_which(two_ranks: Ranks, tmp_path: Path, when: str) -> None:
+    for status, without, with_agspeed in two_ranks.run(
+        together_cases.sharded, tmp_path, cache=str(tmp_path), when=when
+    ):
+        assert status.startswith("eager: "), status
+        if when != "a block, before":
+            assert "its parameters are sharded (DTensor), by fully_shard" in status
+            assert status.endswith("first those of 0.0 (Linear)"), status
         assert torch.equal(with_agspeed, without)
 
 

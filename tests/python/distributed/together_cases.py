@@ -285,6 +285,31 @@ def two_models(cache: str) -> list[dict[str, Any]]:
     return [train(model) for model in models]
 
 
+def two_groups(cache: str) -> list[dict[str, Any]]:
+    """One model is wrapped for all of four ranks, another for each half of them, and one half loses a candidate."""
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    half = dist.get_rank() // 2
+    native, untouched = type(candidate("native")), type(candidate("native")).compile_in_parts
+
+    def failing(self: Any, *_: Any) -> Any:
+        raise RuntimeError("injected: this compile fails")
+
+    models = [
+        wrapped(Path(cache) / "all", 64),
+        wrapped(Path(cache) / f"half-{half}", 64, options={"process_group": halves[half]}),
+    ]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
+    if half == 1:
+        native.compile_in_parts = failing  # type: ignore[method-assign]
+    try:
+        for _ in range(30):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                step(model, optimizer)
+        return [train(model) for model in reversed(models)]
+    finally:
+        native.compile_in_parts = untouched  # type: ignore[method-assign]
+
+
 def copied_while_tuning(cache: str) -> dict[str, Any]:
     model = wrapped(Path(cache))
     found: dict[str, Any] = {}
@@ -298,24 +323,30 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
     return train(model, at=20, do=make_copy) | found
 
 
-def sharded(cache: str) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """The reason of a model under FSDP2, and its weights without and with agspeed."""
+def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """The reason of a model of four blocks under FSDP2, and its weights without and with agspeed, which is asked for
+    after or before the blocks are sharded, or for one block before the whole is.
+    """
     weights, reason = [], ""
     for is_optimized in (False, True):
         torch.manual_seed(3)
-        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-        for layer in model:
-            fully_shard(layer)
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
+        target = model[1] if when == "a block, before" else model
+        settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": Path(cache)}
+        if is_optimized and when != "after":
+            agspeed.optimize(target, **settings)
+        for block in model if when != "a block, before" else ():
+            fully_shard(block)
         fully_shard(model)
-        if is_optimized:
-            agspeed.optimize(model, mode="max", backends=["native"], cache_dir=Path(cache))
+        if is_optimized and when == "after":
+            agspeed.optimize(target, **settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         generator = torch.Generator().manual_seed(dist.get_rank())
-        for _ in range(8):
+        for _ in range(40):
             optimizer.zero_grad()
             model(torch.randn(4, 64, generator=generator)).square().mean().backward()
             optimizer.step()
-        reason = str(agspeed.status(model))
+        reason = str(agspeed.status(target))
         weights.append(torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()]))
     return reason, weights[0], weights[1]
 
