@@ -115,17 +115,20 @@ def store_of(group: Any) -> Any:
 
 def put(store: Any, key: str, text: str) -> None:
     """Writes it; it is there when this returns."""
-    _answered(lambda: (store.set(key, text), store.check([key])))
+    answered(lambda: (store.set(key, text), store.check([key])))
 
 
 def found_in(store: Any, key: str) -> bytes | None:
     """What was written, or None where nothing has been."""
-    found: bytes | None = _answered(lambda: store.get(key) if store.check([key]) else None)
+    found: bytes | None = answered(lambda: store.get(key) if store.check([key]) else None)
     return found
 
 
-def _answered(ask: Callable[[], Any]) -> Any:
-    """What `ask` returns. Raises: TimeoutError where that takes too long; a thread is then left to it."""
+def answered(ask: Callable[[], Any]) -> Any:
+    """What `ask`, a request to a store, returns.
+
+    Raises: TimeoutError where that takes too long; a thread is then left to it.
+    """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def answer() -> None:

@@ -14,7 +14,8 @@ the ranks fit together, and once tuning is due, that it begins with the next bac
 leave, and so to be found by everybody whose reductions have come to their end. Both are looked for at few backwards
 (2, 3, 4, 6, 8, 12 ...): a job in which tuning never pays asks the store a dozen times, all in all.
 
-Training never waits for a greeting. Once the tuners have decided nothing of this is left. Training thread only, but for
+Training never waits for a greeting. What takes seconds (captures, loads) all ranks do at the same step, and go on
+together (`standstill.py`). Once the tuners have decided nothing of this is left. Training thread only, but for
 the hooks, which run where the backward does, while that thread waits for it.
 """
 
@@ -40,6 +41,7 @@ from agspeed.distributed import groups
 from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
+from agspeed.distributed.standstill import Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
 
@@ -92,6 +94,7 @@ class Meetings:
         self._homes: list[str] = []
         self._store = store_of(self._user_group)
         self._news = News(self._store)
+        self._standstill, self._is_capturing = Standstill(self._store, self._size), False
         self._group: Any = None
         self._thread = threading.get_ident()
         self._is_due = False
@@ -141,15 +144,26 @@ class Meetings:
         elif self.refused is None:
             self._make_tuner, self._on_news = _leaving(self._make_tuner, reason), _nothing
 
+    def stand_still(self, *, is_capturing: bool) -> None:
+        """All ranks are about to do what takes its time: the training forward that captures, or something before it.
+        They go on together.
+        """
+        self._is_capturing = is_capturing
+        self._standstill.begin()
+
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
+        if self._standstill.is_begun and not self._is_capturing:
+            self._standstill.end()
         if self.layouts is not None and torch.is_grad_enabled():
             self.layouts.change(Layout.parse(self._wanted_layout) if self._wanted_layout else None)
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
+        if self._standstill.is_begun:
+            self._standstill.end()
         ddp = self._ddp()
         is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
         if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:

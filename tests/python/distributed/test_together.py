@@ -126,6 +126,14 @@ def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> No
         assert_one_decision([result[index] for result in results])
 
 
+@pytest.mark.parametrize("what", ["capture", "load"])
+def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
+    two_ranks: Ranks, tmp_path: Path, what: str
+) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "what": what, "seconds": 5.0, "timeout_s": 2.5}
+    assert_one_decision(two_ranks.run(together_cases.slower_than_the_group_allows, tmp_path, **arguments))
+
+
 def test_groups_of_one_job_decide_each_for_itself(tmp_path: Path) -> None:
     with Ranks(4, timeout_s=_TIMEOUT_S) as ranks:
         results = ranks.run(together_cases.two_groups, tmp_path, cache=str(tmp_path / "cache"))

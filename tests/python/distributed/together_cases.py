@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import agspeed
 from agspeed.backends import candidate
 from agspeed.errors import AgspeedError
+from agspeed.frontend.capture import Capture
 from agspeed.frontend.session import session_of
 from agspeed.tuning import controller
 from agspeed.tuning.child.process import Child, Job
@@ -308,6 +310,35 @@ def two_groups(cache: str) -> list[dict[str, Any]]:
         return [train(model) for model in reversed(models)]
     finally:
         native.compile_in_parts = untouched  # type: ignore[method-assign]
+
+
+def slower_than_the_group_allows(cache: str, what: str, seconds: float, timeout_s: float) -> dict[str, Any]:
+    """Rank 1 takes `seconds` for its capture or its load, longer than a collective may take."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_s))
+    native, untouched = type(candidate("native")), type(candidate("native")).compile_in_parts
+    backend = Capture._backend
+
+    def loading(self: Any, *arguments: Any) -> Any:
+        time.sleep(seconds)
+        return untouched(self, *arguments)
+
+    left = [True]
+
+    def capturing(self: Any, *arguments: Any) -> Any:
+        if left:
+            left.clear()
+            time.sleep(seconds)
+        return backend(self, *arguments)
+
+    if dist.get_rank() == 1 and what == "load":
+        native.compile_in_parts = loading  # type: ignore[method-assign]
+    elif dist.get_rank() == 1:
+        Capture._backend = capturing  # type: ignore[method-assign]
+    try:
+        return train(wrapped(Path(cache), backends=["native"], options={"process_group": group}))
+    finally:
+        native.compile_in_parts = untouched  # type: ignore[method-assign]
+        Capture._backend = backend  # type: ignore[method-assign]
 
 
 def copied_while_tuning(cache: str) -> dict[str, Any]:
