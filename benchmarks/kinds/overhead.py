@@ -3,24 +3,25 @@
 
 With `"part": "call"` only the forward call is timed (no gradient), which shows what a call through agspeed adds when
 eager was chosen; with "step" whole training steps are. With "stages" they are, too, but each candidate X-staged is
-compared with its X: `stage_us` is what each stage after the first adds.
+compared with its X: `stage_us` is what each stage after the first adds. With "group" they are those of one of two ranks
+under DistributedDataParallel: a session that has decided together with the other rank's, beside one that decided alone.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import workloads
 from benchmarks.kinds import steady
-from benchmarks.measure import candidates
+from benchmarks.measure import candidates, lockstep
 from benchmarks.measure.machine import Watch
-from benchmarks.measure.pairing import Limits, compare
-from benchmarks.workloads.base import Batch, Training, Workload
+from benchmarks.measure.pairing import Limits, compare, compare_all
+from benchmarks.workloads.base import Batch, Training, Workload, called_through
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -28,6 +29,8 @@ def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[d
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    if spec["case"]["part"] == "group":
+        return measure_group(spec)
     workload = workloads.load(spec["case"]["workload"])
     limits = Limits(**spec["settings"]["limits"] | {"half_width": 0.002})
     part = call_only if spec["case"]["part"] == "call" else lambda training: training
@@ -68,6 +71,33 @@ def _num_stages(training: Training) -> int:
     sessions = [session_of(module) for module in training.modules.values()]
     regions = [region for session in sessions if session is not None for region in session.regions]
     return sum(region.outcomes[region.selected].runner.num_stages for region in regions)
+
+
+def measure_group(spec: dict[str, Any]) -> dict[str, Any]:
+    limits = Limits(**spec["settings"]["limits"] | {"half_width": 0.002})
+    watch, [name] = Watch(spec["cores"]), spec["candidates"]
+    with lockstep.sessions(build_group, spec, Path(spec["cache_dir"])) as (reference, control, together):
+        candidate, seconds = candidates.find(name), spec["settings"]["settle_seconds"]
+        for training in (reference, control):
+            candidates.settle(candidates.find("agspeed-eager-alone"), training, seconds)
+        settled = candidates.settle(candidate, together, seconds)
+        compared = compare_all(reference, {"": control, name: together}, limits)
+    return {
+        "eager_ms": compared[""].to_dict()["reference_ms"],
+        "control": compared[""].to_dict(),
+        "candidates": {name: {"status": "timed", "chosen": settled.chosen, **compared[name].to_dict()}},
+        "environment": watch.read(),
+    }
+
+
+def build_group(spec: dict[str, Any]) -> list[Training]:
+    """At each of two ranks: two sessions that decide alone, and one that decides with the other rank."""
+    built = []
+    for name in ("agspeed-eager-alone", "agspeed-eager-alone", *spec["candidates"]):
+        with called_through(DistributedDataParallel):
+            built.append(workloads.load(spec["case"]["workload"]).build())
+        candidates.prepare(candidates.find(name), built[-1], Path(spec["cache_dir"]))
+    return built
 
 
 def call_only(training: Training) -> Training:

@@ -97,6 +97,7 @@ CANDIDATES: dict[str, Candidate] = {
         Candidate("agspeed", _optimized(mode="max"), tunes=True),
         Candidate("agspeed-auto", _optimized(mode="auto"), tunes=True),
         Candidate("agspeed-eager", _optimized(mode="max", backends=["eager"]), tunes=True),
+        Candidate("agspeed-eager-alone", _optimized(mode="deterministic", backends=["eager"]), tunes=True),
         Candidate("agspeed-native", _optimized(mode="deterministic", backends=["native"]), tunes=True),
         Candidate("agspeed-native-staged", _staged(mode="deterministic", backends=["native"]), tunes=True),
         Candidate("agspeed-aot", _optimized(mode="deterministic", backends=["aot"]), tunes=True),

@@ -19,6 +19,11 @@ CPU = torch.device("cpu")
 TIMED_DEVICES = {"cpu", "cuda"}
 """Types of devices whose steps can be timed and metered."""
 
+_SHARDED = (
+    "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan, "
+    "and sharded modules are not compiled yet"
+)
+
 
 def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
     """The device of the first of `tensors` that is no number; the CPU where there is none."""
@@ -31,14 +36,22 @@ def why_eager(tensors: Iterable[torch.Tensor], home: torch.device = CPU) -> str 
     """
     for tensor in tensors:
         if _is_sharded(tensor):
-            return (
-                "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan, "
-                "and sharded modules are not compiled yet"
-            )
+            return _SHARDED
         is_elsewhere = tensor.device != home or home.type not in TIMED_DEVICES
         if is_elsewhere and (reason := _why_elsewhere(tensor, home)) is not None:
             return reason
     return None
+
+
+def naming(reason: str | None, module: torch.nn.Module | None) -> str | None:
+    """A reason of `why_eager`, with the first part of `module` that is sharded where that is the reason."""
+    if reason != _SHARDED or module is None:
+        return reason
+    for name, part in module.named_modules():
+        if any(map(_is_sharded, part.parameters(recurse=False))):
+            where = f"of {name} ({type(part).__name__})" if name else f"of {type(part).__name__} itself"
+            return f"{reason}: first those {where}"
+    return reason
 
 
 def _why_elsewhere(tensor: torch.Tensor, home: torch.device) -> str | None:

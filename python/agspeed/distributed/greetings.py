@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class Greeting:
     """E.g. "rank 1 on node3"."""
     must_agree: Mapping[str, str]
     may_differ: Mapping[str, str]
+    home: str
+    """Host and cache: those that share both compile once."""
 
 
 class News:
@@ -75,6 +77,23 @@ def judged(greetings: list[Greeting | None]) -> tuple[list[str], str | None]:
     return names, None
 
 
+@dataclass(frozen=True)
+class Household:
+    """Ranks that share a host and a cache, as one of them sees it."""
+
+    token: str
+    """Of this job and model, the same at all ranks."""
+    is_first: bool
+    """This rank is the lowest of them."""
+
+    @staticmethod
+    def of(rank: int, token: str, homes: Sequence[str]) -> Household | None:
+        """homes: of all ranks. None where the rank lives alone."""
+        if homes.count(homes[rank]) == 1:
+            return None
+        return Household(token, homes.index(homes[rank]) == rank)
+
+
 def _differing(first: Greeting, other: Greeting | None) -> list[str]:
     return [field for field, value in first.may_differ.items() if other and other.may_differ.get(field) != value]
 
@@ -96,17 +115,20 @@ def store_of(group: Any) -> Any:
 
 def put(store: Any, key: str, text: str) -> None:
     """Writes it; it is there when this returns."""
-    _answered(lambda: (store.set(key, text), store.check([key])))
+    answered(lambda: (store.set(key, text), store.check([key])))
 
 
 def found_in(store: Any, key: str) -> bytes | None:
     """What was written, or None where nothing has been."""
-    found: bytes | None = _answered(lambda: store.get(key) if store.check([key]) else None)
+    found: bytes | None = answered(lambda: store.get(key) if store.check([key]) else None)
     return found
 
 
-def _answered(ask: Callable[[], Any]) -> Any:
-    """What `ask` returns. Raises: TimeoutError where that takes too long; a thread is then left to it."""
+def answered(ask: Callable[[], Any]) -> Any:
+    """What `ask`, a request to a store, returns.
+
+    Raises: TimeoutError where that takes too long; a thread is then left to it.
+    """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def answer() -> None:

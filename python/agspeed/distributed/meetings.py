@@ -14,7 +14,8 @@ the ranks fit together, and once tuning is due, that it begins with the next bac
 leave, and so to be found by everybody whose reductions have come to their end. Both are looked for at few backwards
 (2, 3, 4, 6, 8, 12 ...): a job in which tuning never pays asks the store a dozen times, all in all.
 
-Training never waits for a greeting. Once the tuners have decided nothing of this is left. Training thread only, but for
+Training never waits for a greeting. What takes seconds (captures, loads) all ranks do at the same step, and go on
+together (`standstill.py`). Once the tuners have decided nothing of this is left. Training thread only, but for
 the hooks, which run where the backward does, while that thread waits for it.
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import secrets
 import threading
 import time
 import weakref
@@ -36,9 +38,10 @@ from torch._C._distributed_c10d import AllgatherOptions
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
-from agspeed.distributed.greetings import Greeting, News, found_in, is_looked_at, judged, put, store_of
+from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
+from agspeed.distributed.standstill import Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
 
@@ -73,6 +76,8 @@ class Meetings:
         """This rank's copy; None until tuning begins."""
         self.refused: str | None = None
         """Why the ranks do not tune, as a sentence."""
+        self.household: Household | None = None
+        """This rank's, once tuning begins; None where it has its host or its cache for itself."""
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
         self._ddp = weakref.ref(wrapper)
@@ -86,8 +91,10 @@ class Meetings:
         """The name of the one that the latest reducing backward had; "" for the user's own."""
         self._wanted_layout = ""
         self._names: list[str] = []
+        self._homes: list[str] = []
         self._store = store_of(self._user_group)
         self._news = News(self._store)
+        self._standstill, self._is_capturing = Standstill(self._store, self._size), False
         self._group: Any = None
         self._thread = threading.get_ident()
         self._is_due = False
@@ -118,6 +125,13 @@ class Meetings:
         """For how long a rank may stand still without the others' collectives running out of time."""
         return 0.4 * _timeout_of(self._user_group).total_seconds()
 
+    def why_replaced(self) -> str | None:
+        """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
+        active = nn.parallel.DistributedDataParallel._active_ddp_module
+        if active is None or active is self._ddp():
+            return None
+        return "its DistributedDataParallel was replaced while the ranks tuned: restore and optimize it to tune anew"
+
     def may_begin(self, is_due: bool) -> bool:
         """Whether tuning has begun at all ranks, which it does once it is due at rank 0. is_due: at this one."""
         self._is_due = is_due
@@ -130,15 +144,26 @@ class Meetings:
         elif self.refused is None:
             self._make_tuner, self._on_news = _leaving(self._make_tuner, reason), _nothing
 
+    def stand_still(self, *, is_capturing: bool) -> None:
+        """All ranks are about to do what takes its time: the training forward that captures, or something before it.
+        They go on together.
+        """
+        self._is_capturing = is_capturing
+        self._standstill.begin()
+
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
+        if self._standstill.is_begun and not self._is_capturing:
+            self._standstill.end()
         if self.layouts is not None and torch.is_grad_enabled():
             self.layouts.change(Layout.parse(self._wanted_layout) if self._wanted_layout else None)
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
+        if self._standstill.is_begun:
+            self._standstill.end()
         ddp = self._ddp()
         is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
         if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
@@ -206,6 +231,7 @@ class Meetings:
         if (news := self._news.of_backward(number)) is not None:
             self._names, self.refused = news["names"], news["refused"]
             if self.refused is None:
+                self.household = Household.of(self._rank, news["token"], news["homes"])
                 self._begin()
             self._on_news()
         elif self._rank == 0 and is_looked_at(number):
@@ -214,9 +240,12 @@ class Meetings:
     def _lead(self) -> None:
         refused = None
         if not self._names:
-            self._names, refused = judged([self._greeting_of(rank) for rank in range(self._size)])
+            greetings = [self._greeting_of(rank) for rank in range(self._size)]
+            self._names, refused = judged(greetings)
+            self._homes = [greeting.home if greeting else "" for greeting in greetings]
         if refused is not None or self._is_due:
-            self._news.announce(self._num_backwards, {"names": self._names, "refused": refused})
+            known = {"names": self._names, "homes": self._homes, "token": secrets.token_hex(8)}
+            self._news.announce(self._num_backwards, {**known, "refused": refused})
 
     def _greeting_of(self, rank: int) -> Greeting | None:
         text = found_in(self._store, f"greeting/{rank}")

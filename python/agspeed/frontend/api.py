@@ -222,7 +222,8 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
     home = placement.home_of(placement.module_tensors(inner))
-    reason = placement.why_eager(placement.module_tensors(inner), home) or _why_unusable(settings)
+    reason = placement.naming(placement.why_eager(placement.module_tensors(inner), home), inner)
+    reason = reason or _why_unusable(settings)
     if reason is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)

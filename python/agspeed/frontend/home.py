@@ -50,7 +50,7 @@ class Home:
 
     def why_eager(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> str | None:
         """Why the session leaves `tensors` to eager, or None."""
-        reason = placement.why_eager(tensors(), self.device)
+        reason = placement.naming(placement.why_eager(tensors(), self.device), getattr(self._target, "module", None))
         if reason is None or not self._may_move:
             return reason
         home = placement.home_of(tensors())

@@ -170,8 +170,7 @@ class Session:
         self.target.uninstall()
         if self.optimizer is not None:
             self.optimizer.close()
-        self.state, self.reason, self.plan = "eager", "restored", EAGER
-        self.is_closed = True
+        self.state, self.reason, self.plan, self.is_closed = "eager", "restored", EAGER, True
 
     def set_paused(self, is_paused: bool) -> None:
         """Paused, the target runs eagerly, whatever the plan."""
@@ -227,8 +226,7 @@ class Session:
 
     def _start(self, args: Any, kwargs: Any) -> None:
         """A training call of a session that is due: the controller may decide what it runs."""
-        reason = self.home.why_eager(self.target.tensors) or self.home.why_not_wrapped(self.wrapper)
-        if reason is not None:
+        if reason := self.home.why_eager(self.target.tensors) or self.home.why_not_wrapped(self.wrapper):
             self._leave_to_eager(reason)
             return
         try:
@@ -258,7 +256,9 @@ class Session:
 
     def _find_wrapper(self) -> None:
         """What wraps the target is known only while it is called, or even at the end of its first call."""
-        if self.wrapper is None and self.state == "tuning":
+        if self.meetings is not None and self.state == "tuning" and (reason := self.meetings.why_replaced()):
+            self._leave_to_eager(reason)
+        elif self.wrapper is None and self.state == "tuning":
             found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
             self.wrapper, self.options, self.meetings = found
             self._earned.meetings = self.meetings

@@ -38,6 +38,8 @@ from agspeed.tuning.waiting import Waiting
 _LOAD_PER_CAPTURE = 2.5
 """Compiling and gating a model here takes that many times as long as capturing it, or less."""
 _LONGEST_WAIT_S = 600.0
+_STANDING_STILL = ("capture", "load", "wait")
+"""What training stands still for, at all ranks of a group."""
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
 """Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
 
@@ -230,6 +232,8 @@ class Controller:
         logger.debug("tuner: %s", action)
         if not self._is_settled:
             self._waiting.show(action["kind"], arm, self._session.regions)
+        if self._session.meetings is not None and action["kind"] in _STANDING_STILL:
+            self._session.meetings.stand_still(is_capturing=action["kind"] == "capture")
         match action["kind"]:
             case "capture":
                 self._session.history.enter_phase("capture")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agspeed.backends import candidate
+from agspeed.tuning.child.host_compiles import HostCompiles
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import candidate_of
@@ -19,7 +20,9 @@ class PlanCompiles:
 
     def __init__(self, session: Steerable, on_outcome: Callable[[], None]) -> None:
         """on_outcome: called when a candidate may have been refused."""
-        self.queue = CompileQueue(lambda: session.options, session.settings)
+        household = session.meetings.household if session.meetings is not None else None
+        host = HostCompiles(household) if household is not None else None
+        self.queue = CompileQueue(lambda: session.options, session.settings, host)
         self._session, self._on_outcome = session, on_outcome
 
     def prepare_child(self) -> None:

@@ -81,7 +81,8 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, setti
         "reason to leave its buckets alone": str(why_left_alone(ddp)),
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
-    return Greeting(f"rank {rank} on {socket.gethostname()}", must_agree, may_differ)
+    host = socket.gethostname()
+    return Greeting(f"rank {rank} on {host}", must_agree, may_differ, f"{host} {settings.cache_dir}")
 
 
 def _structure(module: nn.Module) -> str:

@@ -11,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 import agspeed
 from agspeed.distributed.layouts import Layout
@@ -75,7 +78,7 @@ def changed(
 def left_alone() -> dict[str, str | None]:
     """Reasons, by what was asked of the wrapper."""
     found = {}
-    for name in ("plain", "power_sgd", "unknown hook", "built-in hook"):
+    for name in ("plain", "power_sgd", "unknown hook", "built-in hook", "optimizer in backward", "delayed", "DETAIL"):
         model = DistributedDataParallel(Net(unused=False, dtype=torch.float32))
         if name == "power_sgd":
             model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
@@ -85,7 +88,20 @@ def left_alone() -> dict[str, str | None]:
             )
         elif name == "built-in hook":
             model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        elif name == "optimizer in backward":
+            _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 1e-2})
+        elif name == "delayed":
+            model._delay_all_reduce_params = [next(model.parameters())]
+        elif name == "DETAIL":
+            dist.set_debug_level(dist.DebugLevel.DETAIL)
         found[name] = why_left_alone(model)
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    model = DistributedDataParallel(Net(unused=False, dtype=torch.float32))
+    with Join([model]):
+        found["join"] = why_left_alone(model)
+    model = DistributedDataParallel(Net(unused=False, dtype=torch.float32))
+    model.mixed_precision = _MixedPrecision(param_dtype=torch.bfloat16)
+    found["mixed precision"] = why_left_alone(model)
     return found
 
 

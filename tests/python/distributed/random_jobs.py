@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.python.distributed.random_jobs --runs 200 --seed 0`: groups that tune together while ranks stand
-still, are slow, lose candidates or die, over caches that are empty, know the decision, are damaged or vanish.
+still, are slow, lose candidates or die, over caches that are empty, shared, know the decision, are damaged or vanish.
 
 Each run has a seed of its own. Ranks must decide alike and hold equal weights, or the survivors of a dead rank must
-raise an error that names it, within the peer timeout; nobody waits beyond its bound and no process is left.
+raise an error that names it, within the peer timeout; nobody waits beyond its bound. In half of the runs a candidate is
+compiled in child processes, some of them slow: none is left after a run, nor is a rank after its group.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ import torch.distributed as dist
 
 from agspeed.backends import candidate
 from agspeed.errors import AgspeedError
-from tests.python.distributed import together_cases
+from agspeed.tuning.child import process
+from tests.python.distributed import slow_child, together_cases
 from tests.python.distributed.ranks import Ranks
 
 PEER_TIMEOUT_S = 5
@@ -36,7 +38,18 @@ _ERROR_SLACK_S = 40
 """Beyond the peer timeout, until survivors have raised, on a busy machine."""
 _TIMEOUT_S = 240
 _KINDS = ("slow", "stall", "stall", "compile-fails", "compile-hangs", "kill")
+_KINDS_WITH_CHILDREN = (*_KINDS, "stop", "child-slow", "child-slow", "child-dies")
+_DEADLY = ("kill", "stop")
+_STOPPED_S = 30
+"""For how long a rank stands still before it dies: its peers give it up long before."""
+_CHILD_END_S = 90
+"""Until a process has ended that is to end: at idle priority, on a busy machine."""
+QUICK_CHILDREN = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+"""Spares each child some processes that try vector instructions."""
+_MARK = "RANDOM_JOBS_MARK"
+"""A variable by which processes that ranks have started are known."""
 _VANISH_AT = 8
+_WORKER = process.WORKER
 _CACHES = ("own", "own", "known", "damaged", "vanishing")
 
 
@@ -58,42 +71,60 @@ class Plan:
     backend: str
     caches: Sequence[str]
     troubles: Sequence[Trouble]
+    uses_children: bool
+    """Candidate aot is compiled in a process beside each rank."""
 
     @classmethod
     def draw(cls, seed: int, size: int) -> Plan:
         rng = random.Random(seed)
-        kinds = rng.sample(_KINDS, rng.choice((0, 1, 1, 2, 3)))
+        uses_children = rng.random() < 0.5
+        kinds = rng.sample(_KINDS_WITH_CHILDREN if uses_children else _KINDS, rng.choice((0, 1, 1, 2, 3)))
+        if set(_DEADLY) <= set(kinds):
+            kinds.remove("stop")
         troubles = [Trouble(kind, rng.randrange(size), rng.choice((0, 3, 12, 30, 60))) for kind in dict.fromkeys(kinds)]
-        return cls(seed, size, "agspeed", [rng.choice(_CACHES) for _ in range(size)], troubles)
+        caches = ["shared"] * size if rng.random() < 0.3 else [rng.choice(_CACHES) for _ in range(size)]
+        return cls(seed, size, "agspeed", caches, troubles, uses_children)
 
     @property
-    def dead(self) -> int | None:
-        """The rank that dies."""
-        return next((trouble.rank for trouble in self.troubles if trouble.kind == "kill"), None)
+    def death(self) -> Trouble | None:
+        """Of the rank that dies."""
+        return next((trouble for trouble in self.troubles if trouble.kind in _DEADLY), None)
 
 
-def trained(caches: Sequence[str], troubles: Sequence[dict[str, Any]], folder: str) -> dict[str, Any]:
+def trained(
+    caches: Sequence[str], troubles: Sequence[dict[str, Any]], uses_children: bool, folder: str
+) -> dict[str, Any]:
     """What one rank does. Its error, and after how long it came, goes into a file: it may die before it is asked."""
     rank = dist.get_rank()
     mine = {trouble["kind"]: trouble["step"] for trouble in troubles if trouble["rank"] == rank}
-    native = type(candidate("native"))
+    native, aot = type(candidate("native")), type(candidate("aot"))
     untouched = native.compile_in_parts
+    aot.in_process = not uses_children
+    if "child-slow" in mine:
+        process.WORKER = slow_child.__name__
     if "compile-fails" in mine:
         native.compile_in_parts = _failing  # type: ignore[method-assign]
     elif "compile-hangs" in mine:
         native.compile_in_parts = _slow(untouched)  # type: ignore[method-assign]
     model = together_cases.wrapped(Path(caches[rank]))
-    death = min((trouble["step"] for trouble in troubles if trouble["kind"] == "kill"), default=-1)
-    begun = time.monotonic()
+    death = min((trouble["step"] for trouble in troubles if trouble["kind"] in _DEADLY), default=-1)
+    begun, seen = time.monotonic(), Path(folder) / f"children-{rank}"
 
     def between_steps(number: int) -> None:
         nonlocal begun
+        if uses_children and not seen.exists() and compile_children():
+            seen.touch()
         if number == death:
             begun = time.monotonic()
         if number == _VANISH_AT and Path(caches[rank]).name.startswith("vanishing"):
             shutil.rmtree(caches[rank], ignore_errors=True)
         if number == mine.get("stall"):
             _stand_still(3)
+        if number == mine.get("stop"):
+            _stand_still(_STOPPED_S, signal.SIGKILL)
+        if number == mine.get("child-dies"):
+            for pid in compile_children():
+                os.kill(pid, signal.SIGKILL)
         if number >= mine.get("slow", number + 1):
             time.sleep(0.01)
         if number == mine.get("kill"):
@@ -106,6 +137,29 @@ def trained(caches: Sequence[str], troubles: Sequence[dict[str, Any]], folder: s
         raise
     finally:
         native.compile_in_parts = untouched  # type: ignore[method-assign]
+        aot.in_process = True
+        process.WORKER = _WORKER
+
+
+def compile_children() -> list[int]:
+    """Those of this process."""
+    return [
+        pid
+        for pid in _processes()
+        if _read(pid, "stat").rpartition(b")")[2].split()[1:2] == [str(os.getpid()).encode()]
+        and any(name.encode() in _read(pid, "cmdline") for name in (_WORKER, slow_child.__name__))
+    ]
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def _failing(self: Any, *_: Any) -> Any:
@@ -120,23 +174,23 @@ def _slow(compile_in_parts: Any) -> Any:
     return slowly
 
 
-def _stand_still(seconds: int) -> None:
+def _stand_still(seconds: int, end: signal.Signals = signal.SIGCONT) -> None:
     """As a debugger or the machine would stop this process."""
-    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -{end.value} {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def run(plan: Plan, ranks: Ranks, folder: Path) -> str:
     """Runs `plan` once on `ranks`. Returns: what came of it, in a word. Raises: AssertionError with what went wrong."""
     caches = [_prepared(kind, folder, rank) for rank, kind in enumerate(plan.caches)]
-    arguments = {"caches": caches, "troubles": [asdict(trouble) for trouble in plan.troubles], "folder": str(folder)}
+    troubles = [asdict(trouble) for trouble in plan.troubles]
+    arguments = {"caches": caches, "troubles": troubles, "uses_children": plan.uses_children, "folder": str(folder)}
     try:
         results = ranks.run(trained, folder, plan.backend, **arguments)
     except (AssertionError, EOFError, ConnectionError) as error:
         return _judged_death(plan, folder, error)
-    assert plan.dead is None or results[0]["steps"] <= max(t.step for t in plan.troubles if t.kind == "kill"), (
-        f"rank {plan.dead} was to die"
-    )
+    death = plan.death
+    assert death is None or results[0]["steps"] <= death.step, f"rank {death.rank} was to die"
     first = results[0]
     for rank, result in enumerate(results):
         for key in ("status", "plan"):
@@ -147,12 +201,13 @@ def run(plan: Plan, ranks: Ranks, folder: Path) -> str:
 
 
 def _judged_death(plan: Plan, folder: Path, error: BaseException) -> str:
-    assert plan.dead is not None, f"nobody was to die: {error}"
+    assert plan.death is not None, f"nobody was to die: {error}"
+    dead = plan.death.rank
     limit = PEER_TIMEOUT_S + _ERROR_SLACK_S
     deadline = time.monotonic() + limit
-    survivors = [rank for rank in range(plan.size) if rank != plan.dead]
+    survivors = [rank for rank in range(plan.size) if rank != dead]
     while not all((folder / f"raised-{rank}").exists() for rank in survivors):
-        assert time.monotonic() < deadline, f"survivors of rank {plan.dead} did not raise within {limit} s"
+        assert time.monotonic() < deadline, f"survivors of rank {dead} did not raise within {limit} s"
         time.sleep(0.1)
     for rank in survivors:
         seconds, _, told = (folder / f"raised-{rank}").read_text().partition(" ")
@@ -163,39 +218,39 @@ def _judged_death(plan: Plan, folder: Path, error: BaseException) -> str:
 
 def _prepared(kind: str, folder: Path, rank: int) -> str:
     """A cache folder of that kind for a rank. One that is "known" outlives the run: it may hold a decision."""
-    cache = folder.parent / f"known-{rank}" if kind == "known" else folder / f"{kind}-{rank}"
+    cache = folder / f"{kind}-{rank}"
+    if kind in ("known", "shared"):
+        cache = folder.parent / f"known-{rank}" if kind == "known" else folder / kind
     cache.mkdir(exist_ok=True)
     if kind == "damaged":
         (cache / "tuning.sqlite").write_bytes(b"not a database " * 100)
     return str(cache)
 
 
-def left_behind(token: str) -> list[int]:
-    """Processes with `token` in their environment, this one and torch's fork server left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if token.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+def left_behind(mark: str) -> list[int]:
+    """Processes that were started (not forked) with `mark` in their environment: compile children, and theirs."""
+    return [pid for pid in _processes() if pid != os.getpid() and mark.encode() in _read(pid, "environ")]
 
 
 class Group:
     """Ranks of one size, started again where a run has ended them."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.token = size, f"agspeed-random-jobs-{os.urandom(6).hex()}"
+        self.size, self._mark = size, f"agspeed-random-jobs-{os.urandom(6).hex()}"
+        self.num_with_children = 0
+        """Runs in which a compile child was seen."""
         self._ranks: Ranks | None = None
 
     def run(self, plan: Plan, folder: Path) -> str:
+        """As `run`. Raises: AssertionError also where a process of the run is left."""
         if self._ranks is None:
-            variables = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000), "AGSPEED_TEST_TOKEN": self.token}
-            self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **variables)
+            limit = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000)}
+            self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **limit, **QUICK_CHILDREN, **{_MARK: self._mark})
         try:
             result = run(plan, self._ranks, folder)
+            self.num_with_children += any(folder.glob("children-*"))
+            if result != "died":
+                _await_end(lambda: left_behind(self._mark))
         except BaseException:
             self.close()
             raise
@@ -204,15 +259,30 @@ class Group:
         return result
 
     def close(self) -> None:
-        """Ends the ranks. Raises: AssertionError where a process is left."""
+        """Ends the ranks. Raises: AssertionError where one is left, or a process that one has started."""
         if self._ranks is None:
             return
-        self._ranks.close()
-        self._ranks = None
-        deadline = time.monotonic() + 20
-        while left := left_behind(self.token):
-            assert time.monotonic() < deadline, f"processes {left} are left"
-            time.sleep(0.1)
+        ranks, self._ranks = self._ranks, None
+        pids = ranks.pids
+        ranks.close()
+        _await_end(lambda: left_behind(self._mark) + [pid for pid in pids if _is_alive(pid)])
+
+
+def _await_end(left: Callable[[], list[int]]) -> None:
+    deadline = time.monotonic() + _CHILD_END_S
+    while found := left():
+        shown = {pid: (_state(pid), _read(pid, "cmdline").replace(b"\0", b" ")) for pid in found}
+        assert time.monotonic() < deadline, f"left after {_CHILD_END_S} s: {shown}"
+        time.sleep(0.1)
+
+
+def _is_alive(pid: int) -> bool:
+    return _state(pid) not in (b"", b"Z")
+
+
+def _state(pid: int) -> bytes:
+    """E.g. b"T" of one that is stopped; b"" of one that is gone."""
+    return (_read(pid, "stat").rpartition(b")")[2].split() or [b""])[0]
 
 
 def main() -> int:
@@ -238,6 +308,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     for group in groups.values():
         group.close()
+    print(f"{sum(group.num_with_children for group in groups.values())} runs had compile children", flush=True)
     shutil.rmtree(home, ignore_errors=True)
     return 1 if found["wrong"] else 0
 

@@ -46,6 +46,11 @@ class Ranks:
             assert connection.poll(_START_TIMEOUT_S), f"a rank did not start within {_START_TIMEOUT_S} s"
             connection.recv()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, by rank."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def run(self, function: Any, folder: Path, backend: str = "agspeed", /, **arguments: Any) -> list[Any]:
         """function(**arguments) at every rank of a new default group; what the ranks return, in their order.
 

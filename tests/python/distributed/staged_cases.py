@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import agspeed
+from agspeed.distributed.layouts import Layout
+from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.frontend.session import session_of
 from agspeed.reporting import summary
 
@@ -33,6 +36,8 @@ WIDTH = 24
 STEPS = 20
 BUCKET_MB = 0.004
 """Gradients of a hidden layer take 2.5 KiB: several buckets, and stages within them."""
+_LAYOUTS = [Layout(1, 1), None, Layout(3 << 10, 6 << 10), Layout(1 << 20, 1 << 20)]
+"""A bucket for each gradient, the wrapper's own, some, and one."""
 
 
 class Net(nn.Module):
@@ -69,6 +74,11 @@ class Setup:
     wrapped: list[nn.Module] = field(default_factory=list)
     num_later_stages: int = 0
     """Nodes of stages behind the first that a backward went through, in all steps."""
+    changes_layouts: bool = False
+    """Wrappers get another bucket layout after every other step."""
+    num_changes: int = 0
+    num_steps: int = 0
+    """Of optimizers."""
 
     def optimized(self, module: nn.Module) -> nn.Module:
         if self.candidate is None:
@@ -83,7 +93,33 @@ class Setup:
             self.optimized(module)
         ddp = DistributedDataParallel(module, **options)
         self.wrapped.append(self.optimized(ddp) if outside else ddp)
+        self.change_layouts(ddp)
         return ddp
+
+    def change_layouts(self, ddp: DistributedDataParallel) -> None:
+        """At the first training forward after every other reduced step, where this wrapper's may be changed."""
+        layouts, left = WrapperLayouts(ddp), deque(2 * _LAYOUTS)
+        num_seen = 0
+
+        def change(*_: Any) -> None:
+            nonlocal num_seen
+            if not torch.is_grad_enabled() or not self.changes_layouts or why_left_alone(ddp) is not None:
+                return
+            num_steps = self.num_steps
+            if num_steps >= num_seen + 2 and left:
+                num_seen = num_steps
+                layouts.change(left.popleft())
+                self.num_changes += 1
+
+        ddp.register_forward_pre_hook(change)
+
+    def sgd(self, module: nn.Module) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        optimizer.register_step_post_hook(self._count_step)
+        return optimizer
+
+    def _count_step(self, *_: Any) -> None:
+        self.num_steps += 1
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         self.count_stages(loss)
@@ -107,12 +143,8 @@ def batches(count: int = STEPS) -> Iterator[torch.Tensor]:
         yield torch.randn(8, WIDTH, generator=generator)
 
 
-def _sgd(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-
-
 def _train(setup: Setup, ddp: nn.Module, *, keep: bool = False, before_step: Callable[[], None] | None = None) -> None:
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad(set_to_none=not keep)
         setup.backward(ddp(batch).square().mean())
@@ -141,7 +173,7 @@ def replicated(setup: Setup) -> None:
 
 def no_sync(setup: Setup) -> None:
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for index, batch in enumerate(batches()):
         is_last = index % 3 == 2
         with contextlib.nullcontext() if is_last else ddp.no_sync():
@@ -176,7 +208,7 @@ class _Skips(Net):
 def find_unused(setup: Setup) -> None:
     """In every other step, and not in the same ones at neighbouring ranks."""
     ddp = setup.wrap(_Skips(), find_unused_parameters=True)
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for index, batch in enumerate(batches()):
         optimizer.zero_grad()
         setup.backward(ddp(batch, (index + dist.get_rank()) % 2 == 1).square().mean())
@@ -205,7 +237,7 @@ def power_sgd(setup: Setup) -> None:
 
 def joined(setup: Setup) -> None:
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     with Join([ddp]):
         for batch in batches(STEPS + 3 * dist.get_rank()):
             optimizer.zero_grad()
@@ -236,7 +268,7 @@ def _halve_gradient(parameter: torch.Tensor) -> None:
 
 def retain_graph(setup: Setup) -> None:
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         with ddp.no_sync():
@@ -250,7 +282,7 @@ def retain_graph(setup: Setup) -> None:
 def double_backward(setup: Setup) -> None:
     """A gradient penalty, whose graph does not reach the parameters a second time in the reduced backward."""
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         x = batch.clone().requires_grad_()
@@ -266,7 +298,7 @@ def only_some_inputs(setup: Setup) -> None:
     """`backward(inputs=)` and `autograd.grad` for a parameter of the last layer, between ordinary steps."""
     module = Net()
     ddp = setup.wrap(module)
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         with ddp.no_sync():
@@ -282,7 +314,7 @@ def only_some_inputs(setup: Setup) -> None:
 
 def two_forwards(setup: Setup) -> None:
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         setup.backward((ddp(batch) - ddp(batch + 1)).square().mean())
@@ -318,6 +350,7 @@ class _Outside(nn.Module):
 def parameter_outside(setup: Setup) -> None:
     ddp = DistributedDataParallel(_Outside(setup), bucket_cap_mb=BUCKET_MB)
     setup.wrapped.append(ddp)
+    setup.change_layouts(ddp)
     _train(setup, ddp)
 
 
@@ -344,7 +377,7 @@ def checkpointed(setup: Setup) -> None:
 def checkpointed_reentrant(setup: Setup) -> None:
     """Of inputs that require grad: a reentrant checkpoint has no gradients otherwise."""
     ddp = setup.wrap(Net(block=lambda: _Checkpointed(True)), static_graph=True)
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         setup.backward(ddp(batch.requires_grad_()).square().mean())
@@ -366,7 +399,7 @@ def batch_norm(setup: Setup) -> None:
 
 def autocast(setup: Setup) -> None:
     ddp = setup.wrap(Net())
-    optimizer = _sgd(ddp)
+    optimizer = setup.sgd(ddp)
     for batch in batches():
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
@@ -379,7 +412,7 @@ def adversarial(setup: Setup) -> None:
     """Two wrapped models; each step of one goes through the other."""
     maker, judge = setup.wrap(Net()), setup.wrap(Net(depth=3))
     widen = torch.linspace(-0.1, 0.1, 5 * WIDTH).reshape(5, WIDTH)
-    of_maker, of_judge = _sgd(maker), _sgd(judge)
+    of_maker, of_judge = setup.sgd(maker), setup.sgd(judge)
     for batch in batches():
         of_judge.zero_grad()
         fake = maker(batch) @ widen
@@ -401,17 +434,24 @@ CASES: dict[str, Callable[[Setup], None]] = {
 }  # fmt: skip
 
 
-def run(case: str, candidate: str) -> dict[str, Any]:
-    """What a rank found: the weights and buffers of both trainings, and how the optimized one ran."""
-    expected, found = Setup(None), Setup(candidate)
-    for setup in (expected, found):
-        torch.manual_seed(11)
-        CASES[case](setup)
+def run(case: str, candidate: str, dtype: str = "float32", changes_layouts: bool = False) -> dict[str, Any]:
+    """What a rank found: the weights and buffers of both trainings, and how the optimized one ran, which is the one
+    whose layouts change.
+    """
+    expected, found = Setup(None), Setup(candidate, changes_layouts=changes_layouts)
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        for setup in (expected, found):
+            torch.manual_seed(11)
+            CASES[case](setup)
+    finally:
+        torch.set_default_dtype(torch.float32)
     result = {
         "expected": [_state(module) for module in expected.wrapped],
         "found": [_state(module) for module in found.wrapped],
         "num_parameters": [len(list(module.parameters())) for module in found.wrapped],
         "num_later_stages": found.num_later_stages,
+        "num_changes": found.num_changes,
         "status": [(agspeed.status(target) == "tuned", _selected(target)) for target in found.targets],
     }
     for target in found.targets:

@@ -69,6 +69,11 @@ def test_wrappers_that_may_keep_state_by_bucket_are_left_alone(ranks: Ranks, tmp
             "power_sgd": "it has a communication hook that may keep state by bucket",
             "unknown hook": "it has a communication hook that may keep state by bucket",
             "built-in hook": "it has a built-in communication hook",
+            "optimizer in backward": "its optimizer steps in the backward",
+            "delayed": "it delays reductions",
+            "DETAIL": "torch's debug level is DETAIL",
+            "join": "it is in a join",
+            "mixed precision": "it trains in mixed precision",
         }
 
 

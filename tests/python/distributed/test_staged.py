@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from tests.python.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
+_LEFT_ALONE = ("power_sgd", "joined", "replicated")
+"""Whose bucket layouts stay as they are."""
 _AT_FOUR_RANKS = ("plain", "no_sync", "bucket_views", "find_unused", "checkpointed", "adversarial", "replicated")
 _WITH_INDUCTOR = (
     "plain", "no_sync", "bucket_views", "static_graph", "find_unused", "post_accumulate_hooks", "shared_parameter",
@@ -34,13 +37,20 @@ def two_ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
+def three_ranks() -> Iterator[Ranks]:
+    with Ranks(3, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
 def four_ranks() -> Iterator[Ranks]:
     with Ranks(4, timeout_s=_TIMEOUT_S) as started:
         yield started
 
 
-def _compare(ranks: Ranks, folder: Path, case: str, candidate: str, backend: str) -> None:
-    results = ranks.run(staged_cases.run, folder, backend, case=case, candidate=candidate)
+def _compare(ranks: Ranks, folder: Path, case: str, candidate: str, backend: str, **options: Any) -> dict[str, Any]:
+    """Returns: what rank 0 found."""
+    results = ranks.run(staged_cases.run, folder, backend, case=case, candidate=candidate, **options)
     where = f"{case}, {candidate}, {backend}, {ranks.size} ranks"
     first = results[0]
     for is_tuned, selected in first["status"]:
@@ -58,6 +68,27 @@ def _compare(ranks: Ranks, folder: Path, case: str, candidate: str, backend: str
         for ours, theirs, count in zip(first["found"], result["found"], first["num_parameters"], strict=True):
             unequal = [index for index in range(count) if not torch.equal(ours[index], theirs[index])]
             assert not unequal, f"{where}: parameters {unequal} of ranks 0 and {rank} differ"
+    return first  # type: ignore[no-any-return]
+
+
+def _compare_with_layouts(ranks: Ranks, folder: Path, case: str, dtype: str) -> None:
+    first = _compare(ranks, folder, case, "aot", "agspeed", dtype=dtype, changes_layouts=True)
+    assert (first["num_changes"] == 0) == (case in _LEFT_ALONE), f"{case}: {first['num_changes']} layouts"
+
+
+@pytest.mark.parametrize("case", staged_cases.CASES)
+def test_layouts_that_change_in_mid_run_change_no_bit(two_ranks: Ranks, tmp_path: Path, case: str) -> None:
+    _compare_with_layouts(two_ranks, tmp_path, case, "float32")
+
+
+@pytest.mark.parametrize("case", _AT_FOUR_RANKS[:5])
+def test_layouts_change_no_bit_of_bfloat16_at_three_ranks(three_ranks: Ranks, tmp_path: Path, case: str) -> None:
+    _compare_with_layouts(three_ranks, tmp_path, case, "bfloat16")
+
+
+@pytest.mark.parametrize("case", _AT_FOUR_RANKS[:3])
+def test_layouts_change_no_bit_of_bfloat16_at_four_ranks(four_ranks: Ranks, tmp_path: Path, case: str) -> None:
+    _compare_with_layouts(four_ranks, tmp_path, case, "bfloat16")
 
 
 @pytest.mark.parametrize("backend", ["agspeed", "gloo"])

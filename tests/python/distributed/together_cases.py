@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +20,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
+from agspeed.backends import candidate
 from agspeed.errors import AgspeedError
+from agspeed.frontend.capture import Capture
 from agspeed.frontend.session import session_of
 from agspeed.tuning import controller
+from agspeed.tuning.child.process import Child, Job
 
 _MOST_STEPS = 6000
 
@@ -40,10 +45,22 @@ class Net(nn.Module):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
-def wrapped(cache: Path, width: int = 64, **settings: Any) -> DistributedDataParallel:
+class SlowEagerly(Net):
+    """Any candidate is faster."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            time.sleep(0.005)
+        return super().forward(batch)
+
+
+def wrapped(
+    cache: Path, width: int = 64, kind: type[Net] = Net, options: dict[str, Any] | None = None, **settings: Any
+) -> DistributedDataParallel:
+    """options: of the wrapper."""
     torch.manual_seed(3)
     settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": cache, **settings}
-    return DistributedDataParallel(agspeed.optimize(Net(width), **settings))
+    return DistributedDataParallel(agspeed.optimize(kind(width), **settings), **(options or {}))
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -101,8 +118,65 @@ def reported(path: str, cache: str) -> dict[str, Any]:
     return {"report": report.to_dict(), "text": str(report)}
 
 
+def work_of_settled_steps(cache: str, is_compiled: bool) -> dict[str, Any]:
+    """Lines of agspeed that this thread ran in each of some settled steps, and its requests to stores, in a group and
+    in a model that trains alone with the same plan.
+    """
+    kind, backends = (SlowEagerly, ["native"]) if is_compiled else (Net, ["eager"])
+    model = wrapped(Path(cache), kind=kind, backends=backends)
+    result = train(model)
+    alone = agspeed.optimize(kind(), mode="deterministic", backends=backends, cache_dir=Path(cache))
+    found = {name: _work_of_steps(trained) for name, trained in (("group", model), ("alone", alone))}
+    return result | {"work": found}
+
+
+def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(300):  # steps that the report wants to see become rare
+        step(model, optimizer)
+    home, lines, requests = str(Path(agspeed.__file__).parent), [0], []
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(home):
+            return None
+        lines[-1] += event == "line"
+        return trace
+
+    def profile(_: Any, event: str, called: Any) -> None:
+        if event == "c_call" and isinstance(getattr(called, "__self__", None), dist.Store):
+            requests.append(called.__name__)
+
+    try:
+        for _ in range(count):
+            lines.append(0)
+            sys.settrace(trace)
+            sys.setprofile(profile)
+            step(model, optimizer)
+            sys.setprofile(None)
+            sys.settrace(None)
+    finally:
+        sys.setprofile(None)
+        sys.settrace(None)
+    return {"lines": lines[1:], "requests": requests}
+
+
 def decided_with_caches(caches: list[str]) -> dict[str, Any]:
     return train(wrapped(Path(caches[dist.get_rank()])))
+
+
+def compiled_in_children(cache: str) -> dict[str, Any]:
+    """Candidate aot is compiled in a child; how many jobs this rank's child had."""
+    aot, submit, jobs = type(candidate("aot")), Child.submit, []
+
+    def counting(self: Child, job: Job) -> None:
+        jobs.append(job.candidate)
+        submit(self, job)
+
+    aot.in_process, Child.submit = False, counting  # type: ignore[method-assign]
+    try:
+        return decided(cache) | {"jobs": jobs}
+    finally:
+        aot.in_process, Child.submit = True, submit  # type: ignore[method-assign]
 
 
 def accumulating(cache: str) -> dict[str, Any]:
@@ -213,6 +287,60 @@ def two_models(cache: str) -> list[dict[str, Any]]:
     return [train(model) for model in models]
 
 
+def two_groups(cache: str) -> list[dict[str, Any]]:
+    """One model is wrapped for all of four ranks, another for each half of them, and one half loses a candidate."""
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    half = dist.get_rank() // 2
+    native, untouched = type(candidate("native")), type(candidate("native")).compile_in_parts
+
+    def failing(self: Any, *_: Any) -> Any:
+        raise RuntimeError("injected: this compile fails")
+
+    models = [
+        wrapped(Path(cache) / "all", 64),
+        wrapped(Path(cache) / f"half-{half}", 64, options={"process_group": halves[half]}),
+    ]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
+    if half == 1:
+        native.compile_in_parts = failing  # type: ignore[method-assign]
+    try:
+        for _ in range(30):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                step(model, optimizer)
+        return [train(model) for model in reversed(models)]
+    finally:
+        native.compile_in_parts = untouched  # type: ignore[method-assign]
+
+
+def slower_than_the_group_allows(cache: str, what: str, seconds: float, timeout_s: float) -> dict[str, Any]:
+    """Rank 1 takes `seconds` for its capture or its load, longer than a collective may take."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_s))
+    native, untouched = type(candidate("native")), type(candidate("native")).compile_in_parts
+    backend = Capture._backend
+
+    def loading(self: Any, *arguments: Any) -> Any:
+        time.sleep(seconds)
+        return untouched(self, *arguments)
+
+    left = [True]
+
+    def capturing(self: Any, *arguments: Any) -> Any:
+        if left:
+            left.clear()
+            time.sleep(seconds)
+        return backend(self, *arguments)
+
+    if dist.get_rank() == 1 and what == "load":
+        native.compile_in_parts = loading  # type: ignore[method-assign]
+    elif dist.get_rank() == 1:
+        Capture._backend = capturing  # type: ignore[method-assign]
+    try:
+        return train(wrapped(Path(cache), backends=["native"], options={"process_group": group}))
+    finally:
+        native.compile_in_parts = untouched  # type: ignore[method-assign]
+        Capture._backend = backend  # type: ignore[method-assign]
+
+
 def copied_while_tuning(cache: str) -> dict[str, Any]:
     model = wrapped(Path(cache))
     found: dict[str, Any] = {}
@@ -226,24 +354,30 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
     return train(model, at=20, do=make_copy) | found
 
 
-def sharded(cache: str) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """The reason of a model under FSDP2, and its weights without and with agspeed."""
+def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """The reason of a model of four blocks under FSDP2, and its weights without and with agspeed, which is asked for
+    after or before the blocks are sharded, or for one block before the whole is.
+    """
     weights, reason = [], ""
     for is_optimized in (False, True):
         torch.manual_seed(3)
-        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-        for layer in model:
-            fully_shard(layer)
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
+        target = model[1] if when == "a block, before" else model
+        settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": Path(cache)}
+        if is_optimized and when != "after":
+            agspeed.optimize(target, **settings)
+        for block in model if when != "a block, before" else ():
+            fully_shard(block)
         fully_shard(model)
-        if is_optimized:
-            agspeed.optimize(model, mode="max", backends=["native"], cache_dir=Path(cache))
+        if is_optimized and when == "after":
+            agspeed.optimize(target, **settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         generator = torch.Generator().manual_seed(dist.get_rank())
-        for _ in range(8):
+        for _ in range(40):
             optimizer.zero_grad()
             model(torch.randn(4, 64, generator=generator)).square().mean().backward()
             optimizer.step()
-        reason = str(agspeed.status(model))
+        reason = str(agspeed.status(target))
         weights.append(torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()]))
     return reason, weights[0], weights[1]
 

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from agspeed.log import logger
 from agspeed.tuning.child.child_log import ChildLog
 
 DEFAULT_TIMEOUT_S = 600.0
+WORKER = "agspeed.tuning.child.worker"
+"""The module that a child runs."""
 _MAX_ANSWER_BYTES = 1 << 24
 _LAST_WORDS_S = 0.5
 GUARDED = {"guarded": True}
@@ -101,8 +104,11 @@ class Child:
             self._fail(f"compiling and trying it took longer than {job.timeout_s:.0f} s")
         self._start_next()
 
-    def wait(self, jobs: list[Job], timeout_s: float | None = None) -> None:
-        """Blocks until all `jobs` are done or `timeout_s` is over. Ctrl-C passes through, the child goes on.
+    def wait(
+        self, jobs: list[Job], timeout_s: float | None = None, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Blocks until all `jobs` are done or `timeout_s` is over, and calls `meanwhile` now and then, which may end
+        jobs. Ctrl-C passes through, the child goes on.
 
         The child runs at normal priority meanwhile, even one that was suspended: nothing else runs here.
         """
@@ -113,9 +119,9 @@ class Child:
                 if deadline is not None and time.monotonic() > deadline:
                     return
                 self.set_level("raised")
-                if self._answers >= 0:
-                    select.select([self._answers], [], [], 0.1)
+                select.select([self._answers] if self._answers >= 0 else [], [], [], 0.1)
                 self.poll()
+                meanwhile()
         finally:
             self.set_level(level)
 
@@ -172,7 +178,7 @@ class Child:
         try:
             with self._log.open() as log:
                 self._process = subprocess.Popen(
-                    [sys.executable or "python3", "-P", "-m", "agspeed.tuning.child.worker", str(writer), *arguments],
+                    [sys.executable or "python3", "-P", "-m", WORKER, str(writer), str(self._owner), *arguments],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -5,6 +5,8 @@ A *batch* is what one plan needs: one job per region. A job that ends well leave
 candidate is then compiled again in the training process, where it hits the caches the child filled. Any other end
 becomes the region's outcome. Single-threaded, on the training thread; owns the child, which starts with the first job.
 
+Ranks of one host share what their children do (`host_compiles.py`): a job that another rank's child has is waited for.
+
 A graph that cannot travel is compiled in the training process where the user waits for tuning (mode="max") and that is
 expected to take no longer than its budget.
 """
@@ -25,6 +27,7 @@ from agspeed.devices.accelerator import accelerator_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger, warn_once
+from agspeed.tuning.child.host_compiles import Claim, HostCompiles
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from agspeed.tuning.outcome import Outcome
@@ -56,12 +59,17 @@ class Batch:
 class CompileQueue:
     """See the module's text."""
 
-    def __init__(self, options: Callable[[], CompileOptions], settings: Settings) -> None:
-        self._options = options
+    def __init__(
+        self, options: Callable[[], CompileOptions], settings: Settings, host: HostCompiles | None = None
+    ) -> None:
+        """host: of ranks that all start the same jobs."""
+        self._options, self._host = options, host
         waits = settings.mode == "max"
         self._seconds_here = (math.inf if settings.budget_s is None else settings.budget_s) if waits else 0.0
         self._child: Child | None = None
         self._batches: list[Batch] = []
+        self._shared: list[tuple[Job, Claim]] = []
+        """Jobs without an answer that other ranks have, too."""
         self._passed: set[tuple[int, str]] = set()
 
     @property
@@ -70,6 +78,8 @@ class CompileQueue:
 
     def prepare(self) -> None:
         """Starts the child, at normal priority: the user waits for its first job."""
+        if self._host is not None and not self._host.is_first:
+            return
         with contextlib.suppress(OSError):  # the first job will meet it, too
             self._child = self._child or Child()
             self._child.set_level("raised")
@@ -89,8 +99,13 @@ class CompileQueue:
         batch = Batch(name, jobs)
         self._batches.append(batch)
         self._child.set_level(level)
-        for _, job in jobs:
-            self._child.submit(job)
+        for region, job in jobs:
+            claim = self._host.claim(region.key, job.candidate, job.options) if self._host is not None else None
+            if claim is not None:
+                self._shared.append((job, claim))
+            else:
+                self._child.submit(job)
+        self._look_around()
         return batch
 
     def lacks(self, region: Any, name: str) -> bool:
@@ -102,6 +117,7 @@ class CompileQueue:
         if self._child is None:
             return []
         self._child.poll()
+        self._look_around()
         finished = [batch for batch in self._batches if batch.done]
         self._batches = [batch for batch in self._batches if not batch.done]
         for batch in finished:
@@ -116,7 +132,7 @@ class CompileQueue:
         """Blocks until the jobs of plan `name` (None: of all plans) are done or the time is over."""
         jobs = [job for batch in self._batches if name in (None, batch.name) for _, job in batch.jobs]
         if self._child is not None:
-            self._child.wait(jobs, timeout_s)
+            self._child.wait(jobs, timeout_s, self._look_around)
 
     def set_level(self, level: str) -> None:
         if self._child is not None:
@@ -133,6 +149,9 @@ class CompileQueue:
     def close(self) -> None:
         """Ends the child; it starts again with the next job."""
         self._batches.clear()
+        self._shared.clear()
+        if self._host is not None:
+            self._host.close()
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -161,6 +180,22 @@ class CompileQueue:
                 what = "handing the graph to a child process failed"
             region.outcomes[name] = Outcome(name, "failed", f"{what}: {type(error).__name__}: {error}")
         return None
+
+    def _look_around(self) -> None:
+        """Takes what other ranks' children have answered and tells them what this one's has; takes over jobs of ranks
+        that are gone.
+        """
+        assert self._child is not None
+        for entry in list(self._shared):
+            job, claim = entry
+            was_mine = claim.is_mine
+            job.answer = job.answer if was_mine else claim.look()
+            if claim.is_mine and not was_mine:
+                self._child.submit(job)
+            if job.answer is not None:
+                self._shared.remove(entry)
+                if claim.is_mine:
+                    claim.tell(job.answer)
 
     def _stay_here(self, region: Any, name: str, reason: str) -> None:
         """The child cannot take `region` for `reason`: this process may."""

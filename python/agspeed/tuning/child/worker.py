@@ -22,6 +22,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,8 +33,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Arguments: the descriptor for answers; "prepare" where time is left before the first job."""
-    _end_with_parent()
+    """Arguments: the descriptor for answers; the training process; "prepare" where there is time before the jobs."""
+    if not _ends_with(int(argv[1])):
+        return 1
     _go_first_when_memory_ends()
     os.set_inheritable(int(argv[0]), False)
     answers = os.fdopen(int(argv[0]), "w", encoding="utf-8")
@@ -47,16 +49,27 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
-    """Kills this process group, whose leader this process is, once the training process is gone."""
-    parent, own = os.getppid(), os.getpid()
+def _ends_with(parent: int) -> bool:
+    """Kills this process group, whose leader this process is, once `parent` is gone. Returns: False if it is.
 
-    def on_continue(number: int, frame: object) -> None:
-        if os.getpid() == own and os.getppid() != parent:
-            os.killpg(own, signal.SIGKILL)
+    A thread of its own waits for the signal: where any thread might take it, the one that waits for a compiler need
+    not hear of it. To be called before there are other threads.
+    """
+    own = os.getpid()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGCONT}
+    )  # of a thread that is stopped it is the end of that still
 
-    signal.signal(signal.SIGCONT, on_continue)
+    def watch() -> None:
+        while os.getppid() == parent:
+            signal.sigwait({signal.SIGCONT})
+        os.killpg(own, signal.SIGKILL)
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    if os.getppid() != parent:
+        return False
+    threading.Thread(target=watch, name="agspeed-end", daemon=True).start()
+    return True
 
 
 def _go_first_when_memory_ends() -> None:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks that train in lockstep: this process measures, the other does every step that this one does.
+
+The other rank is told by a pipe, which costs each step the same whoever trains: a difference between two sessions of
+one group holds none of it. Weights that a comparison copies are copied here alone, which no step's time depends on.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from benchmarks.workloads.base import Batch, Training
+
+Builder = Callable[[dict[str, Any]], list[Training]]
+
+
+@contextmanager
+def sessions(build: Builder, spec: dict[str, Any], folder: Path) -> Iterator[list[Training]]:
+    """What `build(spec)`, a function of a module, makes here; rank 1 makes the same and follows each step."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    peer = context.Process(target=_follow, args=(build, spec, folder, theirs), daemon=True)
+    peer.start()
+    theirs.close()
+    try:
+        _join(spec, folder, 0)
+        yield [_led(training, index, ours) for index, training in enumerate(build(spec))]
+        ours.send(None)
+        distributed.destroy_process_group()
+        peer.join(60)
+    finally:
+        peer.kill()
+        peer.join()
+
+
+def _join(spec: dict[str, Any], folder: Path, rank: int) -> None:
+    os.environ["AGSPEED_SOCKET_IFNAME"] = "lo"
+    cores = spec["cores"]
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.set_num_threads(1)
+    distributed.init_process_group("agspeed", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
+
+
+def _led(training: Training, index: int, peer: Connection) -> Training:
+    def step(batch: Batch) -> torch.Tensor:
+        peer.send(index)
+        return training.step(batch)
+
+    return dataclasses.replace(training, step=step)
+
+
+def _follow(build: Builder, spec: dict[str, Any], folder: Path, leader: Connection) -> None:
+    import agspeed  # noqa: F401  makes the backend known
+
+    _join(spec, folder, 1)
+    trainings = build(spec)
+    counts = [0] * len(trainings)
+    try:
+        while (index := leader.recv()) is not None:
+            training = trainings[index]
+            training.step(training.batches[counts[index] % len(training.batches)])
+            counts[index] += 1
+    except EOFError:  # the leader has ended
+        os._exit(1)
+    distributed.destroy_process_group()
