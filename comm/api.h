@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // All that frontends and bindings include of comm.
 //
-//   Store         how the ranks of a job find each other (rendezvous/store.h); a frontend may bring its own
+//   Store         how the ranks of a job find each other (rendezvous/store.h): meetAt() makes one, a frontend may bring
+//                 its own
 //   World         rails to the other ranks and the engine that drives them; one for all groups of a process
 //   Communicator  a group of ranks: collectives and messages, each an Operation
 //   NamedGroup    the same for operations that ranks start in any order, matched by name
 //   Plan          how collectives run, where a caller wants to say so
 //
-//   auto store = std::make_shared<FileStore>("/shared/job-7");
+//   auto store = meetAt("file:/shared/job-7", rank, size, deadline).value();
 //   auto world = World::create(store, rank, size).value();
 //   auto group = Communicator::create(world->engine(), {.name = "world"}).value();
 //   auto sum = group->start({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes},
@@ -27,4 +28,5 @@
 #include "comm/rendezvous/store.h"         // IWYU pragma: export
 #include "comm/topology/interfaces.h"      // IWYU pragma: export
 #include "comm/world/flight_record.h"      // IWYU pragma: export
+#include "comm/world/meeting_point.h"      // IWYU pragma: export
 #include "comm/world/world.h"              // IWYU pragma: export

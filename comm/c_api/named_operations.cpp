@@ -35,7 +35,6 @@ struct AgOperation {
 
 namespace {
 
-constexpr std::string_view kFile = "file:";
 constexpr double kUsualTimeoutSeconds = 1800;
 
 thread_local std::string lastError;
@@ -62,6 +61,10 @@ AgStatus guarded(Function function) {
 
 Clock::duration durationOf(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+Clock::duration timeoutOf(const AgGroupOptions& options) {
+  return durationOf(options.timeout_seconds > 0 ? options.timeout_seconds : kUsualTimeoutSeconds);
 }
 
 std::optional<DType> typeOf(AgType type) {
@@ -222,18 +225,18 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
 /// Makes the group's part that talks. Requires: all else is set.
 Status open(AgGroup& group) {
   const AgGroupOptions& wanted = group.options;
-  const double timeout = wanted.timeout_seconds > 0 ? wanted.timeout_seconds : kUsualTimeoutSeconds;
+  const Clock::duration timeout = timeoutOf(wanted);
   const auto own = std::find(group.members.begin(), group.members.end(), group.world->rank());
   const NewGroup made{.name = group.prefix,
                       .rank = static_cast<int>(own - group.members.begin()),
-                      .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))};
+                      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout)};
   World& world = *group.world;
   NamedOptions options;
   AG_ASSIGN_OR_RETURN(options.group.id, world.agreeOnId(world.store(), group.prefix + "/data", made));
   AG_ASSIGN_OR_RETURN(options.messageId, world.agreeOnId(world.store(), group.prefix + "/messages", made));
   options.group.name = group.prefix;
   options.group.members = group.members;
-  options.group.timeout = durationOf(timeout);
+  options.group.timeout = timeout;
   options.plan.fusionBytes = static_cast<size_t>(std::max<int64_t>(wanted.fusion_bytes, 0));
   options.stallWarning = durationOf(wanted.stall_warning_seconds);
   options.stallShutdown = durationOf(wanted.stall_shutdown_seconds);
@@ -242,16 +245,13 @@ Status open(AgGroup& group) {
 }
 
 Status create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** made) {
-  const std::string_view where = rendezvous == nullptr ? "" : rendezvous;
-  if (!where.starts_with(kFile) || where.size() == kFile.size()) {
-    return agspeed::invalidArgument("rendezvous '{}': write file:FOLDER, a folder that all ranks can write to", where);
-  }
   if (rank < 0 || rank >= size) {
     return agspeed::invalidArgument("rank {} of {}: ranks count from 0 to the size minus 1", rank, size);
   }
   auto group = std::make_unique<AgGroup>();
   group->options = options != nullptr ? *options : ag_group_options();
-  auto store = std::make_shared<FileStore>(std::string(where.substr(kFile.size())));
+  const auto deadline = std::chrono::steady_clock::now() + timeoutOf(group->options);
+  AG_ASSIGN_OR_RETURN(auto store, meetAt(rendezvous == nullptr ? "" : rendezvous, rank, size, deadline));
   AG_ASSIGN_OR_RETURN(group->world, World::create(store, rank, size));
   group->members.resize(static_cast<size_t>(size));
   std::iota(group->members.begin(), group->members.end(), 0);

@@ -3,7 +3,7 @@
 // name. libagspeed-comm.so has these functions and needs neither torch nor a compiler's libraries.
 //
 //   AgGroup* group;
-//   if (ag_group_create("file:/shared/job-7", rank, size, NULL, &group) != AG_OK) puts(ag_last_error());
+//   if (ag_group_create("tcp:node0:29500", rank, size, NULL, &group) != AG_OK) puts(ag_last_error());
 //   int64_t rows = 1024;
 //   AgTensor tensor = {.input = values, .output = values, .num_dimensions = 1, .dimensions = &rows};
 //   AgRequest sum = ag_request("gradient/7", AG_ALL_REDUCE, AG_F32);
@@ -98,8 +98,10 @@ AgRequest ag_request(const char* name, AgKind kind, AgType type);
 /// The sentence of this thread's last failure; valid until its next one.
 const char* ag_last_error(void);
 
-/// All ranks call it. `rendezvous`: where they find each other, "file:FOLDER" for a folder that all can write to, which
-/// exists and belongs to this job. `options`: NULL for ag_group_options().
+/// All ranks call it. `rendezvous`: where they find each other, the same at all of them: "file:FOLDER" for a folder
+/// that all can write to, which exists and belongs to this job, or "tcp:HOST:PORT" for an address of rank 0's host,
+/// where its group serves whoever proves the job key. `options`: NULL for ag_group_options(), whose timeout is also how
+/// long ranks wait for rank 0.
 AgStatus ag_group_create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** group);
 /// A group of some ranks of `whole`, to be freed before it. All ranks of `whole` call it, in the same order;
 /// `*group` is NULL at those that are not in it. Its ranks count from 0 in the order of the whole's.

@@ -69,6 +69,24 @@ std::string_view toString(FusionOrder order) {
 Coordinator::Coordinator(int size, size_t cacheCapacity, FusionPlan plan)
     : size_(size), cacheCapacity_(cacheCapacity), plan_(plan), hasJoined_(static_cast<size_t>(size), false) {}
 
+void Coordinator::Running::began(const Request& first) {
+  if (!runsAlone(first)) {
+    ++numOther;
+    return;
+  }
+  ++numLarge;
+  largeBytes += bytesOf(first);
+}
+
+void Coordinator::Running::ended(const Request& first) {
+  if (!runsAlone(first)) {
+    --numOther;
+    return;
+  }
+  --numLarge;
+  largeBytes -= bytesOf(first);
+}
+
 void Coordinator::setPlan(FusionPlan plan) {
   plan_ = plan;
   for (Entry& entry : ready_) entry.place = placeOf(entry);
@@ -197,9 +215,9 @@ bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
   if (readyBytes_ == 0) return false;
   const bool isFull = readyBytes_ >= plan_.fusionBytes;
   const bool isAlone = runsAlone(firstOf(ready_.front().requests));
-  size_t limit = plan_.fusionBytes == 0 ? SIZE_MAX : isFull ? kMaxRunningFull : kMaxRunning;
-  if (isAlone && running.bytes < kMaxRunningLargeBytes) limit = std::max(limit, kMaxRunningLarge);
-  if (running.count >= limit) return false;
+  const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
+                                : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
+  if (isEnough && plan_.fusionBytes > 0) return false;
   // Nothing else to come: whoever has submitted it waits for this.
   const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && !table_.empty();
   if (!isHeld) {

@@ -70,9 +70,13 @@ class Coordinator {
 
   /// What is ready, in bytes of all ready operations together; 0 where nothing is, at least 1 where something is.
   size_t readyBytes() const;
-  /// Responses whose data moves.
+  /// Responses whose data moves: those of one large tensor, and others.
   struct Running {
-    size_t count = 0, bytes = 0;
+    /// `first`: the request of the response's first operation.
+    void began(const Request& first);
+    void ended(const Request& first);
+
+    size_t numOther = 0, numLarge = 0, largeBytes = 0;
   };
   /// Whether to respond now: what becomes ready while enough is running is fused, and by FusionOrder::kSize buffers are
   /// held until they are full.

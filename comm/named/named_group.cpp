@@ -206,11 +206,9 @@ void NamedGroup::respond() {
   std::vector<Response> responses;
   Coordinator::Running running = running_;
   while (coordinator_->isResponseDue(running, Clock::now())) {
-    const size_t before = coordinator_->readyBytes();
-    responses.push_back(coordinator_->next());
-    encode(responses.back(), message);
-    ++running.count;
-    running.bytes += before - coordinator_->readyBytes();
+    const Response& next = responses.emplace_back(coordinator_->next());
+    encode(next, message);
+    if (next.error.empty() && !next.items.empty()) running.began(next.items[0].agreement->request);
   }
   engine_.tickBy(coordinator_->heldUntil());
   if (responses.empty()) return;
@@ -275,8 +273,7 @@ void NamedGroup::run(const Response& response) {
           dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
     }
   }
-  ++running_.count;
-  for (const AgreementHandle& each : agreements) running_.bytes += bytesOf(each->request);
+  running_.began(agreements[0]->request);
   runner_->run(std::move(agreements), std::move(operations));
 }
 
@@ -303,9 +300,8 @@ void NamedGroup::dropIds(const std::vector<uint32_t>& ids) {
   workSoon();
 }
 
-void NamedGroup::responseMoved(size_t numBytes) {
-  --running_.count;
-  running_.bytes -= numBytes;
+void NamedGroup::responseMoved(const Request& first) {
+  running_.ended(first);
   if (isCoordinator()) workSoon();
 }
 

@@ -87,7 +87,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void work(uint64_t token) override;
   void messageArrived(int rank, std::span<const std::byte> message) override;
   void peerFailed(int rank, const Status& status) override;
-  void responseMoved(size_t numBytes) override;
+  void responseMoved(const Request& first) override;
   void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
   void takeStarted();

@@ -304,7 +304,7 @@ void ResponseRunner::callEnded(Run& run, const Status& status) {
 }
 
 void ResponseRunner::moved(Run& run) {
-  if (!std::exchange(run.hasMoved, true)) listener_.responseMoved(run.numBytes);
+  if (!std::exchange(run.hasMoved, true)) listener_.responseMoved(run.first());
 }
 
 void ResponseRunner::end(Run& run) {

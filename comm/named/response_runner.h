@@ -59,8 +59,8 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 
 class ResponseListener {
  public:
-  /// The data of a response has moved, or never will; it ends once it is unpacked.
-  virtual void responseMoved(size_t numBytes) = 0;
+  /// The data of a response has moved, or never will; it ends once it is unpacked. `first`: of its first operation.
+  virtual void responseMoved(const Request& first) = 0;
   /// All operations of a response have ended; those that are not null end by this status.
   virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Store: how ranks find each other before they are connected: a small map that all ranks see. MemoryStore serves ranks
-// of one process, FileStore processes that share a folder; c10d wraps torch's store elsewhere. PrefixStore keeps
-// several users of one store apart.
+// of one process, FileStore processes that share a folder, StreamStore those that reach a server (stream_store.h); c10d
+// wraps torch's store elsewhere. PrefixStore keeps several users of one store apart.
 //
 // Whatever is read may have been written by anybody: readers check it. Values are small (at most kMaxValueBytes).
 #pragma once

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +24,19 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+/// Free now; rank 0 takes it soon.
+int freePort() {
+  const int probe = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(probe, reinterpret_cast<sockaddr*>(&address), size), 0);
+  getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
+  close(probe);
+  return ntohs(address.sin_port);
+}
+
 std::string outputOf(const std::string& command) {
   std::string text;
   FILE* pipe = popen(command.c_str(), "r");
@@ -31,17 +46,16 @@ std::string outputOf(const std::string& command) {
   return text;
 }
 
-TEST(NamedOperationsInC, EveryKindRunsBetweenProcesses) {
+/// Every rank in a process of its own, which has nothing of this one's threads.
+void runRanks(const std::string& rendezvous) {
   constexpr int kSize = 3;
-  std::string folder = (std::filesystem::temp_directory_path() / "agspeed-c-api-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
   setenv("AGSPEED_SOCKET_IFNAME", "lo", 1);
   std::vector<pid_t> children;
   for (int rank = 0; rank < kSize; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      const int line = run_operations(("file:" + folder).c_str(), rank, kSize);
+      const int line = run_operations(rendezvous.c_str(), rank, kSize);
       if (line != 0) fprintf(stderr, "rank %d: rank.c:%d failed\n", rank, line);
       _exit(line != 0);
     }
@@ -52,13 +66,27 @@ TEST(NamedOperationsInC, EveryKindRunsBetweenProcesses) {
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
   }
+}
+
+TEST(NamedOperationsInC, EveryKindRunsBetweenProcessesThatMeetInAFolder) {
+  std::string folder = (std::filesystem::temp_directory_path() / "agspeed-c-api-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  runRanks("file:" + folder);
   std::filesystem::remove_all(folder);
+}
+
+TEST(NamedOperationsInC, EveryKindRunsBetweenProcessesThatMeetAtRankZero) {
+  setenv("AGSPEED_JOB_KEY", "a secret of this job", 1);
+  runRanks("tcp:127.0.0.1:" + std::to_string(freePort()));
+  unsetenv("AGSPEED_JOB_KEY");
 }
 
 TEST(NamedOperationsInC, WhereRanksMeetAndWhoTheyAreIsChecked) {
   AgGroup* group = nullptr;
   EXPECT_EQ(ag_group_create("/tmp", 0, 1, nullptr, &group), AG_INVALID_ARGUMENT);
-  EXPECT_THAT(ag_last_error(), HasSubstr("rendezvous '/tmp': write file:FOLDER"));
+  EXPECT_THAT(ag_last_error(), HasSubstr("cannot meet at '/tmp': write file:FOLDER or tcp:HOST:PORT"));
+  EXPECT_EQ(ag_group_create("tcp:127.0.0.1:0", 0, 1, nullptr, &group), AG_INVALID_ARGUMENT);
+  EXPECT_THAT(ag_last_error(), HasSubstr("needs a job key"));
   EXPECT_EQ(ag_group_create("file:/tmp", 2, 2, nullptr, &group), AG_INVALID_ARGUMENT);
   EXPECT_THAT(ag_last_error(), HasSubstr("rank 2 of 2"));
   EXPECT_EQ(group, nullptr);

@@ -106,7 +106,7 @@ TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTi
   add("c", 0);
   add("c", 1);
   EXPECT_TRUE(coordinator.isResponseDue({}, start));
-  EXPECT_FALSE(coordinator.isResponseDue({.count = 2}, start));  // its data has to wait for that of others
+  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, start));  // its data has to wait for that of others
 }
 
 TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
@@ -115,12 +115,17 @@ TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
   for (const char* name : {"small 1", "large 1", "small 2", "large 2"}) {
     coordinator.add(0, requestFor(name, {name[0] == 'l' ? kLarge : 4}), {});
   }
-  const Coordinator::Running four{.count = 4, .bytes = 4 << 20};
-  EXPECT_FALSE(coordinator.isResponseDue(four, {}));  // small ones wait, to be fused
+  Coordinator::Running running{.numOther = 2};
+  for (int i = 0; i < 4; ++i) running.began(requestFor("large", {kLarge}));
+  EXPECT_FALSE(coordinator.isResponseDue(running, {}));  // small ones wait for small ones, to be fused
+  EXPECT_TRUE(coordinator.isResponseDue({.numLarge = 4, .largeBytes = 2 << 20}, {}));
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("small 1", "small 2"));
-  EXPECT_TRUE(coordinator.isResponseDue(four, {}));
+  EXPECT_TRUE(coordinator.isResponseDue(running, {}));
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("large 1"));
-  EXPECT_FALSE(coordinator.isResponseDue({.count = 4, .bytes = 1 << 30}, {}));
+  running.began(requestFor("huge", {int64_t{1} << 28}));
+  EXPECT_FALSE(coordinator.isResponseDue(running, {}));
+  running.ended(requestFor("huge", {int64_t{1} << 28}));
+  EXPECT_TRUE(coordinator.isResponseDue(running, {}));
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("large 2"));
 }
 

@@ -11,8 +11,32 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "comm/rendezvous/store_server.h"
+#include "comm/rendezvous/stream_store.h"
+
 namespace agspeed::comm {
 namespace {
+
+/// A client and its server.
+class ServedStore final : public Store {
+ public:
+  Status set(const std::string& key, const std::string& value) override { return client_->set(key, value); }
+  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return client_->tryGet(key); }
+  Reader reader() override { return client_->reader(); }
+  StatusOr<int64_t> add(const std::string& key, int64_t amount) override { return client_->add(key, amount); }
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override {
+    return client_->setOnce(key, value);
+  }
+
+ private:
+  const JobKey key_ = JobKey(16, std::byte{7});
+  const std::unique_ptr<StoreServer> server_ =
+      StoreServer::start(StoreAddress::parse("127.0.0.1:0").value(), key_).value();
+  const std::unique_ptr<StreamStore> client_ =
+      StreamStore::connect(StoreAddress::parse("127.0.0.1:" + std::to_string(server_->port())).value(), key_,
+                           std::chrono::steady_clock::now() + std::chrono::minutes(1))
+          .value();
+};
 
 struct StoreCase {
   const char* name;
@@ -85,7 +109,8 @@ TEST_P(Stores, ArePartedByPrefixes) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Stores,
                          testing::Values(StoreCase{"Memory", [](auto&) { return std::make_unique<MemoryStore>(); }},
                                          StoreCase{"File",
-                                                   [](auto& path) { return std::make_unique<FileStore>(path); }}),
+                                                   [](auto& path) { return std::make_unique<FileStore>(path); }},
+                                         StoreCase{"Stream", [](auto&) { return std::make_unique<ServedStore>(); }}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(FileStore, NamesTheFileThatItCannotWrite) {

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/stream_store.h"
+
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What one read or write may take: the server answers at once.
+constexpr std::chrono::seconds kPatience{10};
+constexpr milliseconds kFirstPause{10}, kLongestPause{250};
+
+}  // namespace
+
+class StreamStore::Connection {
+ public:
+  Connection(StoreAddress address, const JobKey& key) : address_(std::move(address)), secret_(storeSecret(key)) {}
+
+  /// Connects and shakes hands. Unavailable: try again.
+  Status open() {
+    const std::lock_guard lock(mutex_);
+    return openLocked();
+  }
+
+  StatusOr<StoreReply> ask(const StoreRequest& request) {
+    if (request.key.size() > kMaxStoreKeyBytes || request.value.size() > kMaxValueBytes) {
+      return invalidArgument("the store takes keys of {} and values of {} bytes, not of {} and {}", kMaxStoreKeyBytes,
+                             kMaxValueBytes, request.key.size(), request.value.size());
+    }
+    const std::lock_guard lock(mutex_);
+    if (!socket_.isOpen()) AG_RETURN_IF_ERROR(openLocked());
+    StatusOr<StoreReply> reply = askLocked(request);
+    if (!reply) close();
+    if (reply && !reply->status) return reply->status;
+    return reply;
+  }
+
+ private:
+  Status openLocked() {
+    close();
+    socket_ = address_.socket();
+    const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
+    for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO}) {
+      setsockopt(socket_.get(), SOL_SOCKET, option, &patience, sizeof(patience));
+    }
+    const auto* target = reinterpret_cast<const sockaddr*>(&address_.system);
+    if (!socket_.isOpen() || ::connect(socket_.get(), target, address_.systemBytes) != 0) {
+      const int error = errno;
+      close();
+      return unavailable("nobody serves a store at {}: {}", address_.text, std::strerror(error));
+    }
+    const Status status = shakeHands();
+    if (!status) close();
+    return status;
+  }
+
+  Status shakeHands() {
+    const Initiator initiator({.protection = Protection::kAuthenticated, .to = kStoreRank}, secret_);
+    AG_RETURN_IF_ERROR(write(initiator.request()));
+    std::array<std::byte, kReplyBytes> reply;
+    for (size_t size = 0; size < reply.size();) {
+      AG_ASSIGN_OR_RETURN(const size_t count, read(std::span(reply).subspan(size)));
+      if (count == 0) return refused();
+      size += count;
+    }
+    const std::optional<ConfirmBytes> confirm = initiator.confirm(reply);
+    if (!confirm.has_value()) return refused();
+    AG_RETURN_IF_ERROR(write(*confirm));
+    channel_.emplace(initiator.frameKey(reply), StoreChannel::End::kClient);
+    return {};
+  }
+
+  Status refused() const {
+    return invalidArgument("the store at {} has another job key, or is none: give all ranks the key of one job",
+                           address_.text);
+  }
+
+  StatusOr<StoreReply> askLocked(const StoreRequest& request) {
+    AG_RETURN_IF_ERROR(write(channel_->seal(encode(request))));
+    std::array<std::byte, 4096> buffer;
+    while (true) {
+      AG_ASSIGN_OR_RETURN(const std::optional<StoreBytes> body, channel_->take(arrived_));
+      if (body.has_value()) {
+        std::optional<StoreReply> reply = decodeStoreReply(*body);
+        if (!reply.has_value()) return dataLoss("the store at {} gave an answer that is none", address_.text);
+        return *std::move(reply);
+      }
+      AG_ASSIGN_OR_RETURN(const size_t count, read(buffer));
+      if (count == 0) return unavailable("the store at {} closed the connection", address_.text);
+      arrived_.insert(arrived_.end(), buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(count));
+    }
+  }
+
+  Status write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return unavailable("cannot write to the store at {}: {}", address_.text, std::strerror(errno));
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    }
+    return {};
+  }
+
+  /// Returns: how many bytes came; 0 where the other end has closed.
+  StatusOr<size_t> read(std::span<std::byte> bytes) {
+    while (true) {
+      const ssize_t count = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+      if (count >= 0) return static_cast<size_t>(count);
+      if (errno == ECONNRESET) return size_t{0};
+      if (errno == EINTR) continue;
+      return unavailable("the store at {} does not answer: {}", address_.text, std::strerror(errno));
+    }
+  }
+
+  void close() {
+    socket_ = FileDescriptor();
+    channel_.reset();
+    arrived_.clear();
+  }
+
+  const StoreAddress address_;
+  const Digest secret_;
+  std::mutex mutex_;
+  FileDescriptor socket_;
+  std::optional<StoreChannel> channel_;
+  StoreBytes arrived_;
+};
+
+StatusOr<std::unique_ptr<StreamStore>> StreamStore::connect(const StoreAddress& address, const JobKey& key,
+                                                            std::chrono::steady_clock::time_point deadline) {
+  if (key.empty()) {
+    return invalidArgument("the store at {} is served to who proves the job key: set AGSPEED_JOB_KEY_FILE",
+                           address.text);
+  }
+  auto connection = std::make_shared<Connection>(address, key);
+  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    const Status status = connection->open();
+    if (status) return std::unique_ptr<StreamStore>(new StreamStore(std::move(connection)));
+    const bool isFinal = status.code() != StatusCode::kUnavailable;
+    if (isFinal || std::chrono::steady_clock::now() + pause > deadline) return status;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+StreamStore::StreamStore(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+StreamStore::~StreamStore() = default;
+
+Status StreamStore::set(const std::string& key, const std::string& value) {
+  return connection_->ask({.operation = StoreRequest::Operation::kSet, .key = key, .value = value}).status();
+}
+
+StatusOr<std::optional<std::string>> StreamStore::tryGet(const std::string& key) {
+  AG_ASSIGN_OR_RETURN(StoreReply reply, connection_->ask({.operation = StoreRequest::Operation::kTryGet, .key = key}));
+  return std::move(reply.value);
+}
+
+Store::Reader StreamStore::reader() {
+  return [connection = connection_](const std::vector<std::string>& keys) -> StatusOr<Values> {
+    Values values;
+    for (const std::string& key : keys) {
+      AG_ASSIGN_OR_RETURN(StoreReply reply,
+                          connection->ask({.operation = StoreRequest::Operation::kTryGet, .key = key}));
+      values.push_back(std::move(reply.value));
+    }
+    return values;
+  };
+}
+
+StatusOr<int64_t> StreamStore::add(const std::string& key, int64_t amount) {
+  AG_ASSIGN_OR_RETURN(const StoreReply reply,
+                      connection_->ask({.operation = StoreRequest::Operation::kAdd, .key = key, .amount = amount}));
+  return reply.number;
+}
+
+StatusOr<std::string> StreamStore::setOnce(const std::string& key, const std::string& value) {
+  AG_ASSIGN_OR_RETURN(StoreReply reply,
+                      connection_->ask({.operation = StoreRequest::Operation::kSetOnce, .key = key, .value = value}));
+  return std::move(reply.value).value_or("");
+}
+
+}  // namespace agspeed::comm

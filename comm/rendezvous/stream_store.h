@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamStore: the store of a StoreServer, over one connection whose both ends have proven the job key. A connection
+// that is lost is made anew by the next call; a call that it interrupted fails as unavailable, and may have been done.
+//
+// Thread-safe: a call waits for the one before it, which takes a round trip. Readers share the connection and may
+// outlive the store.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/rendezvous/store_address.h"
+#include "comm/rendezvous/store_protocol.h"
+
+namespace agspeed::comm {
+
+class StreamStore final : public Store {
+ public:
+  /// Connects, and waits for the server until `deadline`. A server that has another key is an invalid argument.
+  static StatusOr<std::unique_ptr<StreamStore>> connect(const StoreAddress& address, const JobKey& key,
+                                                        std::chrono::steady_clock::time_point deadline);
+  ~StreamStore() override;
+
+  Status set(const std::string& key, const std::string& value) override;
+  StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
+  Reader reader() override;
+  StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
+  StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override;
+
+ private:
+  class Connection;
+
+  explicit StreamStore(std::shared_ptr<Connection> connection);
+
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace agspeed::comm

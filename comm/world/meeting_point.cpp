@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/world/meeting_point.h"
+
+#include <string_view>
+#include <utility>
+
+#include "comm/network/network_options.h"
+#include "comm/rendezvous/store_server.h"
+#include "comm/rendezvous/stream_store.h"
+
+namespace agspeed::comm {
+namespace {
+
+constexpr std::string_view kFile = "file:", kTcp = "tcp:";
+
+/// What follows `kind` in the text; empty where it does not begin so.
+std::string behind(std::string_view kind, const std::string& text) {
+  return text.starts_with(kind) ? text.substr(kind.size()) : "";
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Store>> meetAt(const std::string& where, int rank, int size,
+                                        std::chrono::steady_clock::time_point deadline) {
+  if (const std::string folder = behind(kFile, where); !folder.empty()) {
+    return std::shared_ptr<Store>(std::make_shared<FileStore>(folder));
+  }
+  const std::string place = behind(kTcp, where);
+  if (place.empty()) {
+    return invalidArgument("ranks cannot meet at '{}': write file:FOLDER or tcp:HOST:PORT", where);
+  }
+  AG_ASSIGN_OR_RETURN(const StoreAddress address, StoreAddress::parse(place));
+  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromSettings(rank, size));
+  if (rank > 0) {
+    AG_ASSIGN_OR_RETURN(std::unique_ptr<StreamStore> store, StreamStore::connect(address, options.key, deadline));
+    return std::shared_ptr<Store>(std::move(store));
+  }
+  AG_ASSIGN_OR_RETURN(std::shared_ptr<StoreServer> server, StoreServer::start(address, options.key));
+  Store* store = server->store().get();
+  return std::shared_ptr<Store>(std::move(server), store);  // keeps the server
+}
+
+}  // namespace agspeed::comm

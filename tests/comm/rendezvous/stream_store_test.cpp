@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/stream_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "comm/rendezvous/store_server.h"
+
+namespace agspeed::comm {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+JobKey keyOf(char letter) { return JobKey(32, static_cast<std::byte>(letter)); }
+
+StoreAddress addressOf(uint16_t port) { return StoreAddress::parse("127.0.0.1:" + std::to_string(port)).value(); }
+
+std::unique_ptr<StoreServer> serve(uint16_t port = 0) {
+  return StoreServer::start(addressOf(port), keyOf('k')).value();
+}
+
+std::chrono::steady_clock::time_point soon() { return std::chrono::steady_clock::now() + std::chrono::minutes(1); }
+
+std::unique_ptr<StreamStore> connect(const StoreServer& server) {
+  return StreamStore::connect(addressOf(server.port()), keyOf('k'), soon()).value();
+}
+
+/// A connection of somebody who does not know the protocol.
+FileDescriptor unauthenticatedPeer(const StoreServer& server) {
+  const StoreAddress address = addressOf(server.port());
+  FileDescriptor socket = address.socket();
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.system), address.systemBytes), 0);
+  return socket;
+}
+
+TEST(StreamStore, SharesOneStoreAmongAllClientsAndTheServersProcess) {
+  const auto server = serve();
+  const auto one = connect(*server), other = connect(*server);
+  ASSERT_TRUE(one->set("key", std::string(Store::kMaxValueBytes, 'x')));
+  EXPECT_EQ(*other->tryGet("key"), std::string(Store::kMaxValueBytes, 'x'));
+  EXPECT_EQ(*server->store()->add("count", 2), 2);
+  EXPECT_EQ(*other->add("count", -5), -3);
+  EXPECT_EQ((*one->reader()({"key", "none"})).size(), 2u);
+}
+
+TEST(StreamStore, AServerWithAnotherKeyIsRefusedAtOnceAndRefuses) {
+  const auto server = serve();
+  const auto refused = StreamStore::connect(addressOf(server->port()), keyOf('z'), soon());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("127.0.0.1"), HasSubstr("has another job key")));
+  EXPECT_TRUE(connect(*server)->set("key", "still served"));
+}
+
+TEST(StreamStore, WithoutAKeyNothingIsServed) {
+  EXPECT_THAT(StoreServer::start(addressOf(0), {}).status().message(), HasSubstr("needs a job key"));
+  EXPECT_THAT(StreamStore::connect(addressOf(9), {}, soon()).status().message(), HasSubstr("AGSPEED_JOB_KEY_FILE"));
+}
+
+TEST(StreamStore, UnauthenticatedPeersDisturbNobody) {
+  const auto server = serve();
+  const auto client = connect(*server);
+  std::mt19937 random(1);
+  std::vector<FileDescriptor> others;
+  for (int i = 0; i < 40; ++i) {
+    others.push_back(unauthenticatedPeer(*server));
+    std::vector<uint8_t> bytes(random() % 300);
+    for (uint8_t& each : bytes) each = static_cast<uint8_t>(random());
+    if (!bytes.empty()) send(others.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ASSERT_EQ(*client->add("count", 1), i + 1);
+  }
+  EXPECT_TRUE(connect(*server)->set("key", "served beside them"));
+}
+
+TEST(StreamStore, WaitsForAServerThatComesLaterAndForOneThatComesBack) {
+  const uint16_t port = serve()->port();  // free again
+  std::unique_ptr<StoreServer> server;
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server = serve(port);
+  });
+  const auto client = StreamStore::connect(addressOf(port), keyOf('k'), soon());
+  late.join();
+  ASSERT_TRUE(client.isOk()) << client.status().toString();
+  ASSERT_TRUE((*client)->set("key", "value"));
+  server = nullptr;
+  EXPECT_EQ((*client)->tryGet("key").status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT((*client)->tryGet("key").status().message(), HasSubstr("nobody serves a store at 127.0.0.1"));
+  server = serve(port);
+  EXPECT_EQ(*(*client)->tryGet("key"), std::nullopt);
+}
+
+TEST(StreamStore, GivesUpAtTheDeadline) {
+  const uint16_t port = serve()->port();
+  const auto client = StreamStore::connect(addressOf(port), keyOf('k'), std::chrono::steady_clock::now());
+  EXPECT_EQ(client.status().code(), StatusCode::kUnavailable);
+}
+
+TEST(StreamStore, TakesNoMoreThanTheStoreHolds) {
+  const auto server = serve();
+  const auto client = connect(*server);
+  EXPECT_EQ(client->set("key", std::string(Store::kMaxValueBytes + 1, 'x')).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client->add(std::string(5000, 'k'), 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(client->set("key", ""));
+  EXPECT_EQ(*client->tryGet("key"), "");
+}
+
+TEST(StoreChannel, WhatIsChangedRepeatedOrSentBackDoesNotOpen) {
+  const SealKey key = {};
+  StoreChannel client(key, StoreChannel::End::kClient), server(key, StoreChannel::End::kServer);
+  const StoreBytes request = client.seal(encode(StoreRequest{.key = "key", .value = "value"}));
+  StoreBytes arrived = request, back = request;
+  EXPECT_FALSE(StoreChannel(key, StoreChannel::End::kClient).take(back));
+  const auto body = server.take(arrived);
+  ASSERT_TRUE(body.isOk() && body->has_value() && arrived.empty());
+  EXPECT_EQ(decodeStoreRequest(**body)->value, "value");
+  arrived = request;
+  EXPECT_FALSE(server.take(arrived));
+  for (size_t i = 0; i < request.size(); ++i) {
+    StoreBytes changed = request;
+    changed[i] ^= std::byte{1};
+    StoreChannel other(key, StoreChannel::End::kServer);
+    const auto taken = other.take(changed);
+    EXPECT_FALSE(taken.isOk() && taken->has_value()) << "byte " << i;
+  }
+}
+
+TEST(StoreProtocol, NoBytesAreReadBeyondTheirEnd) {
+  std::mt19937 random(2);
+  const StoreBytes good = encode(StoreRequest{.operation = StoreRequest::Operation::kSet, .key = "abc", .value = "d"});
+  for (size_t size = 0; size < good.size(); ++size) decodeStoreRequest(std::span(good).first(size));
+  for (int i = 0; i < 10000; ++i) {
+    StoreBytes bytes(random() % 40);
+    for (std::byte& each : bytes) each = static_cast<std::byte>(random() % 8);
+    decodeStoreRequest(bytes);
+    decodeStoreReply(bytes);
+  }
+  EXPECT_EQ(decodeStoreRequest(good)->key, "abc");
+}
+
+TEST(StoreAddress, IsAHostAndAPort) {
+  EXPECT_EQ(StoreAddress::parse("[::1]:80")->system.ss_family, AF_INET6);
+  EXPECT_EQ(StoreAddress::parse("127.0.0.1:80")->system.ss_family, AF_INET);
+  for (const char* text : {"", "127.0.0.1", ":80", "host:", "host:x", "host:123456", "host:70000"}) {
+    EXPECT_THAT(StoreAddress::parse(text).status().message(), HasSubstr("write HOST:PORT")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace agspeed::comm
