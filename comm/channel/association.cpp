@@ -19,11 +19,15 @@ void replaceAll(std::string& text, const std::string& from, const std::string& t
 
 }  // namespace
 
-/// While it lives, this thread's log speaks of processes.
+/// While it lives, this thread's log speaks of processes, and is silent on an association that nobody uses any more:
+/// its peer may have gone, and what has the peer's ports now may be another.
 class Association::Names final : public LogEditor {
  public:
   explicit Names(const Association& association) : association_(association) {}
-  std::string edit(std::string message) const override { return association_.named(std::move(message)); }
+  std::string edit(std::string message) const override {
+    const bool isOver = association_.wasUsed_ && !association_.isUsed();
+    return isOver ? "" : association_.named(std::move(message));
+  }
 
  private:
   const Association& association_;

@@ -45,7 +45,10 @@ class Association final : private Poller::Handler {
   uint32_t number() const { return number_; }
   int peer() const { return 1 - static_cast<int>(role_); }
   /// Another channel of this process uses it, or one no longer does.
-  void addUser() { ++numUsers_; }
+  void addUser() {
+    ++numUsers_;
+    wasUsed_ = true;
+  }
   void removeUser() { --numUsers_; }
   bool isUsed() const { return numUsers_ > 0; }
   /// A number that no other channel of it has.
@@ -82,6 +85,7 @@ class Association final : private Poller::Handler {
   std::string record_;
   std::string peerName_;
   int numUsers_ = 0;
+  bool wasUsed_ = false;
   uint32_t numChannels_ = 0;
 };
 

@@ -40,6 +40,7 @@ std::string formatLogLine(std::string_view message) {
 
 void writeLogLine(LogLevel level, std::string_view message) {
   const std::string edited = LogEditor::apply(std::string(message));
+  if (edited.empty()) return;
   if (const LogSink sink = currentSink.load(std::memory_order_acquire); sink != nullptr && level >= LogLevel::kInfo) {
     return sink(level, edited);
   }

@@ -12,7 +12,7 @@ class LogEditor {
   LogEditor();
   LogEditor(const LogEditor&) = delete;
 
-  /// A message, without the line's beginning and end. Must not log.
+  /// A message, without the line's beginning and end; an empty one is not logged. Must not log.
   virtual std::string edit(std::string message) const = 0;
 
   /// What becomes of a message of this thread.

@@ -123,7 +123,7 @@ def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) 
     assert after > cut[1] + 30_000, (cut, after)
 
 
-@pytest.mark.parametrize("fault", nccl_faults.FAULTS)
+@pytest.mark.parametrize("fault", [name for name in nccl_faults.FAULTS if name != "none"])
 def test_failing_links_change_no_byte_and_end_nothing(make_netbed: MakeNetbed, fault: str) -> None:
     """A rail chosen by chance fails and comes back, again and again, at either end, loudly or silently."""
     seed = random.SystemRandom().randrange(1 << 32)
@@ -141,7 +141,7 @@ def test_flipped_bytes_do_not_arrive(make_netbed: MakeNetbed) -> None:
     bed = make_netbed(hosts=2, rails=2)
     for rail in bed.hosts[1].rails:
         rail.corrupt("in", 200)
-    seconds, wrong = Pair(bed, OURS, 1 << 20, 4, 2, OPERATIONS).end()
+    seconds, wrong = Pair(bed, OURS, 1 << 19, 4, 2, OPERATIONS).end()
     assert wrong == 0
     assert len(seconds) >= OPERATIONS
     if nccl.find_nccl() is None:

@@ -59,6 +59,20 @@ class Prefix final : public LogEditor {
   std::string word_;
 };
 
+/// Drops all.
+class Silence final : public LogEditor {
+  std::string edit(std::string) const override { return ""; }
+};
+
+TEST(LogEditor, AnEmptyMessageIsNotLogged) {
+  testing::internal::CaptureStderr();
+  {
+    const Silence silence;
+    AG_LOG(kWarn, "unheard");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(LogEditor, TheInnermostOfThisThreadEditsWhileItLives) {
   EXPECT_EQ(LogEditor::apply("x"), "x");
   {
