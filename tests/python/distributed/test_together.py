@@ -98,6 +98,7 @@ def test_one_decision_whatever_ranks_do_between_steps(two_ranks: Ranks, tmp_path
     assert all(result.get("same", True) for result in results)
 
 
+@pytest.mark.parametrize("ranks", [3], indirect=True)
 def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
     results = ranks.run(together_cases.compiled_in_children, tmp_path, cache=str(tmp_path / "cache"))
     assert_one_decision(results)
