@@ -100,7 +100,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "passes": (*_GRAPH, "compiler", "passes/graph"),
     "passes/kernel": ("compiler", "passes", "runtime/base"),
     "compiler/kernel/emit": (*_GRAPH, "passes/kernel"),
-    "compiler/kernel/object": ("runtime", "runtime/base"),
+    "compiler/kernel/object": ("passes/kernel", "runtime", "runtime/base"),
     "compiler/kernel": (
         *_GRAPH,
         "compiler",
