@@ -110,9 +110,15 @@ void callOnHost(const c10::OperatorHandle& op, c10::Stack* stack) {
     value = list;
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  for (c10::IValue& value : *stack) {
+  for (size_t i = 0; i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor result = value.toTensor();
+    const c10::AliasInfo* alias = schema.returns()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) {
+      value = rewrap(result, kGpu);
+      continue;
+    }
     const auto same = std::find_if(given.begin(), given.end(), [&](const c10::IValue& argument) {
       return argument.isTensor() && argument.toTensor().defined() && !argument.toTensor().is_cpu() &&
              result.numel() > 0 && argument.toTensor().const_data_ptr() == result.const_data_ptr() &&
