@@ -24,7 +24,6 @@ using compiler::Cluster;
 
 constexpr Capability kCapabilities[] = {{8, 0}, {9, 0}, {10, 0}};
 constexpr size_t kKernelsOfModule = 40;
-// For the GPUs in the middle; a third of them for the others, whose code differs in a few instructions.
 constexpr int64_t kRandomClusters = 200;
 
 std::string nameOf(Capability capability) { return formatText("sm_{}{}", capability.major, capability.minor); }
@@ -97,9 +96,7 @@ TEST_P(Ptx, EveryRowOfTheOperatorTableAssembles) {
 
 TEST_P(Ptx, RandomClustersAssemble) {
   const char* wanted = std::getenv("AG_FUZZ_COUNT");
-  int64_t count = wanted                  ? std::strtoll(wanted, nullptr, 10)
-                  : GetParam().major == 9 ? kRandomClusters
-                                          : kRandomClusters / 3;
+  int64_t count = wanted ? std::strtoll(wanted, nullptr, 10) : kRandomClusters;
   std::vector<Cluster> clusters;
   for (int64_t seed = 1; seed <= count; ++seed) {
     clusters.push_back(testing::randomCluster(static_cast<uint64_t>(seed), testing::Arithmetic::kAny));
