@@ -12,6 +12,7 @@
 
 #include "compiler/graph/cluster.h"
 #include "compiler/options.h"
+#include "runtime/base/device.h"
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
 
@@ -22,6 +23,7 @@ struct Backend {
   std::string_view description;
   /// False for a target whose kernels do not compute (null): its results mean nothing.
   bool computes = true;
+  Device::Kind device = Device::Kind::kCpu;  ///< where its kernels run
   /// Requires: every cluster verifies. One kernel per cluster, in order. Adds to `stats` what came from a cache.
   /// Errors: kUnsupported naming the operation or dtype that the target lacks.
   StatusOr<std::shared_ptr<const runtime::KernelLibrary>> (*build)(const std::vector<compiler::Cluster>& clusters,
@@ -31,7 +33,8 @@ struct Backend {
 
 /// All targets of this build.
 std::span<const Backend> backends();
-/// Errors: kInvalidArgument listing the known names.
-StatusOr<const Backend*> findBackend(std::string_view name);
+/// The target of that name, or for an empty name the one for use on `device`. Errors: kInvalidArgument listing the
+/// known names, or for a target whose kernels run elsewhere.
+StatusOr<const Backend*> findBackend(std::string_view name, const Device& device);
 
 }  // namespace agspeed::backends

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/device.h"
+
 namespace agspeed::compiler {
 
 /// How the entry "backward" is cut into stages, after each of which gradients leave (passes/graph/gradient_stages.cpp).
@@ -18,7 +20,8 @@ struct GradientStageOptions {
 };
 
 struct CompileOptions {
-  std::string target = "cpu";               ///< a row of backends/registry.cpp: "cpu", "reference", "null"
+  Device device;                            ///< where the graphs' tensors are and kernels run
+  std::string target;                       ///< a row of backends/registry.cpp; empty: the one for use on `device`
   std::string cacheDir;                     ///< object cache folder; empty: no cache
   std::string dumpDir;                      ///< every pass writes its result here, compile() makes it; empty: no dumps
   std::vector<std::string> disabledPasses;  ///< rows of passes/passes.def that are not required

@@ -29,6 +29,12 @@ class KernelLibrary {
   virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const {
     kernel(index)(pointers, integers, begin, end);
   }
+  /// For Programs on a device, instead of launch(): queues the same on `stream`, the device's own handle, and does not
+  /// wait. Errors: what the device's driver reports.
+  virtual Status enqueue(size_t /*index*/, void* const* /*pointers*/, const int64_t* /*integers*/, int64_t /*begin*/,
+                         int64_t /*end*/, void* /*stream*/) const {
+    return internalError("these kernels are not for a device");
+  }
 };
 
 struct ConstantTensor {

@@ -22,7 +22,9 @@ struct Executor::Step {
 struct Executor::Call {
   std::unique_ptr<TensorFrame> frame;
   Resolved resolved;
-  ArenaPool::Buffer arena;
+  ArenaPool::Buffer buffer;    ///< of the host
+  std::byte* arena = nullptr;  ///< there, or memory of a device
+  void* stream = nullptr;      ///< of a device
   size_t nextStep = 0;
   std::vector<void*> pointers;  ///< scratch: a kernel's operands
   std::vector<int64_t> symbols;
@@ -141,11 +143,23 @@ Status Executor::chooseResolved(Call& call) const {
 
 Status Executor::begin(Call& call) const {
   AG_RETURN_IF_ERROR(chooseResolved(call));
-  call.arena = arenas_->acquire(call.resolved->arenaBytes);
-  if (call.resolved->arenaBytes > 0 && call.arena.data == nullptr) {
-    return resourceExhausted("no memory for an arena of {} bytes", call.resolved->arenaBytes);
+  AG_RETURN_IF_ERROR(takeArena(call));
+  return call.frame->begin(*call.resolved, call.arena);
+}
+
+Status Executor::takeArena(Call& call) const {
+  const int64_t bytes = call.resolved->arenaBytes;
+  if (!program_.device.isHost()) {
+    call.stream = call.frame->stream();
+    call.arena = nullptr;
+    if (bytes == 0) return {};
+    AG_ASSIGN_OR_RETURN(call.arena, call.frame->allocateArena(bytes));
+    return {};
   }
-  return call.frame->begin(*call.resolved, call.arena.data.get());
+  call.buffer = arenas_->acquire(bytes);
+  call.arena = call.buffer.data.get();
+  if (bytes > 0 && call.arena == nullptr) return resourceExhausted("no memory for an arena of {} bytes", bytes);
+  return {};
 }
 
 Status Executor::allocateFresh(const Step& step, Call& call) const {
@@ -153,23 +167,28 @@ Status Executor::allocateFresh(const Step& step, Call& call) const {
   return {};
 }
 
-void Executor::launch(const Step& step, Call& call) const {
+Status Executor::launch(const Step& step, Call& call) const {
   const ResolvedLaunch& sizes = call.resolved->launches[step.index];
-  if (sizes.extent <= 0) return;
+  if (sizes.extent <= 0) return {};
   call.pointers.clear();
   for (size_t i = step.firstOperand; i < step.endOperand; ++i) {
     const ValueId id = operands_[i];
     const int64_t offset = call.resolved->arenaOffsets[id];
-    call.pointers.push_back(offset >= 0 ? call.arena.data.get() + offset : call.frame->data(id));
+    call.pointers.push_back(offset >= 0 ? call.arena + offset : call.frame->data(id));
   }
   KernelLaunch kernel = step.kernel;
   kernel.pointers = call.pointers.data();
   kernel.integers = call.resolved->integers.data() + sizes.firstInteger;
+  if (!program_.device.isHost()) {
+    return kernel.library->enqueue(kernel.kernel, kernel.pointers, kernel.integers, 0, sizes.extent, call.stream)
+        .withContext(step.instruction->origin);
+  }
   if (sizes.extent <= sizes.grain) {
     kernel.run(0, sizes.extent);
   } else {
     backend_->parallelFor(sizes.extent, sizes.grain, kernel);
   }
+  return {};
 }
 
 Status Executor::runSteps(Call& call) const {
@@ -179,7 +198,7 @@ Status Executor::runSteps(Call& call) const {
       AG_RETURN_IF_ERROR(allocateFresh(step, call).withContext(describe(*step.instruction)));
     }
     switch (step.kind) {
-      case Step::Kind::kKernel: launch(step, call); break;
+      case Step::Kind::kKernel: AG_RETURN_IF_ERROR(launch(step, call)); break;
       case Step::Kind::kRelease: call.frame->release(step.value); break;
       case Step::Kind::kReady: return {};
       case Step::Kind::kExternal:
@@ -199,7 +218,13 @@ Status Executor::run(Lease& lease) const {
   return runSteps(call);
 }
 
-Status Executor::resume(Lease& lease) const { return runSteps(*lease.call_); }
+Status Executor::resume(Lease& lease) const {
+  Call& call = *lease.call_;
+  if (!program_.device.isHost() && call.frame->stream() != call.stream) {
+    return unsupported("a stage of this Program runs on another stream than the stage before it");
+  }
+  return runSteps(call);
+}
 
 const ResolvedProgram& Executor::resolved(const Lease& lease) { return *lease.call_->resolved; }
 
@@ -214,8 +239,8 @@ Executor::Lease Executor::lease() const {
 
 void Executor::giveBack(std::unique_ptr<Call> call) const {
   call->frame->end();
-  arenas_->release(std::move(call->arena));
-  call->arena = {};
+  arenas_->release(std::move(call->buffer));
+  call->buffer = {};
   for (std::atomic<Call*>& slot : idle_) {
     Call* expected = nullptr;
     if (slot.compare_exchange_strong(expected, call.get(), std::memory_order_release)) {

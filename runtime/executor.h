@@ -11,6 +11,9 @@
 //   ... take its outputs from lease.frame() ...
 //   AG_RETURN_IF_ERROR(executor.resume(lease));   and so on, stage by stage
 //
+// Programs on a device differ in two points: their arena is memory of the tensor library, taken anew for each call, and
+// kernels are queued on the stream that is current when the first stage begins; later stages must be run on it too.
+//
 // Thread-safety: all const functions may run on several threads at once; a Lease is used by one thread at a time. The
 // Executor must outlive its leases. A lease may be dropped before its last stage. Errors of run: kInvalidArgument when
 // the inputs do not fit the Program (nothing ran), otherwise what an operator reported, with the operator and its
@@ -62,7 +65,8 @@ class Executor {
   Status chooseResolved(Call& call) const;
   Status begin(Call& call) const;
   Status runSteps(Call& call) const;
-  void launch(const Step& step, Call& call) const;
+  Status takeArena(Call& call) const;
+  Status launch(const Step& step, Call& call) const;
   Status allocateFresh(const Step& step, Call& call) const;
   void giveBack(std::unique_ptr<Call> call) const;
 

@@ -98,6 +98,7 @@ class Verifier {
     for (ValueId id : call.operands) {
       AG_RETURN_IF_ERROR(checkRead(id));
       if (program_.values[id].isScalar) return broken(name(id) + " is a number, kernels take tensors");
+      if (program_.values[id].isOnHost) return broken(name(id) + " is on the CPU, kernels run elsewhere");
     }
     return {};
   }

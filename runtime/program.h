@@ -21,6 +21,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/base/device.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/sym_expr.h"
 
@@ -51,6 +52,7 @@ struct ValueDecl {
   SymExpr arenaOffset;    ///< bytes, kArena only
   bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
+  bool isOnHost = false;  ///< a tensor on the CPU in a Program for another device: only operators see it
 };
 
 /// Where the value of symbol s<i> is read at each call: a size of an input tensor, or an integer input (dim == -1).
@@ -63,7 +65,7 @@ struct SymbolBinding {
 /// Launch of generated code. The kernel's C signature (compiler/kernel/kernel_abi.md):
 ///   void kernel(void* const* pointers, const int64_t* integers, int64_t begin, int64_t end)
 /// pointers: data pointers of `operands` in order. integers: `integers` evaluated. [begin, end) is a slice of
-/// [0, extent); slices may run concurrently and together cover the extent exactly once.
+/// [0, extent); slices may run concurrently and together cover the extent exactly once. On a device it is one launch.
 struct KernelCall {
   int32_t kernel = 0;  ///< index into Executable's kernels
   std::vector<ValueId> operands;
@@ -111,6 +113,7 @@ struct Instruction {
 };
 
 struct Program {
+  Device device;  ///< of kernels, arena, constants and all tensors that are not isOnHost
   std::vector<ValueDecl> values;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;  ///< kNoValue: None

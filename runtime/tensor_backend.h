@@ -42,6 +42,12 @@ class TensorFrame {
   /// Starts a call: checks dtype, sizes, strides and device of the inputs against `resolved`, which outlives the call.
   /// `arena` is the call's planned memory. Errors: kInvalidArgument naming the input.
   virtual Status begin(const ResolvedProgram& resolved, std::byte* arena) = 0;
+  /// Programs on a device: memory for the call's planned values, which end() gives back, and the stream that work of
+  /// this thread goes to now (the device's own handle; null is its default stream). Errors: kResourceExhausted.
+  virtual StatusOr<std::byte*> allocateArena(int64_t /*bytes*/) {
+    return internalError("this tensor library has memory of the host only");
+  }
+  virtual void* stream() const { return nullptr; }
   /// Address of a tensor's first element. Requires: the value is an input, a constant, or already produced.
   virtual void* data(ValueId value) = 0;
   /// Allocates a kFresh value.

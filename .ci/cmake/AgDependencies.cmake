@@ -52,7 +52,7 @@ if(AG_WITH_TORCH)
   add_library(ag_torch INTERFACE)
   target_include_directories(ag_torch SYSTEM INTERFACE "${AG_TORCH_DIR}/include" "${AG_TORCH_DIR}/include/torch/csrc/api/include")
   target_link_directories(ag_torch INTERFACE "${AG_TORCH_DIR}/lib")
-  target_link_libraries(ag_torch INTERFACE c10 torch torch_cpu)
+  target_link_libraries(ag_torch INTERFACE c10 torch_cpu)  # libtorch only brings libtorch_cuda
   set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
 endif()
 

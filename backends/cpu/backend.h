@@ -7,7 +7,7 @@
 
 namespace agspeed::backends::cpu {
 
-inline constexpr Backend kBackend = {"cpu", "vectorised code for this machine", /*computes=*/true,
+inline constexpr Backend kBackend = {"cpu", "vectorised code for this machine", /*computes=*/true, Device::Kind::kCpu,
                                      compiler::buildKernels};
 
 }  // namespace agspeed::backends::cpu

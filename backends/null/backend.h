@@ -11,6 +11,6 @@ StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<
                                                               const compiler::CompileOptions& options,
                                                               runtime::CompileStats& stats);
 
-inline constexpr Backend kBackend = {"null", "kernels that do nothing", /*computes=*/false, build};
+inline constexpr Backend kBackend = {"null", "kernels that do nothing", /*computes=*/false, Device::Kind::kCpu, build};
 
 }  // namespace agspeed::backends::null

@@ -189,15 +189,10 @@ class EntryEmitter {
     if (!cluster_.hasReduction()) group_->synchronize();
     emitIf(isActive & eq(group_->rank(), 0.0), [&] {
       for (const ClusterStore& store : plan_.schedule.rowStores) {
-        DType dtype = cluster_.nodes[store.node].dtype;
-        operands_.storeRow(store.operand, castForStore(rowValues_[store.node], dtype, store));
+        operands_.storeRow(store.operand, compiler::valueAs(cluster_.operands[store.operand].dtype, cluster_,
+                                                            store.node, rowValues_[store.node]));
       }
     });
-  }
-
-  Val castForStore(Val value, DType dtype, const ClusterStore& store) {
-    DType stored = cluster_.operands[store.operand].dtype;
-    return dtype == stored ? value : castValue(value, dtype, stored);
   }
 
   void emitRowValues(int phase) {
@@ -211,7 +206,7 @@ class EntryEmitter {
       }
       SmallVector<Val> inputs;
       for (int32_t input : node.inputs) inputs.push_back(rowValues_[input]);
-      rowValues_[index] = emitNode(node, inputs);
+      rowValues_[index] = compiler::emitNode(b_, cluster_, node, inputs);
     }
   }
 
@@ -233,9 +228,7 @@ class EntryEmitter {
 
   Val reductionInput(const ClusterNode& reduction, const ColumnChunk& chunk, std::vector<Val>& values) {
     int32_t input = reduction.inputs[0];
-    Val value = elementValue(input, chunk, values);
-    DType dtype = cluster_.nodes[input].dtype;
-    return dtype == reduction.dtype ? value : castValue(value, dtype, reduction.dtype);
+    return compiler::valueAs(reduction.dtype, cluster_, input, elementValue(input, chunk, values));
   }
 
   // All values first: a store may overwrite what a later value's load would read.
@@ -252,7 +245,8 @@ class EntryEmitter {
       if (cluster_.nodes[store.node].op == PointwiseOp::kSumRows) {
         addToSum(sum++, store, chunk, stored[i], place);
       } else {
-        operands_.store(store.operand, chunk, castForStore(stored[i], cluster_.nodes[store.node].dtype, store));
+        operands_.store(store.operand, chunk,
+                        compiler::valueAs(cluster_.operands[store.operand].dtype, cluster_, store.node, stored[i]));
       }
     }
   }
@@ -279,16 +273,7 @@ class EntryEmitter {
     if (node.op == PointwiseOp::kLoad) return values[index] = operands_.load(node.operand, chunk);
     SmallVector<Val> inputs;
     for (int32_t input : node.inputs) inputs.push_back(elementValue(input, chunk, values));
-    return values[index] = emitNode(node, inputs);
-  }
-
-  Val emitNode(const ClusterNode& node, MutableArrayRef<Val> inputs) {
-    if (node.op == PointwiseOp::kConstant) {
-      double constant = node.dtype == DType::kBool ? (node.constant != 0 ? 1 : 0) : node.constant;
-      return b_.constant(registerType(b_.ops().getContext(), node.dtype), constant);
-    }
-    if (node.op == PointwiseOp::kCast) return castValue(inputs[0], cluster_.nodes[node.inputs[0]].dtype, node.dtype);
-    return compiler::emitPointwise(node, compiler::operationDType(cluster_, node), inputs);
+    return values[index] = compiler::emitNode(b_, cluster_, node, inputs);
   }
 
   template <typename Body>

@@ -23,6 +23,7 @@
 namespace agspeed::backends::nvptx {
 
 enum class Entry : uint8_t { kFlat, kResident, kLoop };
+constexpr size_t kNumEntries = 3;
 
 constexpr int kFlatThreads = 256;      ///< of a block
 constexpr int kShortRowThreads = 128;  ///< of a block of groups that fit a warp

@@ -7,6 +7,7 @@
 #include "backends/nvptx/kernel_plan.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
+#include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Target/TargetMachine.h"
 
@@ -25,6 +26,13 @@ namespace {
 constexpr const char* kTriple = "nvptx64-nvidia-cuda";
 constexpr std::string_view kComment = "// ";
 constexpr int kMinCapability = 75;
+
+// The newest GPU that LLVM knows, up to this one: what is made for it runs on later ones.
+std::string newestKnown(const llvm::Target& target, const llvm::Triple& triple, int number) {
+  std::unique_ptr<llvm::MCSubtargetInfo> known(target.createMCSubtargetInfo(triple, "", ""));
+  while (number > kMinCapability && !known->isCPUStringValid(formatText("sm_{}", number))) --number;
+  return formatText("sm_{}", number);
+}
 
 StatusOr<std::unique_ptr<llvm::TargetMachine>> createTargetMachine(Capability capability) {
 #if AG_HAS_NVPTX
@@ -48,8 +56,8 @@ StatusOr<std::unique_ptr<llvm::TargetMachine>> createTargetMachine(Capability ca
   if (!target) return internalError("LLVM's NVPTX target is not to be found: {}", error);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, formatText("sm_{}", number), "",
-                                                                           options, llvm::Reloc::PIC_, std::nullopt,
+  std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(triple, newestKnown(*target, triple, number),
+                                                                           "", options, llvm::Reloc::PIC_, std::nullopt,
                                                                            llvm::CodeGenOptLevel::Default));
   if (!machine) return unsupported("LLVM cannot create a code generator for sm_{}", number);
   return machine;

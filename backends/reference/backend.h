@@ -11,6 +11,7 @@ StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<
                                                               const compiler::CompileOptions& options,
                                                               runtime::CompileStats& stats);
 
-inline constexpr Backend kBackend = {"reference", "an interpreter, the oracle", /*computes=*/true, build};
+inline constexpr Backend kBackend = {"reference", "an interpreter, the oracle", /*computes=*/true, Device::Kind::kCpu,
+                                     build};
 
 }  // namespace agspeed::backends::reference

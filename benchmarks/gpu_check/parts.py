@@ -29,13 +29,13 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("environment", "versions, GPU, driver, flags", 20, "kernels:environment"),
+    Part("environment", "versions, GPU, driver, flags", 20, "machine:environment"),
     Part("kernels", "conformance of own kernels and random clusters", 90, "kernels:conformance"),
     Part("clock", "step times from events against synchronised ones; eager against itself", 45, "timing:clock"),
     Part("meter", "peaks of steps against torch's statistics", 30, "timing:meter"),
     Part("graphs", "results of CUDA graphs live on; random numbers are eager's", 40, "gating:graphs"),
     Part("gate", "sound candidates pass, planted bugs do not", 60, "gating:planted"),
-    Part("sanitizer", "compute-sanitizer over a tuned training", 60, "kernels:sanitizer"),
+    Part("sanitizer", "compute-sanitizer over a tuned training", 60, "machine:sanitizer"),
     Part("arms", "whole steps of workloads: chosen against eager and fixed arms", 220, "arms:workloads"),
     Part("bandwidth", "own kernels against the bandwidth of a copy", 30, "kernels:bandwidth"),
 )

@@ -24,7 +24,7 @@ Status prepareDumpDir(const std::string& dumpDir) {
 // One entry: GraphSpec -> graph -> plan -> Program.
 StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json, const CompileOptions& options,
                                         ClusterTable& clusters, runtime::CompileStats& stats) {
-  AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json));
+  AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json, options.device));
   AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options, name + "-"));
   if (name == "backward") {
     const GradientStageOptions& stages = options.gradientStages;
@@ -60,7 +60,7 @@ Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byt
 StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
                                                        const CompileOptions& options, Constants constants) {
   auto begin = std::chrono::steady_clock::now();
-  AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target));
+  AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target, options.device));
   AG_RETURN_IF_ERROR(passes::checkDisabledPasses(options));
   AG_RETURN_IF_ERROR(prepareDumpDir(options.dumpDir));
   auto executable = std::make_unique<runtime::Executable>();

@@ -26,6 +26,7 @@
 
 #include "compiler/graph/cluster.h"
 #include "compiler/graph/tensor_type.h"
+#include "runtime/base/device.h"
 
 namespace agspeed::compiler {
 
@@ -96,9 +97,11 @@ struct Value {
   TensorType type;
   bool isScalar = false;  ///< an integer, not a tensor
   SymExpr scalar;         ///< its value
+  bool isOnHost = false;  ///< a tensor on the CPU in a graph for another device: only calls have it
 };
 
 struct Graph {
+  Device device;  ///< of all tensors that are not isOnHost
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<ValueId> inputs;

@@ -59,6 +59,10 @@ class Verifier {
       if (isDefined_.at(result)) return internalError("defines %" + graph_.values[result].name + " a second time");
       isDefined_[result] = true;
     }
+    if (node.kind != NodeKind::kCall &&
+        std::ranges::any_of(node.inputs, [&](ValueId input) { return graph_.values[input].isOnHost; })) {
+      return internalError("reads a tensor of the host in a graph for another device");
+    }
     switch (node.kind) {
       case NodeKind::kPointwise: return verifyPointwise(node);
       case NodeKind::kReduce: return verifyReduce(node);

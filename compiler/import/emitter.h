@@ -32,6 +32,7 @@ class Emitter {
   const TensorType& layout() const { return layout_; }
   const TensorType& typeOf(ValueId value) const { return graph_.typeOf(value); }
   Graph& graph() { return graph_; }
+  const Graph& graph() const { return graph_; }
   const std::string& origin() const { return origin_; }
 
   /// A number as `dtype` holds it.

@@ -26,7 +26,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFloatFun
 
 class Importer {
  public:
-  explicit Importer(const Spec& spec) : spec_(spec) { graph_.hints = spec.hints; }
+  Importer(const Spec& spec, Device device) : spec_(spec) {
+    graph_.hints = spec.hints;
+    graph_.device = device;
+  }
 
   StatusOr<Graph> import() {
     for (const SpecNode& node : spec_.nodes) {
@@ -61,10 +64,19 @@ class Importer {
       return {};
     }
     if (node.type.kind != SpecType::Kind::kTensor) return unsupported("an input that is neither tensor nor integer");
-    ValueId value = graph_.addValue(node.name, node.type.tensor);
+    AG_ASSIGN_OR_RETURN(ValueId value, addTensor(node.name, node.type));
     graph_.inputs.push_back(value);
     bindings_[node.name].values = {value};
     return {};
+  }
+
+  StatusOr<ValueId> addTensor(std::string name, const SpecType& type) {
+    if (type.device != graph_.device && !type.device.isHost()) {
+      return unsupported("a tensor is on {} in a graph for {}", toString(type.device), toString(graph_.device));
+    }
+    ValueId value = graph_.addValue(std::move(name), type.tensor);
+    graph_.values[value].isOnHost = type.device != graph_.device;
+    return value;
   }
 
   Status bindScalar(const SpecNode& node) {
@@ -156,14 +168,15 @@ class Importer {
 
   Status addResults(const SpecNode& node, Node& call) {
     if (node.type.kind == SpecType::Kind::kTensor) {
-      call.results = {graph_.addValue(node.name, node.type.tensor)};
+      AG_ASSIGN_OR_RETURN(ValueId result, addTensor(node.name, node.type));
+      call.results = {result};
     } else if (node.type.kind == SpecType::Kind::kTuple) {
       for (size_t i = 0; i < node.type.items.size(); ++i) {
         const SpecType& item = node.type.items[i];
         if (item.kind == SpecType::Kind::kScalar) return unsupported("an integer among an operator's results");
-        bool isTensor = item.kind == SpecType::Kind::kTensor;
-        std::string name = formatText("{}.r{}", node.name, i);
-        call.results.push_back(isTensor ? graph_.addValue(std::move(name), item.tensor) : kNoValue);
+        call.results.push_back(kNoValue);
+        if (item.kind != SpecType::Kind::kTensor) continue;
+        AG_ASSIGN_OR_RETURN(call.results.back(), addTensor(formatText("{}.r{}", node.name, i), item));
       }
     }
     bindings_[node.name].values = call.results;
@@ -246,9 +259,9 @@ class Importer {
 
 }  // namespace
 
-StatusOr<Graph> importGraphSpec(std::string_view json) {
+StatusOr<Graph> importGraphSpec(std::string_view json, Device device) {
   AG_ASSIGN_OR_RETURN(Spec spec, readSpec(json));
-  return Importer(spec).import();
+  return Importer(spec, device).import();
 }
 
 }  // namespace agspeed::compiler

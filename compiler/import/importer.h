@@ -5,14 +5,16 @@
 #include <string_view>
 
 #include "compiler/graph/graph.h"
+#include "runtime/base/device.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::compiler {
 
 /// Operators with a row in op_table.def become native nodes; every other one becomes a call. Integer arithmetic on
-/// sizes becomes SymExprs. Thread-safety: may be called concurrently. Errors: kInvalidArgument for a malformed spec,
-/// kUnsupported for a graph that the native path cannot hold (complex or non-CPU tensors in kernels never cause it:
-/// those become calls).
-StatusOr<Graph> importGraphSpec(std::string_view json);
+/// sizes becomes SymExprs. `device` is where the graph works: what reads or makes tensors on the CPU in a graph for
+/// another device becomes a call. Thread-safety: may be called concurrently. Errors: kInvalidArgument for a malformed
+/// spec, kUnsupported for a graph that the native path cannot hold, as one with tensors on a third device (complex
+/// tensors never cause it: what has them becomes a call).
+StatusOr<Graph> importGraphSpec(std::string_view json, Device device = {});
 
 }  // namespace agspeed::compiler

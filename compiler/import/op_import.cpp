@@ -86,6 +86,10 @@ Status OpImport::bind(std::string_view text) {
   for (const auto& [name, arg] : node_.kwargs) {
     if (!arguments_.contains(name)) return unsupported("keyword \"" + name + "\" is not in the import table");
   }
+  for (const std::string& name : parameters_) {
+    bool isOnHost = isTensor(name) && emitter_.graph().values[tensor(name)].isOnHost;
+    if (isOnHost) return unsupported("argument \"" + name + "\" is on the CPU");
+  }
   return {};
 }
 
@@ -194,7 +198,7 @@ StatusOr<Operand> OpImport::operand(const std::string& parameter, DType common, 
 StatusOr<TensorType> OpImport::resultType(size_t index) const {
   const SpecType& type = node_.type.kind == SpecType::Kind::kTuple ? node_.type.items.at(index) : node_.type;
   if (type.kind != SpecType::Kind::kTensor) return unsupported("the result is not a tensor");
-  if (type.device != "cpu") return unsupported("the result is on device " + type.device);
+  if (type.device != emitter_.graph().device) return unsupported("the result is on {}", toString(type.device));
   if (type.tensor.dtype == DType::kC64 || type.tensor.dtype == DType::kC128)
     return unsupported("the result is complex");
   return type.tensor;

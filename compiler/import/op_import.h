@@ -29,7 +29,7 @@ class OpImport {
 
   /// Binds arguments to "self, alpha=1, mode='none'". A parameter may carry a kind after a colon: ":bool" (a mask),
   /// ":rounded" (a number that ATen rounds to the tensors' dtype before it computes).
-  /// Errors: kUnsupported when the node passes something that the list does not name.
+  /// Errors: kUnsupported when the node passes something that the list does not name, or a tensor of another device.
   Status bind(std::string_view parameters);
 
   const SpecNode& node() const { return node_; }
@@ -53,7 +53,7 @@ class OpImport {
   /// The argument converted to `common`, then to `compute`. Numbers convert to `compute` directly unless ":rounded".
   StatusOr<Operand> operand(const std::string& parameter, DType common, DType compute);
 
-  /// Type of the index-th result. Errors: kUnsupported when it is not a dense CPU tensor.
+  /// Type of the index-th result. Errors: kUnsupported when it is no dense tensor on the graph's device.
   StatusOr<TensorType> resultType(size_t index = 0) const;
   /// False for a result of a tuple that the caller masked out.
   bool isResultWanted(size_t index) const;

@@ -59,7 +59,7 @@ StatusOr<SpecType> readType(const Json& json) {
     AG_ASSIGN_OR_RETURN(type.tensor.strides, readDims(*stride));
   }
   if (type.tensor.strides.size() != type.tensor.sizes.size()) return invalidArgument("has as many strides as sizes?");
-  type.device = json.value("device", "cpu");
+  AG_ASSIGN_OR_RETURN(type.device, deviceFromString(json.value("device", "cpu")));
   return type;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/graph/tensor_type.h"
+#include "runtime/base/device.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::compiler {
@@ -30,7 +31,7 @@ struct SpecType {
   enum class Kind : uint8_t { kNone, kTensor, kScalar, kTuple };
   Kind kind = Kind::kNone;
   TensorType tensor;
-  std::string device = "cpu";
+  Device device;
   SymExpr scalar;
   std::vector<SpecType> items;
 };

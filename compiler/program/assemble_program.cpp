@@ -19,6 +19,7 @@ class Assembler {
 
   StatusOr<runtime::Program> assemble() {
     declareValues();
+    program_.device = graph_.device;
     program_.inputs = graph_.inputs;
     program_.outputs = graph_.outputs;
     program_.arenaBytes = planned_.memory.arenaBytes;
@@ -46,6 +47,7 @@ class Assembler {
       runtime::ValueDecl& decl = program_.values[v];
       decl.type = toRuntime(value.type);
       decl.isScalar = value.isScalar;
+      decl.isOnHost = value.isOnHost;
       decl.symbolValue = value.scalar;
       if (producers[v] >= 0) setStorage(decl, v, graph_.nodes[producers[v]]);
     }

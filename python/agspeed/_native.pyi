@@ -28,7 +28,8 @@ class Dispatcher:
 # --- compiler and regions (bind_executable.cpp, bind_region.cpp) ------------------------------------------------------
 
 class CompileOptions(TypedDict, total=False):
-    target: str  # "cpu", "reference" or "null"
+    target: str  # "cpu", "nvptx", "reference" or "null"; by default the one for the device
+    device: str  # "cpu" or "cuda:0"
     cache_dir: str
     dump_dir: str
     disabled_passes: list[str]

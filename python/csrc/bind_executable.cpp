@@ -67,8 +67,9 @@ T option(const py::dict& options, const char* key, T value) {
 
 compiler::CompileOptions parseOptions(const py::dict& dict) {
   // Leaked on purpose: its destructor would run after the interpreter is gone.
-  static const auto* const known = new py::set(py::make_tuple(
-      "target", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass", "stage_bytes", "inputs_in_memory_of"));
+  static const auto* const known =
+      new py::set(py::make_tuple("target", "device", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass",
+                                 "stage_bytes", "inputs_in_memory_of"));
   for (const auto& item : dict) {
     if (!known->contains(item.first)) {
       raise(invalidArgument("compile() has no option {}", py::repr(item.first).cast<std::string>()));
@@ -76,6 +77,7 @@ compiler::CompileOptions parseOptions(const py::dict& dict) {
   }
   compiler::CompileOptions options;
   options.target = option(dict, "target", options.target);
+  options.device = unwrap(deviceFromString(option(dict, "device", std::string("cpu"))));
   options.cacheDir = option(dict, "cache_dir", options.cacheDir);
   options.dumpDir = option(dict, "dump_dir", options.dumpDir);
   options.disabledPasses = option(dict, "disabled_passes", options.disabledPasses);
@@ -86,10 +88,9 @@ compiler::CompileOptions parseOptions(const py::dict& dict) {
   return options;
 }
 
-std::vector<std::byte> bytesOf(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
-    raise(unsupported("a constant inside the graph that is not contiguous host memory"));
-  }
+std::vector<std::byte> bytesOf(const at::Tensor& constant) {
+  if (!constant.is_contiguous()) raise(unsupported("a constant inside the graph that is not contiguous"));
+  const at::Tensor tensor = constant.cpu();
   const auto* first = static_cast<const std::byte*>(tensor.const_data_ptr());
   return {first, first + tensor.nbytes()};
 }

@@ -6,12 +6,17 @@
 #include <string>
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "runtime/aten/parallel.h"
 #include "runtime/aten/tensors.h"
 
 namespace agspeed::runtime::aten {
 
 // --- AtenBackend -----------------------------------------------------------------------------------------------------
+
+AtenBackend::AtenBackend(const Program& program, const std::vector<at::Tensor>& constants)
+    : program_(program), constants_(constants), device_(aten::deviceOf(program.device)) {}
 
 StatusOr<std::shared_ptr<AtenBackend>> AtenBackend::create(const Program& program,
                                                            const std::vector<at::Tensor>& constants) {
@@ -99,13 +104,30 @@ Status AtenFrame::checkInput(size_t index) {
                            resolved_->scalars[id]);
   }
   const TensorLayout& layout = resolved_->layouts[id];
-  if (matches(slots_[id], layout)) return {};
-  if (index >= flexibleFrom_ && matchesExceptStrides(slots_[id], layout)) {
+  const c10::Device device = backend_.deviceOf(id);
+  if (matches(slots_[id], layout, device)) return {};
+  if (index >= flexibleFrom_ && matchesExceptStrides(slots_[id], layout, device)) {
     slots_[id] = copyWithLayout(slots_[id], layout);
     return {};
   }
   return invalidArgument("input {} is {} where the graph was compiled for {}", index, describe(slots_[id]),
-                         toString(layout));
+                         toString(layout, device));
+}
+
+// Of the caching allocator: freed at the end of the call, it is used again by what the stream does later.
+StatusOr<std::byte*> AtenFrame::allocateArena(int64_t bytes) {
+  const TensorLayout layout{DType::kU8, {bytes}, {1}, bytes};
+  try {
+    arenaOnDevice_ = emptyTensor(layout, backend_.device());
+  } catch (const std::exception& error) {
+    return resourceExhausted(error.what());
+  }
+  return static_cast<std::byte*>(arenaOnDevice_.mutable_data_ptr());
+}
+
+void* AtenFrame::stream() const {
+  const c10::impl::VirtualGuardImpl guard(backend_.device().type());
+  return guard.getStreamNativeHandle(guard.getStream(backend_.device()));
 }
 
 void AtenFrame::moveArena(std::byte* arena) {
@@ -125,7 +147,7 @@ const at::Tensor& AtenFrame::tensor(ValueId value) {
   at::Tensor& slot = slots_[value];
   if (!slot.defined() && resolved_->arenaOffsets[value] >= 0) {
     c10::InferenceMode normalTensor(false);  // the wrapper outlives this call
-    slot = wrapMemory(resolved_->layouts[value], arena_ + resolved_->arenaOffsets[value]);
+    slot = wrapMemory(resolved_->layouts[value], arena_ + resolved_->arenaOffsets[value], backend_.device());
   }
   return slot;
 }
@@ -134,7 +156,7 @@ void* AtenFrame::data(ValueId value) { return const_cast<void*>(tensor(value).co
 
 Status AtenFrame::allocate(ValueId value) {
   try {
-    slots_[value] = emptyTensor(resolved_->layouts[value]);
+    slots_[value] = emptyTensor(resolved_->layouts[value], backend_.device());
     return {};
   } catch (const std::exception& error) {
     return resourceExhausted(error.what());
@@ -172,6 +194,9 @@ Status AtenFrame::call(size_t index) {
     Status status = storeResults(call);
     stack_.clear();
     return status;
+  } catch (const c10::OutOfMemoryError& error) {
+    stack_.clear();
+    return resourceExhausted(error.what_without_backtrace());
   } catch (const c10::Error& error) {
     stack_.clear();
     return invalidArgument(error.what_without_backtrace());
@@ -203,12 +228,13 @@ Status AtenFrame::storeResults(const OperatorCall& call) {
 
 Status AtenFrame::storeResult(ValueId value, at::Tensor tensor) {
   const TensorLayout& layout = resolved_->layouts[value];
-  if (matches(tensor, layout)) {
+  const c10::Device device = backend_.deviceOf(value);
+  if (matches(tensor, layout, device)) {
     slots_[value] = std::move(tensor);
-  } else if (matchesExceptStrides(tensor, layout)) {
+  } else if (matchesExceptStrides(tensor, layout, device)) {
     slots_[value] = copyWithLayout(tensor, layout);
   } else {
-    return internalError("returned " + describe(tensor) + " where the Program declares " + toString(layout));
+    return internalError("returned " + describe(tensor) + " where the Program declares " + toString(layout, device));
   }
   return {};
 }
@@ -217,6 +243,7 @@ void AtenFrame::release(ValueId value) { slots_[value].reset(); }
 
 void AtenFrame::end() {
   for (ValueId id : transient_) slots_[id].reset();
+  arenaOnDevice_.reset();
 }
 
 void AtenBackend::parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const {

@@ -39,14 +39,16 @@ class AtenBackend final : public TensorBackend {
   const std::vector<at::Tensor>& constants() const { return constants_; }
   /// The value whose memory `value` may share, following views to their source; `value` itself when it owns its memory.
   ValueId root(ValueId value) const { return roots_[value]; }
+  c10::Device device() const { return device_; }  ///< of the Program
+  c10::Device deviceOf(ValueId value) const { return program_.values[value].isOnHost ? c10::kCPU : device_; }
 
  private:
-  AtenBackend(const Program& program, const std::vector<at::Tensor>& constants)
-      : program_(program), constants_(constants) {}
+  AtenBackend(const Program& program, const std::vector<at::Tensor>& constants);
   void findRoots();
 
   const Program& program_;
   const std::vector<at::Tensor>& constants_;
+  const c10::Device device_;
   std::vector<OperatorCall> calls_;
   std::vector<ValueId> roots_;  ///< by ValueId
 };
@@ -66,6 +68,8 @@ class AtenFrame final : public TensorFrame {
 
   int64_t inputSize(int32_t input, int32_t dim) const override;
   Status begin(const ResolvedProgram& resolved, std::byte* arena) override;
+  StatusOr<std::byte*> allocateArena(int64_t bytes) override;
+  void* stream() const override;
   void* data(ValueId value) override;
   Status allocate(ValueId value) override;
   Status call(size_t index) override;
@@ -85,6 +89,7 @@ class AtenFrame final : public TensorFrame {
   const ResolvedProgram* resolved_ = nullptr;
   const AtenCalls* calls_ = nullptr;
   std::byte* arena_ = nullptr;
+  at::Tensor arenaOnDevice_;  ///< owns what arena_ is, during a call
   size_t flexibleFrom_ = 0;
   std::vector<at::Tensor> slots_;     ///< by ValueId
   std::vector<int64_t> integers_;     ///< integer inputs, by position

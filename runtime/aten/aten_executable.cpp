@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/aten/aten_executable.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
 #include <cstring>
@@ -15,7 +16,7 @@ constexpr c10::DispatchKeySet kSkippedKeys = c10::autograd_dispatch_keyset_with_
                                              c10::autocast_dispatch_keyset | c10::python_ks |
                                              c10::functorch_transforms_ks;
 
-StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant) {
+StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant, c10::Device device) {
   Program holder;
   holder.values.emplace_back().type = constant.type;
   AG_ASSIGN_OR_RETURN(auto resolved, resolve(holder, {}));
@@ -26,7 +27,24 @@ StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant) {
   c10::InferenceMode normalTensor(false);
   at::Tensor tensor = emptyTensor(layout);
   if (layout.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), constant.bytes.data(), constant.bytes.size());
-  return tensor;
+  try {
+    return device.is_cpu() ? tensor : tensor.to(device);
+  } catch (const c10::Error& error) {
+    return resourceExhausted(error.what_without_backtrace());
+  }
+}
+
+// Where the constants are: all entries run on one device.
+StatusOr<c10::Device> deviceOfEntries(const Executable& executable) {
+  std::optional<Device> device;
+  for (const auto& [name, program] : executable.entries) {
+    if (device && *device != program.device) {
+      return invalidArgument("entry {} is for {}, another entry for {}", name, toString(program.device),
+                             toString(*device));
+    }
+    device = program.device;
+  }
+  return deviceOf(device.value_or(Device{}));
 }
 
 Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, AtenFrame& frame) {
@@ -47,6 +65,17 @@ Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, At
   }
   return {};
 }
+
+/// Makes a GPU the current one of this thread; nothing for the host.
+class OnDevice {
+ public:
+  explicit OnDevice(c10::Device device) {
+    if (!device.is_cpu()) guard_.reset_device(device);
+  }
+
+ private:
+  c10::OptionalDeviceGuard guard_;
+};
 
 int32_t inputIndex(const Program& program, ValueId id) {
   return id != kNoValue && program.values[id].storage == Storage::kInput ? program.values[id].index : -1;
@@ -74,8 +103,9 @@ bool AtenEntry::shareMemory(size_t first, size_t second) const {
 StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared_ptr<const Executable> executable) {
   std::shared_ptr<AtenExecutable> loaded(new AtenExecutable);
   loaded->executable_ = executable;
+  AG_ASSIGN_OR_RETURN(const c10::Device device, deviceOfEntries(*executable));
   for (const ConstantTensor& constant : executable->constants) {
-    AG_ASSIGN_OR_RETURN(at::Tensor tensor, loadConstant(constant));
+    AG_ASSIGN_OR_RETURN(at::Tensor tensor, loadConstant(constant, device));
     loaded->constants_.push_back(std::move(tensor));
   }
   for (const auto& [name, program] : executable->entries) {
@@ -117,6 +147,7 @@ StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, cons
 StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inputs, size_t flexibleFrom) {
   OperatorsOnly guard;
   try {
+    const OnDevice onDevice(entry_.backend->device());
     AG_RETURN_IF_ERROR(setInputs(entry_, inputs, frame()));
     frame().setFlexibleFrom(flexibleFrom);
     AG_RETURN_IF_ERROR(entry_.executor->run(lease_));
@@ -129,6 +160,7 @@ StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inpu
 StatusOr<std::vector<Argument>> AtenRun::resume() {
   OperatorsOnly guard;
   try {
+    const OnDevice onDevice(entry_.backend->device());
     AG_RETURN_IF_ERROR(entry_.executor->resume(lease_));
     return takeOutputs();
   } catch (const c10::Error& error) {

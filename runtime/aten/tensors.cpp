@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/TensorBody.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <array>
 #include <utility>
@@ -53,41 +54,48 @@ std::optional<DType> dtypeOf(c10::ScalarType type) {
   return std::nullopt;
 }
 
-at::Tensor emptyTensor(const TensorLayout& layout) {
-  return at::Tensor(at::detail::empty_strided_cpu(layout.sizes, layout.strides, scalarTypeOf(layout.dtype)));
+c10::Device deviceOf(const Device& device) {
+  if (device.isHost()) return c10::kCPU;
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device.index)};
 }
 
-at::Tensor wrapMemory(const TensorLayout& layout, void* data) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.bytes),
-                       c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)), /*allocator=*/nullptr,
-                       /*resizable=*/false);
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                               c10::scalarTypeToTypeMeta(scalarTypeOf(layout.dtype)));
+at::Tensor emptyTensor(const TensorLayout& layout, c10::Device device) {
+  const c10::ScalarType type = scalarTypeOf(layout.dtype);
+  if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(layout.sizes, layout.strides, type));
+  return at::empty_strided(layout.sizes, layout.strides, at::TensorOptions(device).dtype(type));
+}
+
+at::Tensor wrapMemory(const TensorLayout& layout, void* data, c10::Device device) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.bytes), c10::DataPtr(data, device),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
+                                                               c10::scalarTypeToTypeMeta(scalarTypeOf(layout.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
   return tensor;
 }
 
 at::Tensor copyWithLayout(const at::Tensor& tensor, const TensorLayout& layout) {
-  at::Tensor copy = emptyTensor(layout);
+  at::Tensor copy = emptyTensor(layout, tensor.device());
   copy.copy_(tensor);
   return copy;
 }
 
-bool matchesExceptStrides(const at::Tensor& tensor, const TensorLayout& layout) {
+bool matchesExceptStrides(const at::Tensor& tensor, const TensorLayout& layout, c10::Device device) {
   return tensor.defined() && tensor.scalar_type() == scalarTypeOf(layout.dtype) &&
          tensor.sizes() == c10::IntArrayRef(layout.sizes) && tensor.layout() == c10::kStrided &&
-         tensor.device().is_cpu();
+         tensor.device() == device;
 }
 
-bool matches(const at::Tensor& tensor, const TensorLayout& layout) {
-  return matchesExceptStrides(tensor, layout) && !tensor.is_conj() && !tensor.is_neg() &&
+bool matches(const at::Tensor& tensor, const TensorLayout& layout, c10::Device device) {
+  return matchesExceptStrides(tensor, layout, device) && !tensor.is_conj() && !tensor.is_neg() &&
          (tensor.strides() == c10::IntArrayRef(layout.strides) || tensor.numel() == 0 ||
           sameStrides(tensor.sizes(), tensor.strides(), layout.strides));
 }
 
-std::string toString(const TensorLayout& layout) {
-  return std::string(agspeed::toString(layout.dtype)) + join(layout.sizes) + " with strides " + join(layout.strides);
+std::string toString(const TensorLayout& layout, c10::Device device) {
+  return std::string(agspeed::toString(layout.dtype)) + join(layout.sizes) + " with strides " + join(layout.strides) +
+         (device.is_cpu() ? "" : " on " + device.str());
 }
 
 std::string describe(const at::Tensor& tensor) {

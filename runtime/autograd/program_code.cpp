@@ -101,10 +101,12 @@ Status ProgramCode::checkAliases(const RegionSignature& signature) const {
   return {};
 }
 
-// Plain CPU tensors; anything else (Python, functorch, sparse, conjugate, ...) is not what Programs were compiled for.
+// Plain tensors; anything else (Python, functorch, sparse, conjugate, ...) is not what Programs were compiled for. On a
+// GPU numbers may come from the CPU.
 c10::DispatchKeySet ProgramCode::acceptedKeys() const {
-  return c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-         c10::autocast_dispatch_keyset;
+  c10::DispatchKeySet plain(c10::DispatchKey::CPU);
+  if (!forward_->program().device.isHost()) plain = plain.add(c10::DispatchKey::CUDA);
+  return plain | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 }
 
 std::vector<SavedView> ProgramCode::savedViews(const RegionSignature& signature) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite that every registered backend must pass, and the GPU's kernels on the SIMT runner. The reference
-// interpreter is the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend
-// that does not compute only has to launch.
+// The suite that every registered backend must pass; GPU kernels go through a fake driver. The reference interpreter is
+// the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend that does not
+// compute only has to launch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "backends/backend.h"
 #include "backends/reference/backend.h"
-#include "tests/backends/simt/simt_backend.h"
+#include "tests/backends/simt/fake_gpu.h"
 
 namespace agspeed::backends {
 namespace {
@@ -20,19 +20,16 @@ using compiler::infoOf;
 using compiler::PointwiseOp;
 
 std::shared_ptr<const runtime::KernelLibrary> buildWith(const Backend& backend, const Cluster& cluster) {
+  if (backend.device == Device::Kind::kCuda) simt::fake_gpu::open();
   runtime::CompileStats stats;
-  auto library = backend.build({cluster}, compiler::CompileOptions(), stats);
+  compiler::CompileOptions options;
+  options.device.kind = backend.device;
+  auto library = backend.build({cluster}, options, stats);
   if (!library.isOk()) {
     ADD_FAILURE() << library.status().toString() << "\n" << cluster.toString();
     return nullptr;
   }
   return *library;
-}
-
-std::vector<Backend> allBackends() {
-  std::vector<Backend> all(backends().begin(), backends().end());
-  all.push_back(simt::kBackend);
-  return all;
 }
 
 // One launch: buffers of all operands and the integer table.
@@ -41,12 +38,20 @@ struct Launch {
   std::vector<int64_t> integers;
   std::vector<std::vector<float>> buffers;
 
-  std::vector<std::vector<float>> run(const runtime::KernelLibrary& library,
+  std::vector<std::vector<float>> run(const Backend& backend, const runtime::KernelLibrary& library,
                                       const std::vector<std::pair<int64_t, int64_t>>& slices) const {
     std::vector<std::vector<float>> result = buffers;
     std::vector<void*> pointers;
     for (std::vector<float>& buffer : result) pointers.push_back(buffer.data());
-    for (auto [begin, end] : slices) library.launch(0, pointers.data(), integers.data(), begin, end);
+    for (auto [begin, end] : slices) {
+      if (backend.device == Device::Kind::kCpu) {
+        library.launch(0, pointers.data(), integers.data(), begin, end);
+      } else {
+        Status queued = library.enqueue(0, pointers.data(), integers.data(), begin, end, /*stream=*/nullptr);
+        EXPECT_TRUE(queued.isOk()) << queued.toString();
+      }
+    }
+    if (backend.device == Device::Kind::kCuda) simt::fake_gpu::synchronize(nullptr);
     return result;
   }
 };
@@ -76,9 +81,9 @@ class Conformance : public ::testing::TestWithParam<Backend> {
     auto oracle = buildWith(reference::kBackend, launch.cluster);
     ASSERT_TRUE(library && oracle);
     ASSERT_EQ(library->numKernels(), 1u);
-    auto actual = launch.run(*library, slices);
+    auto actual = launch.run(GetParam(), *library, slices);
     if (!GetParam().computes) return;
-    auto expected = launch.run(*oracle, {{slices.front().first, slices.back().second}});
+    auto expected = launch.run(reference::kBackend, *oracle, {{slices.front().first, slices.back().second}});
     for (size_t i = 0; i < expected.size(); ++i) {
       SCOPED_TRACE("operand " + std::to_string(i) + "\n" + launch.cluster.toString());
       expectClose(expected[i], actual[i], tolerance);
@@ -256,11 +261,12 @@ TEST_P(Conformance, LaunchesOverNothing) {
   expectSameAsReference(launch, {{0, 0}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(allBackends()),
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(backends().begin(), backends().end()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Registry, NamesTheKnownTargetsWhenOneIsUnknown) {
-  EXPECT_EQ(findBackend("tpu").status().message(), "there is no target \"tpu\"; known are cpu, null, reference");
+  EXPECT_EQ(findBackend("tpu", Device{}).status().message(),
+            "there is no target \"tpu\"; known are cpu, nvptx, null, reference");
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <set>
 
@@ -22,7 +24,6 @@ using compiler::Cluster;
 
 constexpr Capability kCapabilities[] = {{8, 0}, {9, 0}, {10, 0}};
 constexpr size_t kKernelsOfModule = 40;
-// For the GPUs in the middle; a third of them for the others, whose code differs in a few instructions.
 constexpr int64_t kRandomClusters = 200;
 
 std::string nameOf(Capability capability) { return formatText("sm_{}{}", capability.major, capability.minor); }
@@ -65,8 +66,8 @@ class Ptx : public ::testing::TestWithParam<Capability> {
   }
 };
 
-std::vector<Cluster> clustersOf(const std::string& graphSpec) {
-  auto graph = compiler::importGraphSpec(graphSpec);
+std::vector<Cluster> clustersOf(const std::string& graphSpec, Device device = {}) {
+  auto graph = compiler::importGraphSpec(graphSpec, device);
   EXPECT_TRUE(graph.isOk()) << graph.status().toString();
   if (!graph.isOk()) return {};
   auto planned = passes::runPipeline(std::move(*graph), compiler::CompileOptions());
@@ -95,13 +96,29 @@ TEST_P(Ptx, EveryRowOfTheOperatorTableAssembles) {
 
 TEST_P(Ptx, RandomClustersAssemble) {
   const char* wanted = std::getenv("AG_FUZZ_COUNT");
-  int64_t count = wanted                  ? std::strtoll(wanted, nullptr, 10)
-                  : GetParam().major == 9 ? kRandomClusters
-                                          : kRandomClusters / 3;
+  int64_t count = wanted ? std::strtoll(wanted, nullptr, 10) : kRandomClusters;
   std::vector<Cluster> clusters;
   for (int64_t seed = 1; seed <= count; ++seed) {
     clusters.push_back(testing::randomCluster(static_cast<uint64_t>(seed), testing::Arithmetic::kAny));
   }
+  expectAllAssemble(clusters, GetParam());
+}
+
+// Another test captures graphs, and names their folder.
+TEST_P(Ptx, GraphsOfAFolderAssemble) {
+  const char* folder = std::getenv("AG_GRAPH_SPECS");
+  if (folder == nullptr) GTEST_SKIP() << "AG_GRAPH_SPECS names no folder: tests/python/native/test_ptx.py makes one";
+  std::vector<Cluster> clusters;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    SCOPED_TRACE(file.path().string());
+    std::ifstream stream(file.path());
+    const std::string spec((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    std::vector<Cluster> ofGraph = clustersOf(spec, {Device::Kind::kCuda, 0});
+    clusters.insert(clusters.end(), ofGraph.begin(), ofGraph.end());
+  }
+  ASSERT_FALSE(clusters.empty());
+  clusters = distinct(clusters);
+  std::cout << clusters.size() << " distinct clusters\n";
   expectAllAssemble(clusters, GetParam());
 }
 
@@ -129,6 +146,17 @@ TEST(PtxText, RoundsEveryOperationByItself) {
   for (const char* unwanted : {"fma", ".ftz", ".approx", "ld.b32", "ld.local"}) {
     EXPECT_EQ(ptx->find(unwanted), std::string::npos) << unwanted << " in\n" << *ptx;
   }
+}
+
+TEST(PtxText, GpusThatLlvmDoesNotKnowYetGetTheCodeOfEarlierOnes) {
+  auto cluster = Cluster::parse(
+      "cluster rank 0\noperand 0 f32 in contiguous\noperand 1 f32 out contiguous\n"
+      "n0 = load 0 : f32\nn1 = neg n0 : f32\nstore n1 -> 1\nend\n");
+  ASSERT_TRUE(cluster.isOk());
+  if (!hasPtxTarget()) GTEST_SKIP() << "this build's LLVM has no NVPTX target";
+  auto ptx = emitPtx(*cluster, "k", {9, 9}, compiler::CompileOptions());
+  ASSERT_TRUE(ptx.isOk()) << ptx.status().toString();
+  EXPECT_NE(ptx->find(".target sm_90"), std::string::npos) << *ptx;
 }
 
 TEST(PtxText, OldGpusAndUnknownFunctionsAreRefusedByName) {

@@ -93,7 +93,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "comm/horovod": ("comm", "comm/c10d", "runtime/base"),
     "comm/c_api": ("comm", "runtime/base"),
     "comm/examples": ("comm", "runtime/base"),
-    "compiler": (),
+    "compiler": ("runtime/base",),
     "compiler/graph": ("runtime/base",),
     "compiler/import": _GRAPH,
     "compiler/import/composites": (*_GRAPH, "compiler/import"),
@@ -101,7 +101,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "passes": (*_GRAPH, "compiler", "passes/graph"),
     "passes/kernel": ("compiler", "passes", "runtime/base"),
     "compiler/kernel/emit": (*_GRAPH, "passes/kernel"),
-    "compiler/kernel/object": ("runtime", "runtime/base"),
+    "compiler/kernel/object": ("passes/kernel", "runtime", "runtime/base"),
     "compiler/kernel": (
         *_GRAPH,
         "compiler",
@@ -111,7 +111,14 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "runtime",
     ),
     "compiler/program": (*_GRAPH, "passes", "runtime"),
-    "backends/nvptx": (*_GRAPH, "compiler", "compiler/kernel/emit", "passes/kernel", "runtime"),
+    "backends/nvptx": (
+        *_GRAPH,
+        "compiler",
+        "compiler/kernel/emit",
+        "passes/kernel",
+        "runtime",
+        "runtime/device",
+    ),
     "backends": (*_GRAPH, "backends/nvptx", "compiler", "compiler/kernel", "runtime"),
     "compiler/driver": (*_GRAPH, "backends", "compiler", "compiler/import", "compiler/program", "passes", "runtime"),
     "compiler/tools": (

@@ -39,11 +39,19 @@ class FakeFrame final : public TensorFrame {
   }
   void release(ValueId value) override { log.push_back("release " + std::to_string(value)); }
   void end() override { log.clear(); }
+  StatusOr<std::byte*> allocateArena(int64_t bytes) override {
+    if (bytes > 1000) return resourceExhausted("out of memory");
+    arena.resize(static_cast<size_t>(bytes));
+    return arena.data();
+  }
+  void* stream() const override { return currentStream; }
 
   const ResolvedProgram* resolved = nullptr;
   std::map<ValueId, std::vector<float>> tensors;
   std::vector<std::string> log;
   bool failCalls = false;
+  std::vector<std::byte> arena;  ///< of a Program on a device
+  void* currentStream = nullptr;
 };
 
 class FakeBackend final : public TensorBackend {
@@ -146,6 +154,76 @@ TEST(Executor, AFailingOperatorIsNamedWithItsOrigin) {
   EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "call 0", "release 1"));
   frameOf(lease).failCalls = true;
   EXPECT_THAT(f.executor->run(lease).message(), HasSubstr("aten.mm.default (call0): shapes do not match"));
+}
+
+// What was queued runs at once; the streams are kept.
+class DeviceLibrary final : public KernelLibrary {
+ public:
+  size_t numKernels() const override { return 1; }
+  KernelFunction kernel(size_t) const override { return nullptr; }
+  Status enqueue(size_t, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
+                 void* stream) const override {
+    if (isLost) return internalError("the context is lost");
+    scaleKernel(pointers, integers, begin, end);
+    streams.push_back(stream);
+    return {};
+  }
+  mutable std::vector<void*> streams;
+  bool isLost = false;
+};
+
+struct DeviceFixture {
+  std::shared_ptr<FakeBackend> backend = std::make_shared<FakeBackend>();
+  std::shared_ptr<DeviceLibrary> library = std::make_shared<DeviceLibrary>();
+  std::unique_ptr<Executor> executor;
+
+  explicit DeviceFixture(Program program) {
+    program.device = {Device::Kind::kCuda, 0};
+    auto executable = std::make_shared<Executable>();
+    executable->entries["forward"] = std::move(program);
+    executable->kernels = library;
+    executor = Executor::create(executable, "forward", backend, std::make_shared<ArenaPool>()).value();
+  }
+};
+
+TEST(ExecutorOnDevice, KernelsAreQueuedWholeOnTheStreamOfTheCall) {
+  DeviceFixture f(scaleTwice(true));
+  int stream = 0;
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0] = {1, 2, 3, 4, 5, 6, 7};
+  frameOf(lease).currentStream = &stream;
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  EXPECT_THAT(frameOf(lease).tensors[2], ElementsAre(14, 28, 42, 56, 70, 84, 98));
+  EXPECT_THAT(f.library->streams, ElementsAre(&stream, &stream)) << "one launch for each kernel, whatever its grain";
+}
+
+TEST(ExecutorOnDevice, NoMemoryAndLostContextsAreErrorsOfTheCall) {
+  DeviceFixture f(scaleTwice(true));
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0].resize(400);
+  EXPECT_EQ(f.executor->run(lease).code(), StatusCode::kResourceExhausted);
+  frameOf(lease).tensors[0].resize(4);
+  f.library->isLost = true;
+  const Status status = f.executor->run(lease);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("kernel0: the context is lost"));
+}
+
+TEST(ExecutorOnDevice, AStageOnAnotherStreamIsRefused) {
+  ProgramBuilder b;
+  const ValueId x = b.input(contiguous(DType::kF32, {4}));
+  const ValueId first = b.fresh(contiguous(DType::kF32, {4})), second = b.fresh(contiguous(DType::kF32, {4}));
+  b.kernel(0, {x, first}, {2}, 4);
+  b.ready({first});
+  b.kernel(0, {x, second}, {3}, 4);
+  b.program.outputs = {first, second};
+  DeviceFixture f(b.program);
+  int other = 0;
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0] = {1, 2, 3, 4};
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  frameOf(lease).currentStream = &other;
+  EXPECT_EQ(f.executor->resume(lease).code(), StatusCode::kUnsupported);
 }
 
 TEST(Executor, AnUnknownEntryIsNamed) {

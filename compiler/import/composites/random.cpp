@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builder of dropout. The mask stays a call of ATen's bernoulli, which draws the numbers that eager draws, in its
-// order; masking and scaling become nodes that fuse with their neighbours.
+// order; masking and scaling become nodes that fuse with their neighbours. On a GPU eager's dropout draws as no other
+// operator does, and stays a call as a whole.
 #include "compiler/import/op_table.h"
 
 namespace agspeed::compiler {
@@ -22,6 +23,7 @@ Status buildDropout(OpImport& op) {
   AG_ASSIGN_OR_RETURN(TensorType maskType, op.resultType(1));
   AG_ASSIGN_OR_RETURN(double probability, op.number("p"));
   if (!op.isTensor("x") || !op.flag("train")) return unsupported("dropout outside training");
+  if (!op.emitter().graph().device.isHost()) return unsupported("the draws of a GPU's dropout");
   if (probability == 1) return dropAll(op);
   if (probability <= 0) return unsupported("dropout that keeps all");
   const TensorType type = op.typeOf("x");

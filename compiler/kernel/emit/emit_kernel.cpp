@@ -133,15 +133,9 @@ class KernelEmitter {
     }
     emitRowValues(numPhases);
     for (const ClusterStore& store : schedule_.rowStores) {
-      DType dtype = cluster_.nodes[store.node].dtype;
-      access_.storeRow(store.operand, castForStore(rowValues_[store.node], dtype, store));
+      access_.storeRow(store.operand,
+                       valueAs(cluster_.operands[store.operand].dtype, cluster_, store.node, rowValues_[store.node]));
     }
-  }
-
-  // A store rounds by itself, so only a change of dtype needs a cast.
-  Val castForStore(Val value, DType dtype, const ClusterStore& store) {
-    DType stored = cluster_.operands[store.operand].dtype;
-    return dtype == stored ? value : castValue(value, dtype, stored);
   }
 
   // Computes the row values that become available at `phase`, other than reductions.
@@ -155,7 +149,7 @@ class KernelEmitter {
       }
       SmallVector<Val> inputs;
       for (int32_t input : node.inputs) inputs.push_back(rowValues_[input]);
-      rowValues_[index] = emitNode(node, inputs);
+      rowValues_[index] = emitNode(b_, cluster_, node, inputs);
     }
   }
 
@@ -176,9 +170,7 @@ class KernelEmitter {
 
   Val reductionInput(const ClusterNode& reduction, const ColumnVector& columns) {
     int32_t input = reduction.inputs[0];
-    Val value = elementValue(input, columns);
-    DType dtype = cluster_.nodes[input].dtype;
-    return dtype == reduction.dtype ? value : castValue(value, dtype, reduction.dtype);
+    return valueAs(reduction.dtype, cluster_, input, elementValue(input, columns));
   }
 
   // All values first: a store may overwrite what a later value's load would read.
@@ -192,7 +184,8 @@ class KernelEmitter {
     }
     for (size_t i = 0; i < values.size(); ++i) {
       const ClusterStore& store = schedule_.elementStores[i];
-      access_.store(store.operand, columns, castForStore(values[i], cluster_.nodes[store.node].dtype, store));
+      access_.store(store.operand, columns,
+                    valueAs(cluster_.operands[store.operand].dtype, cluster_, store.node, values[i]));
     }
   }
 
@@ -208,19 +201,7 @@ class KernelEmitter {
     if (node.op == PointwiseOp::kLoad) return value = access_.load(node.operand, columns);
     SmallVector<Val> inputs;
     for (int32_t input : node.inputs) inputs.push_back(elementValue(input, columns));
-    return value = emitNode(node, inputs);
-  }
-
-  Val emitNode(const ClusterNode& node, MutableArrayRef<Val> inputs) {
-    if (node.op == PointwiseOp::kConstant) {
-      return b_.constant(registerType(b_.ops().getContext(), node.dtype), constantOf(node));
-    }
-    if (node.op == PointwiseOp::kCast) return castValue(inputs[0], cluster_.nodes[node.inputs[0]].dtype, node.dtype);
-    return emitPointwise(node, operationDType(cluster_, node), inputs);
-  }
-
-  static double constantOf(const ClusterNode& node) {
-    return node.dtype == DType::kBool ? (node.constant != 0 ? 1 : 0) : node.constant;
+    return value = emitNode(b_, cluster_, node, inputs);
   }
 
   ValueBuilder& b_;

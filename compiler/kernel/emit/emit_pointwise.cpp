@@ -241,6 +241,20 @@ Val emitPointwise(const ClusterNode& node, DType operationDType, ArrayRef<Val> i
   return rowOf(node.op)->emit({inputs, operationDType});
 }
 
+Val emitNode(ValueBuilder& builder, const Cluster& cluster, const ClusterNode& node, ArrayRef<Val> inputs) {
+  if (node.op == PointwiseOp::kConstant) {
+    const double constant = node.dtype == DType::kBool ? (node.constant != 0 ? 1 : 0) : node.constant;
+    return builder.constant(registerType(builder.ops().getContext(), node.dtype), constant);
+  }
+  if (node.op == PointwiseOp::kCast) return castValue(inputs[0], cluster.nodes[node.inputs[0]].dtype, node.dtype);
+  return emitPointwise(node, operationDType(cluster, node), inputs);
+}
+
+Val valueAs(DType dtype, const Cluster& cluster, int32_t node, Val value) {
+  const DType own = cluster.nodes[node].dtype;
+  return own == dtype ? value : castValue(value, own, dtype);
+}
+
 Val extreme(bool isMax, Val a, Val b, DType dtype) {
   if (dtype == DType::kBool) return isMax ? a | b : a & b;
   Signedness signedness = signednessOf(dtype);

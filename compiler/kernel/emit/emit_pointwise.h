@@ -19,6 +19,12 @@ Status checkPointwise(const Cluster& cluster, const ClusterNode& node);
 /// Requires: checkPointwise(node); inputs are of operationDType(), except the condition of kWhere (bool).
 passes::Val emitPointwise(const ClusterNode& node, DType operationDType, mlir::ArrayRef<passes::Val> inputs);
 
+/// A node's value from its inputs' values. Requires: checkPointwise(node); no load, reduction or sum over rows.
+passes::Val emitNode(passes::ValueBuilder& builder, const Cluster& cluster, const ClusterNode& node,
+                     mlir::ArrayRef<passes::Val> inputs);
+/// The value of node `node` as `dtype`: as it is where that is the node's own.
+passes::Val valueAs(DType dtype, const Cluster& cluster, int32_t node, passes::Val value);
+
 /// The larger or the smaller of two values; NaN if either is NaN. Booleans: or, and.
 passes::Val extreme(bool isMax, passes::Val a, passes::Val b, DType dtype);
 

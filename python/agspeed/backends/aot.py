@@ -12,7 +12,7 @@ from torch import fx
 from torch._functorch.partitioners import default_partition
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
-from agspeed.backends.joint import BoxedRunner, trace
+from agspeed.backends.joint import BoxedRunner, Joint, trace
 from agspeed.backends.region import make_runner
 from agspeed.backends.stages import cut
 
@@ -24,16 +24,21 @@ class Aot(Candidate):
     in_process = True
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        joint = trace(
-            gm,
-            example_inputs,
-            compiler=run_by_aten,
-            inference_compiler=run_by_aten,
-            partition_fn=default_partition,
-        )
+        joint = trace_for_aten(gm, example_inputs)
         stages = cut(joint, options.stage_bytes) if options.stage_bytes and joint.backward is not None else None
         runs = [run_by_aten(part.graph, ()) for part in stages.parts] if stages is not None else []
         return make_runner(joint, gm, stages, runs)
+
+
+def trace_for_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
+    """Both directions as ATen runs them. Raises UnsupportedError with the reason."""
+    return trace(
+        gm,
+        example_inputs,
+        compiler=run_by_aten,
+        inference_compiler=run_by_aten,
+        partition_fn=default_partition,
+    )
 
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:

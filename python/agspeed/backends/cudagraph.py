@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
-from torch._functorch.partitioners import default_partition
 
-from agspeed.backends.aot import run_by_aten
+from agspeed.backends.aot import trace_for_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.captured import CapturedDirection, CudaGraphMaker, GraphMaker
 from agspeed.backends.inductor import Inductor
-from agspeed.backends.joint import Half, Joint, trace
+from agspeed.backends.joint import Half, Joint
 from agspeed.backends.region import make_runner
 from agspeed.errors import UnsupportedError
 
@@ -36,14 +35,7 @@ class CudaGraph(Candidate):
         return _no_gradients_early(options)
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
-        joint = trace(
-            gm,
-            example_inputs,
-            compiler=run_by_aten,
-            inference_compiler=run_by_aten,
-            partition_fn=default_partition,
-        )
-        return make_runner(captured(joint, CudaGraphMaker()), gm)
+        return make_runner(captured(trace_for_aten(gm, example_inputs), CudaGraphMaker()), gm)
 
 
 class InductorCudaGraphs(Inductor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`native`: our own compiler. Fused vectorised kernels for element-wise chains and reductions, ATen else.
+"""`native`: our own compiler. Fused kernels for element-wise chains and reductions, ATen else; on the CPU or one GPU.
 
 AOTAutograd traces and partitions the graph; both halves travel as GraphSpec to the C++ compiler, which returns one
 Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Random operators run as ATen
@@ -23,6 +23,7 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
+from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 
@@ -128,6 +129,7 @@ def _compile(
     return module.compile(
         {name: spec.to_json() for name, spec in specs.items()},
         {
+            "device": str(_home(graphs)),
             "cache_dir": cache_dir,
             "stage_bytes": options.stage_bytes,
             "inputs_in_memory_of": list(inputs_in_memory_of),
@@ -142,10 +144,19 @@ def _constants(spec: GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:
     return [spec.tensors[node["target"]] for node in spec.inputs[num_own:]]
 
 
+def _home(graphs: dict[str, fx.GraphModule]) -> torch.device:
+    """Where all directions work."""
+    nodes = [node for graph in graphs.values() for node in graph.graph.nodes]
+    return home_of(tensors_in([node.meta.get("val") for node in nodes]))
+
+
 def _refuse_misdeclared(graph: fx.GraphModule) -> None:
     """Batch norm in 16 bits returns its statistics in 16 bits on CPU, but declares them as float32 when traced."""
     for node in graph.graph.nodes:
-        if "batch_norm_legit" in str(node.target) and node.args[0].meta["val"].dtype in (torch.bfloat16, torch.float16):
+        if "batch_norm_legit" not in str(node.target):
+            continue
+        value = node.args[0].meta["val"]
+        if value.device.type == "cpu" and value.dtype in (torch.bfloat16, torch.float16):
             raise UnsupportedError(f"{node.target} on 16-bit input returns other types than it declares")
 
 

@@ -10,6 +10,7 @@ StatusOr<std::shared_ptr<const runtime::KernelLibrary>> build(const std::vector<
                                                               const compiler::CompileOptions& options,
                                                               runtime::CompileStats& stats);
 
-inline constexpr backends::Backend kBackend = {"simt", "GPU kernels on the host", /*computes=*/true, build};
+inline constexpr backends::Backend kBackend = {"simt", "GPU kernels on the host", /*computes=*/true, Device::Kind::kCpu,
+                                               build};
 
 }  // namespace agspeed::simt

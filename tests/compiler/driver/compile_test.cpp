@@ -34,6 +34,7 @@ class CompileForTarget : public ::testing::TestWithParam<backends::Backend> {};
 TEST_P(CompileForTarget, MakesOneExecutableOfAllEntries) {
   CompileOptions options;
   options.target = GetParam().name;
+  if (GetParam().device != Device::Kind::kCpu) GTEST_SKIP() << "backends/nvptx_test.cpp runs it on a fake driver";
   auto executable = compile({{"forward", kSpec}, {"backward", kSpec}}, options);
   ASSERT_TRUE(executable.isOk()) << executable.status().toString();
   EXPECT_EQ((*executable)->entries.size(), 2u);
@@ -77,6 +78,14 @@ TEST(Compile, RefusesAnUnknownTarget) {
   CompileOptions options;
   options.target = "abacus";
   EXPECT_EQ(compile({{"forward", kSpec}}, options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Compile, RefusesATargetOfAnotherDevice) {
+  CompileOptions options;
+  options.target = "cpu";
+  options.device = {Device::Kind::kCuda, 0};
+  EXPECT_THAT(compile({{"forward", kSpec}}, options).status().message(),
+              HasSubstr("the target \"cpu\" has no kernels for the device cuda:0"));
 }
 
 class CompileDumps : public ::testing::Test {

@@ -13,10 +13,10 @@ from torch import nn
 
 from agspeed.backends import captured as captured_module
 from agspeed.backends import cudagraph
-from agspeed.backends.aot import run_by_aten
+from agspeed.backends.aot import trace_for_aten
 from agspeed.backends.captured import CapturedDirection
 from agspeed.backends.cudagraph import CudaGraph
-from agspeed.backends.joint import fake_inputs, trace
+from agspeed.backends.joint import fake_inputs
 from agspeed.backends.region import make_runner
 from agspeed.errors import UnsupportedError
 from agspeed.tuning.gate.check import Policy, check
@@ -157,13 +157,7 @@ def region(model: nn.Module, example: torch.Tensor, maker: FakeMaker) -> tuple[A
     torch._dynamo.reset()
     torch.compile(model, backend=backend)(example)
     gm, inputs = found
-    joint = trace(
-        gm,
-        fake_inputs(gm),
-        compiler=run_by_aten,
-        inference_compiler=run_by_aten,
-        partition_fn=cudagraph.default_partition,
-    )
+    joint = trace_for_aten(gm, fake_inputs(gm))
     return gm, make_runner(cudagraph.captured(joint, maker), gm), inputs
 
 

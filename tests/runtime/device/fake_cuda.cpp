@@ -138,6 +138,7 @@ bool isMapped(uint64_t address, size_t bytes) {
 }
 
 size_t parameterBytes(const std::string& line) {
+  if (const size_t size = line.find('['); size != std::string::npos) return std::stoul(line.substr(size + 1));  // .b8
   if (line.find("64") != std::string::npos) return 8;
   if (line.find("16") != std::string::npos) return 2;
   return line.find("8 ") != std::string::npos ? 1 : 4;

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel parts of the GPU check, to their end, on a GPU that the host plays."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu_check import kernels
+from tests.python.devices import host_gpu
+
+pytestmark = pytest.mark.skipif(not host_gpu.LIBRARY.exists(), reason="libhost_gpu.so is not built")
+
+
+def test_own_kernels_agree_with_the_reference() -> None:
+    found = host_gpu.call("benchmarks.gpu_check.kernels:conformance", seconds=120, most_random=4)
+    assert found["holds"] and found["left_out"] is None, found
+    assert found["figures"] == {"cases": len(kernels.cases()) + 3, "random": 3}
+
+
+def test_bandwidths_are_told() -> None:
+    found = host_gpu.call("benchmarks.gpu_check.kernels:bandwidth", seconds=10, bytes_moved=1 << 15)
+    assert found["holds"] and found["figures"].keys() == {
+        "copy_bytes_per_second",
+        "element-wise",
+        "softmax",
+        "row sums",
+    }
+
+
+def test_without_a_gpu_the_reason_is_told() -> None:
+    found = kernels.conformance(10.0)
+    assert found["holds"] and "no NVIDIA driver" in found["left_out"]
