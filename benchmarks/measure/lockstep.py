@@ -42,6 +42,8 @@ def sessions(build: Builder, spec: dict[str, Any], folder: Path) -> Iterator[lis
 
 
 def _join(spec: dict[str, Any], folder: Path, rank: int) -> None:
+    import agspeed  # noqa: F401  makes the backend known
+
     os.environ["AGSPEED_SOCKET_IFNAME"] = "lo"
     cores = spec["cores"]
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -58,8 +60,6 @@ def _led(training: Training, index: int, peer: Connection) -> Training:
 
 
 def _follow(build: Builder, spec: dict[str, Any], folder: Path, leader: Connection) -> None:
-    import agspeed  # noqa: F401  makes the backend known
-
     _join(spec, folder, 1)
     trainings = build(spec)
     counts = [0] * len(trainings)
