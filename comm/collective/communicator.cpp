@@ -40,8 +40,12 @@ Communicator::Communicator(Engine& engine, GroupOptions options, int rank)
   });
 }
 
-Communicator::~Communicator() {
-  engine_.runOnDriver([this] { group_->close(); });
+Communicator::~Communicator() { close(); }
+
+void Communicator::close() {
+  engine_.runOnDriver([this] {
+    if (!std::exchange(isClosed_, true)) group_->close();
+  });
 }
 
 OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {

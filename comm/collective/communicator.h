@@ -53,6 +53,9 @@ class Communicator {
 
   /// Holds for operations started afterwards. Requires: all ranks do it between the same two operations.
   void setPlan(Plan plan);
+  /// Ends all operations here; also at the other ranks, if any is under way. Requires: nothing is started afterwards,
+  /// and this is not the driver. The destructor does it too.
+  void close();
   /// Ends all operations here and at the other ranks.
   void abort(const std::string& reason);
   /// Ok, or why the group is not usable any more.
@@ -71,6 +74,7 @@ class Communicator {
   const std::string name_;
   const std::vector<int> members_;
   const Clock::duration timeout_;
+  bool isClosed_ = false;         ///< of the driver
   std::byte token_{};             ///< what barriers send
   std::unique_ptr<Group> group_;  ///< used on the driver only
 };

@@ -59,10 +59,10 @@ NamedGroup::~NamedGroup() {
     endAll(reason);
     runner_->cancel(reason);
   });
-  // Ends what the runner has started.
-  const std::unique_ptr<Communicator> ended = std::move(communicator_);
-  engine_.runOnDriver([&] { stream_.close(); });
-  engine_.runOnDriver([this] {
+  communicator_->close();  // ends what the runner has started, which keeps its buffers until then
+  engine_.runOnDriver([&] {
+    runner_->cancel(reason);
+    stream_.close();
     engine_.removeClient(*this);
     engine_.removeWork(*this);
     runner_ = nullptr;  // here, as it may have work left
@@ -119,7 +119,8 @@ void NamedGroup::shutdown() {
 // --- what this rank asks for
 
 void NamedGroup::takeStarted() {
-  engine_.tickBy(Clock::now() + StartQueue::kGather);
+  gatherUntil_ = Clock::now() + StartQueue::kGather;
+  engine_.tickBy(gatherUntil_);
   for (const NamedHandle& operation : queue_.take()) submit(operation);
 }
 
@@ -363,6 +364,7 @@ void NamedGroup::peerFailed(int rank, const Status& status) {
 
 Clock::time_point NamedGroup::tick(Clock::time_point now) {
   if (!failure_) return Clock::time_point::max();
+  if (now < gatherUntil_) engine_.tickBy(gatherUntil_);
   if (!unready_.empty()) checkReadiness();
   if (isCoordinator()) {
     const Clock::time_point heldUntil = coordinator_->heldUntil();

@@ -137,6 +137,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   bool hasWork_ = false;                                  ///< work() is called soon
   std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
   std::vector<AgreementHandle> agreements_;               ///< by id - 1
+  Clock::time_point gatherUntil_{};                       ///< what starts until then is looked at together
   Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
   Coordinator::Running running_;                          ///< responses that move data
   Clock::time_point nextLook_{};                          ///< at the coordinator: for what waits too long

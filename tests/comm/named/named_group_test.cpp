@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <tuple>
 
 #include "tests/comm/named/requests.h"
 
@@ -66,6 +67,30 @@ TEST(NamedGroup, ARankThatLeavesEndsWhatWaitsForIt) {
       EXPECT_THAT(status.message(), AllOf(HasSubstr("Horovod has been shut down"),
                                           HasSubstr("Rank " + std::to_string(leaving) + " has called shutdown()")));
     });
+  }
+}
+
+// Tensors of 1 MiB run uncopied, small ones by a fusion buffer; what is under way differs from round to round.
+TEST(NamedGroup, AGroupThatIsDestroyedEndsWhatIsUnderWay) {
+  for (int round = 0; round < 24; ++round) {
+    NamedRanks ranks(2);
+    std::vector<std::unique_ptr<Started>> leaving, staying;
+    for (int i = 0; i < 12; ++i) {
+      const int64_t count = i % 2 == 0 ? 1 << 18 : 16;
+      const std::vector<float> ones(static_cast<size_t>(count), 1);
+      const Request request = requestFor("x" + std::to_string(i), {count});
+      leaving.push_back(start(*ranks.groups[0], request, {ones}));
+      staying.push_back(start(*ranks.groups[1], request, {ones}));
+    }
+    std::thread destroying([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+      ranks.groups[0] = nullptr;
+    });
+    for (const auto& each : staying) std::ignore = each->wait();
+    destroying.join();
+    for (const auto& each : leaving) {
+      if (each->wait()) EXPECT_EQ(each->outputs[0].back(), 2) << "round " << round;
+    }
   }
 }
 
