@@ -58,6 +58,17 @@ std::vector<Argument> firstOf(const py::object& items, size_t count) {
   return results;
 }
 
+// A new list of the items from `first` on.
+py::object listFrom(const py::object& items, size_t first) {
+  const auto begin = static_cast<Py_ssize_t>(first);
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr()) - begin;
+  py::object list = checked(PyList_New(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyList_SET_ITEM(list.ptr(), i, Py_NewRef(PySequence_Fast_GET_ITEM(items.ptr(), begin + i)));
+  }
+  return list;
+}
+
 size_t sizeOf(const py::object& items) { return static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr())); }
 
 class PythonRun final : public runtime::autograd::BackwardRun {
@@ -73,27 +84,25 @@ class PythonRun final : public runtime::autograd::BackwardRun {
 
   StatusOr<std::vector<Argument>> resume(std::vector<Argument> inputs) override {
     const Surroundings surroundings;
-    py::object list = toList(std::move(inputs));
-    if (carried_ != nullptr) {
-      const Py_ssize_t end = PyList_GET_SIZE(carried_);
-      if (PyList_SetSlice(carried_, end, end, list.ptr()) != 0) throwPythonError();
-      list = py::reinterpret_steal<py::object>(std::exchange(carried_, nullptr));
-    }
+    const py::object list = carried_ == nullptr ? toList(std::move(inputs)) : withCarried(std::move(inputs));
     const auto stage = static_cast<size_t>(stage_++);
     const py::object results = call(PyTuple_GET_ITEM(stages_, stage_ - 1), list);
     const bool isLast = stage_ == PyTuple_GET_SIZE(stages_);
     const size_t numGradients = isLast ? sizeOf(results) : numGradientsOf(stage);
     TORCH_CHECK(sizeOf(results) >= numGradients, "stage ", stage, " of the backward of region ", signature_.name,
                 " returned ", sizeOf(results), " results instead of ", numGradients, " gradients at least");
-    if (!isLast) {
-      py::object rest =
-          checked(PySequence_GetSlice(results.ptr(), static_cast<Py_ssize_t>(numGradients), PY_SSIZE_T_MAX));
-      carried_ = checked(PySequence_List(rest.ptr())).release().ptr();
-    }
+    if (!isLast) carried_ = listFrom(results, numGradients).release().ptr();
     return firstOf(results, numGradients);
   }
 
  private:
+  py::object withCarried(std::vector<Argument> inputs) {
+    py::object list = py::reinterpret_steal<py::object>(std::exchange(carried_, nullptr));
+    for (Argument& input : inputs) {
+      if (PyList_Append(list.ptr(), wrapArgument(std::move(input)).ptr()) != 0) throwPythonError();
+    }
+    return list;
+  }
   size_t numGradientsOf(size_t stage) const {
     const std::vector<int32_t>& stages = signature_.gradientStages;
     return static_cast<size_t>(std::count(stages.begin(), stages.end(), static_cast<int32_t>(stage)));
