@@ -155,17 +155,16 @@ class Meetings:
 
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
-        if self._standstill.is_begun and not self._is_capturing:
+        if self._standstill.is_begun and not self._is_capturing and self._is_training():
             self._standstill.end()
         if self.layouts is not None and torch.is_grad_enabled():
             self.layouts.change(Layout.parse(self._wanted_layout) if self._wanted_layout else None)
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
-        if self._standstill.is_begun:
+        ddp, is_training = self._ddp(), self._is_training()
+        if self._standstill.is_begun and is_training:
             self._standstill.end()
-        ddp = self._ddp()
-        is_training = torch.is_grad_enabled() and threading.get_ident() == self._thread
         if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
             return
         self._num_forwards += 1
@@ -175,6 +174,10 @@ class Meetings:
                 output.register_hook(lambda _: self._backward_begins(number))  # type: ignore[no-untyped-call]
         elif tensors := [leaf for leaf in _tensors_of(output) if leaf.requires_grad]:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
+
+    def _is_training(self) -> bool:
+        """Within a forward: all ranks do it. One without gradients may be that of one rank, which evaluates."""
+        return torch.is_grad_enabled() and threading.get_ident() == self._thread
 
     def _backward_begins(self, forward: int) -> None:
         task = torch._C._current_graph_task_id()

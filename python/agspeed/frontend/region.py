@@ -204,7 +204,8 @@ class Region:
         self.on_failure(self, name, error)
 
     def _content_key(self) -> str:
-        parts = [self.gm.code, str(self.modes), *map(str, self.modes.flags)]
+        bodies = [part.code for part in self.gm.modules() if isinstance(part, fx.GraphModule)]
+        parts = [*bodies, str(self.modes), *map(str, self.modes.flags)]
         parts += [_describe(value) for value in self.example_inputs]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 

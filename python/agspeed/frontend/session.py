@@ -62,15 +62,13 @@ class Session:
         begun = time.perf_counter()
         self.target = target
         self.settings = settings
-        self.owner = os.getpid()
-        self.is_closed = False
+        self.owner, self.is_closed = os.getpid(), False
         self.options = CompileOptions.of(settings, torch.get_num_threads())
         self.wrapper: Wrapper | None = None
         self.meetings: Meetings | None = None
         self.optimizer: OptimizerSession | None = None
         self.history = History()
-        self.plan = EAGER
-        self.state, self.reason = "tuning", ""
+        self.plan, self.state, self.reason = EAGER, "tuning", ""
         self._controller: Controller | None = None
         self._deferred: DeferredRegions | None = None
         self._write_report = write_report
@@ -232,7 +230,7 @@ class Session:
         try:
             startup.load_machinery()
         except Exception as error:
-            self.settle(EAGER, f"what tunes could not be loaded: {type(error).__name__}: {error}")
+            self._leave_to_eager(f"what tunes could not be loaded: {type(error).__name__}: {error}")
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
@@ -248,11 +246,11 @@ class Session:
     def _is_due(self) -> bool:
         """Within a training call: tuning may begin, in a group of ranks at all of them at once."""
         self._find_wrapper()
-        if self.meetings is None:
-            return self._earned.is_due()
-        if self.meetings.refused is not None:
+        if self.meetings is not None and self.meetings.refused is not None:
             self._leave_to_eager(self.meetings.refused)
-        return self.meetings.may_begin(self._earned.is_due())
+        if self.state != "tuning":
+            return False
+        return self._earned.is_due() if self.meetings is None else self.meetings.may_begin(self._earned.is_due())
 
     def _find_wrapper(self) -> None:
         """What wraps the target is known only while it is called, or even at the end of its first call."""
@@ -264,7 +262,9 @@ class Session:
             self._earned.meetings = self.meetings
 
     def _leave_to_eager(self, reason: str) -> None:
-        """The target cannot be tuned, which the user should know."""
+        """The target cannot be tuned, which the user should know, and the other ranks."""
+        if self.meetings is not None and self.meetings.refused is None:
+            self.meetings.leave(reason)
         if self.state != "eager":
             self.settle(EAGER, reason, logging.WARNING)
 

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,9 @@ _OPTIONS = (
     "bucket_bytes_cap",
     "broadcast_buffers",
 )
+
+_COMPILERS_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Another rank finds what one has compiled only where these agree, too; unset, they lie in the temporary directory."""
 
 
 def surroundings(
@@ -82,7 +86,8 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, setti
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
     host = socket.gethostname()
-    return Greeting(f"rank {rank} on {host}", must_agree, may_differ, f"{host} {settings.cache_dir}")
+    folders = (str(settings.cache_dir), tempfile.gettempdir(), *map(os.environ.get, _COMPILERS_CACHES))
+    return Greeting(f"rank {rank} on {host}", must_agree, may_differ, " ".join([host, *map(str, folders)]))
 
 
 def _structure(module: nn.Module) -> str:

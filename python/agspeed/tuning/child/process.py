@@ -119,7 +119,8 @@ class Child:
                 if deadline is not None and time.monotonic() > deadline:
                     return
                 self.set_level("raised")
-                select.select([self._answers] if self._answers >= 0 else [], [], [], 0.1)
+                may_answer = self._answers >= 0 and not self._is_silent
+                select.select([self._answers] if may_answer else [], [], [], 0.1)
                 self.poll()
                 meanwhile()
         finally:
