@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from agspeed import native
+from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import export
 from benchmarks.gpu_check.parts import Findings
 
@@ -63,11 +64,12 @@ def cases() -> list[Case]:
     for columns in (3, 64, 1000, 5000):
         found.append(Case(f"softmax of {columns}", softmax, [rows(17, columns)]))
         found.append(Case(f"norm of {columns}", norm, [rows(17, columns), rows(columns), rows(columns)]))
-    for dtype in _MOST_OFF:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):  # there is no formula of erf in f64
         found.append(Case(f"chain in {dtype}", gelu_chain, [rows(37, 131, dtype=dtype), rows(131, dtype=dtype)]))
+    found.append(Case("chain in f64", lambda x, y: torch.relu(x * y + 1) - x, [rows(37, 131, dtype=torch.float64)] * 2))
     for start in (1, 2, 3):
         found.append(Case(f"{start} elements off", gelu_chain, [rows(16, 64), rows(16, 64)], start))
-    return [case for case in found if "float64" not in case.name]  # no formula of erf in f64
+    return found
 
 
 def random_case(seed: int) -> Case:
@@ -88,8 +90,8 @@ def random_case(seed: int) -> Case:
                 values.append(unary(torch.clamp(value, -4, 4)))
         return values[-1], torch.tanh(values[-2])
 
-    inputs = [torch.randn(chosen.choice((1, 9, 64)), columns) for _ in range(1)]
-    return Case(f"random {seed}", chain, [*inputs, torch.randn(columns)], chosen.choice((0, 0, 1)))
+    inputs = [torch.randn(chosen.choice((1, 9, 64)), columns), torch.randn(columns)]
+    return Case(f"random {seed}", chain, inputs, chosen.choice((0, 0, 1)))
 
 
 def conformance(seconds: float, most_random: int = 300) -> Findings:
@@ -100,10 +102,9 @@ def conformance(seconds: float, most_random: int = 300) -> Findings:
     torch.manual_seed(1)
     failed, number = {}, 0
     fixed = cases()
-    for number in range(len(fixed) + most_random):
-        if time.monotonic() > until:
-            break
+    while number < len(fixed) + most_random and time.monotonic() < until:
         case = fixed[number] if number < len(fixed) else random_case(number - len(fixed))
+        number += 1
         if (why := _difference(case)) is not None:
             failed[case.name] = why
     return {
@@ -140,7 +141,7 @@ def _why_not() -> str | None:
     """Why there are no kernels to check, or None."""
     try:
         _compiled(torch.exp, [torch.zeros(4)], "cuda:0")
-    except Exception as error:
+    except UnsupportedError as error:  # of this build, driver or GPU; anything else is a fault
         return f"the native candidate makes no GPU kernels here: {error}"
     return None
 

@@ -18,9 +18,9 @@ namespace {
 
 constexpr size_t kReadBytes = 16384;
 constexpr int kBacklog = 256;
-/// Of those that have proven nothing yet; further ones wait in the kernel.
-constexpr size_t kMaxUnauthenticated = 128;
-constexpr std::chrono::seconds kHandshakeTime{10};
+/// Of those that have proven nothing yet. Who comes then has the place of the first: a rank needs one round trip.
+constexpr ptrdiff_t kMaxUnauthenticated = 128;
+constexpr std::chrono::seconds kHandshakeTime{3};
 constexpr std::chrono::milliseconds kPauseWithoutDescriptors{100};
 
 uint16_t portOf(const FileDescriptor& socket) {
@@ -87,14 +87,12 @@ StoreServer::~StoreServer() {
 void StoreServer::serve() {
   while (true) {
     const auto isUnauthenticated = [](const auto& each) { return !each->channel.has_value(); };
-    const auto numUnauthenticated =
-        static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), isUnauthenticated));
     std::vector<pollfd> watched = {{wakeUp_.get(), POLLIN, 0}};
-    watched.push_back({numUnauthenticated < kMaxUnauthenticated ? listener_.get() : -1, POLLIN, 0});
+    watched.push_back({listener_.get(), POLLIN, 0});
     for (const auto& each : connections_) {
       watched.push_back({each->socket.get(), static_cast<int16_t>(each->unsent.empty() ? POLLIN : POLLOUT), 0});
     }
-    const bool hasTimer = numUnauthenticated > 0;
+    const bool hasTimer = std::any_of(connections_.begin(), connections_.end(), isUnauthenticated);
     poll(watched.data(), watched.size(), hasTimer ? static_cast<int>(kPauseWithoutDescriptors.count()) : -1);
     if (watched[0].revents != 0) return;
     const auto now = Clock::now();
@@ -105,7 +103,11 @@ void StoreServer::serve() {
       if (!isOfUse) each = nullptr;
     }
     std::erase(connections_, nullptr);
-    if (watched[1].revents != 0) accept();
+    if (watched[1].revents == 0) continue;
+    accept();
+    if (std::count_if(connections_.begin(), connections_.end(), isUnauthenticated) > kMaxUnauthenticated) {
+      connections_.erase(std::find_if(connections_.begin(), connections_.end(), isUnauthenticated));
+    }
   }
 }
 

@@ -18,6 +18,8 @@ using std::chrono::milliseconds;
 
 /// What one read or write may take: the server answers at once.
 constexpr std::chrono::seconds kPatience{10};
+/// A server with another key closes in the handshake, one that ends or is crowded may.
+constexpr int kMaxClosed = 5;
 constexpr milliseconds kFirstPause{10}, kLongestPause{250};
 
 }  // namespace
@@ -70,14 +72,20 @@ class StreamStore::Connection {
     std::array<std::byte, kReplyBytes> reply;
     for (size_t size = 0; size < reply.size();) {
       AG_ASSIGN_OR_RETURN(const size_t count, read(std::span(reply).subspan(size)));
-      if (count == 0) return refused();
+      if (count == 0) return closed();
       size += count;
     }
     const std::optional<ConfirmBytes> confirm = initiator.confirm(reply);
     if (!confirm.has_value()) return refused();
     AG_RETURN_IF_ERROR(write(*confirm));
     channel_.emplace(initiator.frameKey(reply), StoreChannel::End::kClient);
+    numClosed_ = 0;
     return {};
+  }
+
+  Status closed() {
+    if (++numClosed_ >= kMaxClosed) return refused();
+    return unavailable("the store at {} closed the connection before it had proven the job key", address_.text);
   }
 
   Status refused() const {
@@ -133,6 +141,7 @@ class StreamStore::Connection {
   std::mutex mutex_;
   FileDescriptor socket_;
   std::optional<StoreChannel> channel_;
+  int numClosed_ = 0;  ///< in the handshake, one after another
   StoreBytes arrived_;
 };
 

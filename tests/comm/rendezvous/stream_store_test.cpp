@@ -77,6 +77,13 @@ TEST(StreamStore, UnauthenticatedPeersDisturbNobody) {
   EXPECT_TRUE(connect(*server)->set("key", "served beside them"));
 }
 
+TEST(StreamStore, StrangersThatSayNothingKeepNobodyOut) {
+  const auto server = serve();
+  std::vector<FileDescriptor> others;
+  for (int i = 0; i < 300; ++i) others.push_back(unauthenticatedPeer(*server));
+  EXPECT_TRUE(connect(*server)->set("key", "served beside them"));
+}
+
 TEST(StreamStore, WaitsForAServerThatComesLaterAndForOneThatComesBack) {
   const uint16_t port = serve()->port();  // free again
   std::unique_ptr<StoreServer> server;

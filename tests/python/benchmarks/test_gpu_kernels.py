@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not host_gpu.LIBRARY.exists(), reason="libhost_g
 def test_own_kernels_agree_with_the_reference() -> None:
     found = host_gpu.call("benchmarks.gpu_check.kernels:conformance", seconds=120, most_random=4)
     assert found["holds"] and found["left_out"] is None, found
-    assert found["figures"] == {"cases": len(kernels.cases()) + 3, "random": 3}
+    assert found["figures"] == {"cases": len(kernels.cases()) + 4, "random": 4}
 
 
 def test_bandwidths_are_told() -> None:

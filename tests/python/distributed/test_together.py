@@ -7,14 +7,17 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from agspeed import native
+from agspeed import config, native
 from agspeed.distributed import greetings
 from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
+from agspeed.tuning import together
 from tests.python.distributed import random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
 
@@ -135,6 +138,26 @@ def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
     assert_one_decision(two_ranks.run(together_cases.slower_than_the_group_allows, tmp_path, **arguments))
 
 
+def test_a_rank_that_evaluates_alone_waits_for_nobody(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(together_cases.evaluating_at_one_rank, tmp_path, cache=str(tmp_path / "cache"))
+    assert_one_decision(results)
+    assert results[0]["begun"], "no rank stood still"
+    assert all(flag for result in results for flag in result["begun"])
+
+
+def test_ranks_share_compiles_only_where_their_compilers_share_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> str:
+        ddp = SimpleNamespace(process_group=None)
+        return together._greeting(nn.Linear(2, 2), ddp, config.resolve()).home  # type: ignore[arg-type]
+
+    monkeypatch.setattr(together.torch.distributed, "get_rank", lambda _: 0)
+    monkeypatch.setattr(together, "why_left_alone", lambda _: None)
+    shared = home()
+    assert home() == shared
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/another")
+    assert home() != shared
+
+
 def test_groups_of_one_job_decide_each_for_itself(tmp_path: Path) -> None:
     with Ranks(4, timeout_s=_TIMEOUT_S) as ranks:
         results = ranks.run(together_cases.two_groups, tmp_path, cache=str(tmp_path / "cache"))
@@ -161,6 +184,7 @@ def test_a_candidate_refused_at_one_rank_is_out_for_all(two_ranks: Ranks, tmp_pa
     ("case", "words"),
     [
         (together_cases.restored_at_one_rank, ["rank 1 on ", "tunes no longer: the model was restored there"]),
+        (together_cases.left_at_one_rank, ["rank 1 on ", "tunes no longer: injected: another device"]),
         (together_cases.settings_differ, ["rank 1 on ", "another setting numerics than rank 0", "'exact'"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -169,6 +193,7 @@ def test_ranks_that_do_not_fit_train_on_eagerly(two_ranks: Ranks, tmp_path: Path
     results = two_ranks.run(case, tmp_path, cache=str(tmp_path / "cache"))
     assert torch.equal(results[0]["weights"], results[1]["weights"])
     assert [result["plan"] for result in results] == ["eager", "eager"]
+    assert [result["hooks"] for result in results] == [0, 0], "nobody goes on exchanging times"
     for word in words:
         assert word in results[0]["reason"]
 

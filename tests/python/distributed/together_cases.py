@@ -244,6 +244,39 @@ def restored_at_one_rank(cache: str) -> dict[str, Any]:
     return train(model)
 
 
+def left_at_one_rank(cache: str) -> dict[str, Any]:
+    """Rank 1 meets something that is not tuned, and trains on eagerly."""
+    model = wrapped(Path(cache))
+    session = session_of(model.module)
+    assert session is not None
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number in range(40):
+        if number == 12 and dist.get_rank() == 1:
+            session.home.why_eager = lambda *_: "injected: another device"  # type: ignore[method-assign]
+        step(model, optimizer)
+    return train(model)
+
+
+def evaluating_at_one_rank(cache: str) -> dict[str, Any]:
+    """Rank 0 alone runs forwards of the wrapper without gradients whenever ranks are to go on together."""
+    model = wrapped(Path(cache), options={"broadcast_buffers": False})
+    begun: list[bool] = []
+
+    def evaluate(_: int) -> None:
+        session = session_of(model.module)
+        assert session is not None
+        standstill = session.meetings._standstill if session.meetings is not None else None
+        if standstill is None or not standstill.is_begun:
+            return
+        if dist.get_rank() == 0:
+            with torch.no_grad():
+                model(torch.randn(16, 64))
+        begun.append(standstill.is_begun)
+        dist.barrier()
+
+    return train(model, before_each=evaluate) | {"begun": begun}
+
+
 def settings_differ(cache: str) -> dict[str, Any]:
     return train(wrapped(Path(cache), numerics="standard" if dist.get_rank() == 0 else "exact"))
 

@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import agspeed
 from agspeed.frontend.session import Session, session_of
@@ -42,6 +44,17 @@ class Net(nn.Module):
         return self.second(hidden.tanh())
 
 
+class Checkpointed(nn.Module):
+    """`within` is in a graph of its own."""
+
+    def __init__(self, within: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.within = nn.Linear(6, 3), within
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.within, self.first(x), use_reentrant=False)  # type: ignore[no-any-return]
+
+
 def train(model: nn.Module, shape: tuple[int, ...], steps: int = 4) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
@@ -57,6 +70,18 @@ def tuned(width: int, kind: str, *batch: int) -> tuple[nn.Module, Session]:
     session = session_of(model)
     assert session is not None
     return model, session
+
+
+def test_regions_that_differ_in_a_checkpointed_part_alone_are_not_taken_for_each_other() -> None:
+    regions = []
+    for within in (torch.tanh, torch.sigmoid):
+        model = agspeed.optimize(Checkpointed(within), mode="deterministic", backends=["aot"])
+        train(model, (4, 6))
+        session = session_of(model)
+        assert session is not None
+        regions.append(session.regions[0])
+    assert regions[0].gm.code == regions[1].gm.code, "what differs is below"
+    assert regions[0].key != regions[1].key
 
 
 def numbered(index: int) -> tuple[nn.Module, Session]:

@@ -120,6 +120,18 @@ def test_what_was_shared_is_gone_at_the_end(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_a_fork_leaves_what_ranks_share(temporary: Path) -> None:
+    host = HostCompiles(Household("job", is_first=True))
+    claim = host.claim("graph", "aot", OPTIONS)
+    assert claim is not None
+    claim.look()
+    claim.tell(ANSWER)
+    in_another_process(host.close)()
+    other = claim_of(is_first=False)
+    assert other.look() == ANSWER
+    host.close()
+
+
 def test_ranks_with_a_host_and_a_cache_of_their_own_share_nothing() -> None:
     homes = ["node0 /cache", "node1 /cache", "node0 /cache", "node2 /cache", "node1 /cache"]
     found = [Household.of(rank, "job", homes) for rank in range(len(homes))]

@@ -9,8 +9,10 @@ such a folder each rank compiles for itself. Training thread only.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -35,6 +37,8 @@ class HostCompiles:
         self.is_first = household.is_first
         self._folder = Path(tempfile.gettempdir()) / f"agspeed-host-{os.getuid()}-{household.token}"
         self._claims: list[Claim] = []
+        self._remove = functools.partial(_remove, self._folder, os.getpid())
+        atexit.register(self._remove)
 
     def claim(self, region_key: str, candidate: str, options: CompileOptions) -> Claim | None:
         """For one compile. Returns: None where nothing can be shared: it is to be compiled here."""
@@ -55,7 +59,14 @@ class HostCompiles:
         for claim in self._claims:
             claim.release()
         self._claims.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove()
+        atexit.unregister(self._remove)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """A copy of the process that is a fork leaves what the ranks share."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Claim:

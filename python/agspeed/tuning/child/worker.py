@@ -56,9 +56,7 @@ def _ends_with(parent: int) -> bool:
     not hear of it. To be called before there are other threads.
     """
     own = os.getpid()
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGCONT}
-    )  # of a thread that is stopped it is the end of that still
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # it continues what is stopped all the same
 
     def watch() -> None:
         while os.getppid() == parent:
