@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StoreServer: a MemoryStore for the ranks of a job on other hosts, served to whoever proves the job key. It listens on
-// one address only, answers at once, and holds little for who has not proven anything: 16 KiB for some seconds, of 128 at most; who comes
-// then takes the place of the first.
+// one address only, answers at once, and holds little for who has not proven anything: 16 KiB for some seconds, of 128
+// at most; who comes then takes the place of the first.
 //
 // Threading: a thread of its own serves; the store is for any thread. Ownership: the destructor closes all connections;
 // the store lives on.

@@ -77,7 +77,7 @@ TEST(StreamStore, UnauthenticatedPeersDisturbNobody) {
   EXPECT_TRUE(connect(*server)->set("key", "served beside them"));
 }
 
-TEST(StreamStore, StrangersThatSayNothingKeepNobodyOut) {
+TEST(StreamStore, UnauthenticatedPeersThatSayNothingKeepNobodyOut) {
   const auto server = serve();
   std::vector<FileDescriptor> others;
   for (int i = 0; i < 300; ++i) others.push_back(unauthenticatedPeer(*server));
