@@ -6,10 +6,11 @@ JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/python
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup build demo test test-fast format lint wheel wheel-check gpu-archive clean
+.PHONY: help setup setup-slurm build demo test test-fast format lint wheel wheel-check gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
+	@echo "make setup-slurm  Slurm's daemons, for tests under a real srun"
 	@echo "make build      the compiler, the runtime and the _native extension"
 	@echo "make demo       four acts in some minutes: the gain, the second start, two ranks, the report"
 	@echo "make test       every C++, lit and Python test"
@@ -22,6 +23,9 @@ help:
 
 setup:
 	@.ci/bootstrap.sh
+
+setup-slurm: setup
+	@.ci/bootstrap.sh .ci/apt-packages-slurm.txt
 
 build: setup
 	@cmake --build $(BUILD) --parallel $(JOBS)

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Turns a machine with apt into one that can build and test agspeed: missing system packages, a CPython, the virtual
 # environment .venv with pinned packages, and a configured build. Idempotent: what is there is not touched, and a run
-# with nothing to do takes about a second. Called by `make setup`.
+# with nothing to do takes about a second. Called by `make setup`; a list of packages as argument replaces the usual one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
-PACKAGES=.ci/apt-packages.txt
+PACKAGES=${1:-.ci/apt-packages.txt}
 REQUIREMENTS=.ci/requirements.txt
 BUILD=build/dev
 

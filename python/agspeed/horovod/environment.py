@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agspeed.errors import UserError
+from agspeed.horovod.slurm import first_host, is_step, step_placement
 
 __all__ = ["DYNAMIC", "Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
 
@@ -21,7 +22,6 @@ _RANKS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
@@ -95,32 +95,34 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
             raise UserError(
                 f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
             )
-        if local_size_name in environ:
-            local_size = _number(environ, local_size_name)
-        else:
-            local_size = int(environ.get("SLURM_TASKS_PER_NODE", str(size)).split("(")[0].split(",")[0])
+        local_size = _number(environ, local_size_name) if local_size_name in environ else size
         local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
         cross_size = (
             _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
         )
         cross_rank = _number(environ, "HOROVOD_CROSS_RANK") if "HOROVOD_CROSS_RANK" in environ else rank // local_size
         return Placement(rank, size, local_rank, local_size, cross_rank, cross_size)
+    if is_step(environ):
+        return Placement(*step_placement(environ))
     return Placement(0, 1, 0, 1, 0, 1)
 
 
 def meeting_point(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """The address and port at which the ranks find each other: the launcher's, or one of this host that follows from
-    the number that mpirun or srun gave the job.
+    the number that mpirun or srun gave the job. srun names the first of several hosts, too.
     """
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
     job = [f"{name}={environ[name]}" for name in _JOBS if name in environ]
-    if where.cross_size > 1 or not job:
+    host = "127.0.0.1" if where.local_size == where.size else environ.get("MASTER_ADDR", "")
+    if not host and is_step(environ):
+        host = first_host(environ)
+    if not host or not job:
         raise UserError(
             f"rank {where.rank} of {where.size} does not know where to find the others: set MASTER_ADDR to the name of "
             "rank 0's host and MASTER_PORT to a free port there, the same at all ranks."
         )
-    return "127.0.0.1", _FIRST_PORT + zlib.crc32(" ".join(job).encode()) % _NUM_PORTS
+    return host, _FIRST_PORT + zlib.crc32(" ".join(job).encode()) % _NUM_PORTS
 
 
 @dataclass(frozen=True)

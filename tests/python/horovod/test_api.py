@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -114,6 +115,21 @@ def test_every_name_is_there_and_no_other_is_public() -> None:
 # --- the environment --------------------------------------------------------------------------------------------------
 
 
+def srun(rank: int, size: int, local_rank_of_node: str, tasks_per_node: str) -> dict[str, str]:
+    """What srun tells a task."""
+    local_rank, node = local_rank_of_node.split(" of ")
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_LOCALID": local_rank,
+        "SLURM_NODEID": node,
+        "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
+        "SLURM_STEP_NODELIST": "gnode[08-09,20]",
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+    }
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -122,10 +138,10 @@ def test_every_name_is_there_and_no_other_is_public() -> None:
         ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, (5, 8, 1, 4, 1, 2)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2, 1, 2, 0, 1)),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2, 0, 2, 0, 1)),
-        (
-            {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "2(x2)"},
-            (3, 4, 1, 2, 1, 2),
-        ),
+        (srun(3, 4, "1 of 1", "2(x2)"), (3, 4, 1, 2, 1, 2)),
+        (srun(5, 6, "0 of 2", "3,2,1"), (5, 6, 0, 1, 2, 3)),
+        (srun(2, 6, "2 of 0", "3,2,1"), (2, 6, 2, 3, 0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0, 1)),  # of a batch script
     ],
     ids=str,
 )
@@ -147,6 +163,44 @@ def test_ranks_of_one_job_meet_where_no_launcher_says_where() -> None:
     assert first[0] == "127.0.0.1" and 20000 <= first[1] < 32000
     with pytest.raises(UserError, match="set MASTER_ADDR"):
         environment.meeting_point(where, {})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gnode[08-11,20],login", "gnode08"),
+        ("login,gnode[1-2]", "login"),
+        ("rack[1-2]n[03-04]", "rack1n03"),
+        ("one", "one"),
+    ],
+)
+def test_ranks_of_srun_meet_at_the_first_of_their_hosts(nodes: str, first: str) -> None:
+    meeting = set()
+    for rank, task in enumerate(("0 of 0", "0 of 1", "1 of 1")):
+        variables = srun(rank, 3, task, "1,2") | {"SLURM_STEP_NODELIST": nodes}
+        where = environment.placement(variables)
+        meeting.add(environment.meeting_point(where, variables))
+        assert environment.meeting_point(where, variables | {"MASTER_ADDR": "head"})[0] == "head"
+    assert [host for host, _ in meeting] == [first]
+
+
+def test_ranks_that_srun_placed_by_a_list_need_an_address() -> None:
+    variables = srun(1, 2, "0 of 1", "1,1") | {"SLURM_DISTRIBUTION": "arbitrary"}
+    with pytest.raises(UserError, match=r"rank 1 of 2 .* set MASTER_ADDR"):
+        environment.meeting_point(environment.placement(variables), variables)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(y2)"}, "SLURM_STEP_TASKS_PER_NODE='2(y2)' is not valid"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "do not fit SLURM_STEP_TASKS_PER_NODE='2'"),
+        ({"SLURM_NODEID": "first"}, "SLURM_NODEID='first' is not valid"),
+    ],
+)
+def test_what_srun_does_not_say_is_an_error(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        environment.placement(srun(3, 4, "1 of 1", "2(x2)") | changed)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from agspeed import native
 from tests.lint import sources
+from tests.python.horovod import slurm_cluster
 
 pytestmark = [
     pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-"),
@@ -76,11 +79,13 @@ def edited(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: str | Path) -> str:
+def run(*words: str | Path, variables: Mapping[str, str] | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     result = subprocess.run(
         [str(word) for word in words],
-        env=environment | {"PYTHONPATH": str(sources.ROOT / "python"), "AGSPEED_SOCKET_IFNAME": "lo"},
+        env=environment
+        | {"PYTHONPATH": str(sources.ROOT / "python"), "AGSPEED_SOCKET_IFNAME": "lo"}
+        | dict(variables or {}),
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
@@ -110,6 +115,14 @@ def test_an_unedited_script_runs_by_mpirun(script: Path) -> None:
     assert "ranks 2 equal True accuracy 1.0" in run(
         *launcher, sys.executable, "-m", "agspeed.horovod", script, "--epochs", "1"
     )
+
+
+@pytest.mark.skipif(slurm_cluster.why_none() is not None, reason=slurm_cluster.why_none() or "-")
+def test_an_unedited_script_runs_by_srun_on_two_nodes(script: Path, tmp_path: Path) -> None:
+    name = socket.gethostname()
+    with slurm_cluster.cluster(tmp_path, [name, f"{name}-2"], processors=2) as variables:
+        ranks = ["srun", "--nodes=2", "--ntasks=3", sys.executable, "-m", "agspeed.horovod", script, "--epochs", "1"]
+        assert "ranks 3 equal True accuracy 1.5" in run(*ranks, variables=variables)
 
 
 def test_an_unedited_script_runs_where_variables_of_mpirun_say_which_rank_it_is(script: Path) -> None:
