@@ -22,7 +22,7 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
     """`sizes` do not apply: the layers of the case have their own."""
     layers, rows = expanded(case["layers"]), []
     opened = _open(contest, case, layers)
-    communication = _communication_seconds(contest, opened)
+    communication = communication_seconds(contest, next(iter(opened))[0], EAGER)
     for ratio in case["communication_per_backward"]:
         backward = communication / ratio
         asked = {"forward_seconds": FORWARD_PER_BACKWARD * backward, "backward_seconds": backward}
@@ -36,22 +36,23 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 def _open(contest: Contest, case: Mapping[str, Any], layers: Sequence[tuple[int, float]]) -> dict[tuple[str, str], Any]:
     """By side and way: in how many stages gradients leave. Raises RuntimeError where ways have other gradients."""
-    opened, expected = {}, None
+    opened = {}
     for side, team in contest.teams.items():
         for way in case["ways"]:
             opening = {"way": way, "layers": layers, "bucket_mb": case["bucket_mb"]}
             opened[side, way] = team.ask("joining.open_way", **opening)[0]["stages"]
-            found = team.ask("joining.gradients", way=way)[0]
-            expected = expected or found
-            if any(abs(one - other) > 1e-4 * (1 + abs(other)) for one, other in zip(found, expected, strict=True)):
-                raise RuntimeError(f"{side}, {way}: gradients differ from those of {EAGER}")
+    expected = None  # when all are open: opening another one made those before capture again
+    for side, way in opened:
+        found = contest.teams[side].ask("joining.gradients", way=way)[0]
+        expected = expected or found
+        if any(abs(one - other) > 1e-4 * (1 + abs(other)) for one, other in zip(found, expected, strict=True)):
+            raise RuntimeError(f"{side}, {way}: gradients differ from those of {EAGER}")
     return opened
 
 
-def _communication_seconds(contest: Contest, opened: Mapping[tuple[str, str], Any]) -> float:
-    """A step without compute, eagerly, by the first side."""
-    side = next(iter(opened))[0]
-    block = contest.teams[side].block("joining.steps", way=EAGER, forward_seconds=0.0, backward_seconds=0.0, count=6)
+def communication_seconds(contest: Contest, side: str, way: str) -> float:
+    """A step without compute."""
+    block = contest.teams[side].block("joining.steps", way=way, forward_seconds=0.0, backward_seconds=0.0, count=6)
     return median_estimate(block.seconds[1:]).value
 
 

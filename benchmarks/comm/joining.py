@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in part "join": one replayed model, wrapped and compiled in each of the ways that are compared."""
+"""What the ranks do in parts "join" and "layout": a replayed model, wrapped and compiled or tuned in each way."""
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from benchmarks.comm import programs, replay
 
 _WARM_UP = 8  # steps; they settle DDP's buckets, compile and load
 _ways: dict[str, tuple[nn.Module, Callable[..., Any]]] = {}
+_caches: list[tempfile.TemporaryDirectory[str]] = []
 _layers: list[tuple[int, float]] = []
 
 
@@ -34,6 +36,33 @@ def open_way(way: str, layers: Sequence[tuple[int, float]], bucket_mb: float) ->
         for _ in range(_WARM_UP):
             _step(way)
     return {"stages": _stages(module, way) if way.startswith("agspeed-") else None}
+
+
+def open_tuned(
+    way: str,
+    layers: Sequence[tuple[int, float]],
+    bucket_mb: float,
+    seconds: float,
+    forward_seconds: float,
+    backward_seconds: float,
+) -> dict[str, Any]:
+    """Tunes the buckets of eager steps at that pace, for `seconds` at most. Returns what was chosen, and after how many
+    steps and pairs of blocks.
+    """
+    import agspeed
+
+    replay.set_pace(layers, forward_seconds, backward_seconds)
+    cache = tempfile.TemporaryDirectory(prefix="agspeed-bench-")
+    _caches.append(cache)
+    model = agspeed.optimize(replay.Replayed(layers), mode="max", backends=["eager"], cache_dir=cache.name)
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb)
+    _ways[way] = (wrapped, wrapped)
+    for _ in range(_WARM_UP):
+        _step(way)
+    num_steps = _WARM_UP + programs.tune(model, lambda: _step(way), seconds)
+    report = agspeed.report(model).to_dict()
+    pairs = sum(plan["speedup"]["pairs"] for plan in report["plans"] if plan["speedup"] is not None)
+    return {"chosen": report["decision"]["chosen"], "num_steps": num_steps, "num_pairs": pairs}
 
 
 def steps(way: str, forward_seconds: float, backward_seconds: float, count: int) -> dict[str, Any]:

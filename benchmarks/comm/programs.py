@@ -18,6 +18,7 @@ from torch import distributed as dist
 _PERIOD = 251  # prime
 _SMALLEST = -100  # exponent of the values' unit: there is room for sums of sums above it
 _HEADROOM = 200  # exponents that repeated sums may climb
+_CHECKED_EVERY = 10  # steps between looks at whether tuning has taken too long
 _buffers: dict[tuple[int, int], list[Tensor]] = {}
 
 
@@ -55,6 +56,20 @@ def timed(count: int, operation: Callable[[int], Any]) -> dict[str, Any]:
         operation(at)
         ended.append(time.monotonic())
     return {"started": started, "ended": ended, "cpu_seconds": time.process_time() - cpu}
+
+
+def tune(model: torch.nn.Module, step: Callable[[], Any], seconds: float) -> int:
+    """Steps until the ranks have decided, or one of them has spent the time. Returns their number."""
+    import agspeed
+
+    begun, is_late, num_steps = time.monotonic(), torch.zeros(1), 0
+    while agspeed.status(model) == "tuning" and not is_late:
+        for _ in range(_CHECKED_EVERY):
+            step()
+        num_steps += _CHECKED_EVERY
+        is_late.fill_(time.monotonic() - begun > seconds)
+        dist.all_reduce(is_late)
+    return num_steps
 
 
 def pattern(rank: int) -> Tensor:

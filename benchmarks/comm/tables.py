@@ -21,6 +21,7 @@ def render(cells: Sequence[Cell]) -> str:
         _all_reduce(cells),
         _steps(cells),
         _joins(cells),
+        _layouts(cells),
         _reals(cells),
         _changes(cells),
         remarks(cells),
@@ -121,6 +122,25 @@ def _joins(cells: Sequence[Cell]) -> str:
     ]
     columns = ["case", "communication / backward", "side", "way", "stages", "step", "step / eager's", "overlap"]
     return markdown.table([*columns, "its limit", "step / fluid bound"], rows)
+
+
+def _layouts(cells: Sequence[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            f"{row['communication_per_backward']:g}",
+            row["side"],
+            f"{row['chosen']}, {row['num_steps']} steps, {row['num_pairs']} pairs",
+            f"{row['seconds']['value']:.3f} s",
+            f"{markdown.interval(row['over_best_cap'])} ({row['best_cap']})",
+            markdown.interval(row["over_default"]),
+            ", ".join(f"{way} {seconds:.3f}" for way, seconds in row["cap_seconds"].items()),
+        ]
+        for cell in cells
+        for row in cell.get("layouts", [])
+    ]
+    columns = ["case", "communication / backward", "side", "chosen after", "step", "it / the best cap's"]
+    return markdown.table([*columns, "it / default's", "s of each cap"], rows)
 
 
 def _reals(cells: Sequence[Cell]) -> str:

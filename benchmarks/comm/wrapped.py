@@ -4,12 +4,10 @@
 import contextlib
 import itertools
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import distributed as dist
 from torch import nn
 from torch._dynamo import config as dynamo_config
 from torch.nn.parallel import DistributedDataParallel
@@ -19,7 +17,6 @@ from benchmarks.comm import programs
 from benchmarks.workloads.base import Batch, Training, called_through
 
 _WARM_UP = 8  # steps; they settle DDP's buckets and torch.compile
-_CHECKED_EVERY = 10  # steps between looks at whether tuning has taken too long
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 _ways: dict[str, tuple[Training, Iterator[Batch]]] = {}
 
@@ -42,7 +39,7 @@ def open_way(way: str, workload: str, seconds: float) -> dict[str, Any]:
             _step(way)
     if way != "agspeed":
         return {"chosen": None, "reason": None}
-    _tune(way, models[0], seconds)
+    programs.tune(models[0], lambda: _step(way), seconds)
     return _chosen(models[0])
 
 
@@ -67,18 +64,6 @@ def _optimized(model: nn.Module) -> nn.Module:
     cache = tempfile.TemporaryDirectory(prefix="agspeed-bench-")
     _caches.append(cache)
     return agspeed.optimize(model, mode="max", cache_dir=cache.name)  # type: ignore[no-any-return]
-
-
-def _tune(way: str, model: nn.Module, seconds: float) -> None:
-    """Trains until the ranks have decided, or one of them has spent the time."""
-    import agspeed
-
-    begun, is_late = time.monotonic(), torch.zeros(1)
-    while agspeed.status(model) == "tuning" and not is_late:
-        for _ in range(_CHECKED_EVERY):
-            _step(way)
-        is_late.fill_(time.monotonic() - begun > seconds)
-        dist.all_reduce(is_late)
 
 
 def _chosen(model: nn.Module) -> dict[str, Any]:

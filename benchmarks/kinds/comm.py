@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives of torch.distributed in a network of namespaces: agspeed beside Gloo's best settings, paired.
 
-A case names its network, its sides and one part: "all_reduce", "step", "join", "real" or "rail_change" (modules
-of benchmarks/comm).
+A case names its network, its sides and one part: "all_reduce", "step", "join", "layout", "real" or "rail_change"
+(modules of benchmarks/comm).
 The `threads` of a cell are the cores that all ranks and the kernel's part of the network share.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.comm import sizes
 from benchmarks.measure.machine import Watch
 
-PARTS = ("all_reduce", "join", "rail_change", "real", "step")
+PARTS = ("all_reduce", "join", "layout", "rail_change", "real", "step")
 _STREAM_SECONDS = 1.5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 

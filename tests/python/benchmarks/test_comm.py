@@ -17,6 +17,7 @@ from benchmarks import cases, cells, table
 from benchmarks.comm import all_reduce, blocks, bounds, network, programs, rail_change, sides, sizes, step
 from benchmarks.comm.blocks import Block, Plan
 from benchmarks.comm.bounds import Gradient, Link
+from benchmarks.kinds import comm
 from tests.python.benchmarks.test_results import SCHEMA, result_of
 
 MIB = 1 << 20
@@ -106,7 +107,7 @@ def test_rates_become_payload_and_bursts() -> None:
 def test_every_case_is_within_the_limit_and_names_what_there_is() -> None:
     for case in cases.select([], "comm"):
         network.build(case)
-        assert case["part"] in ("all_reduce", "join", "rail_change", "real", "step")
+        assert case["part"] in comm.PARTS
         assert [sides.find(name).name for name in case["sides"]] == case["sides"]
         assert all(sizes.parse(size) for size in case.get("sizes", []))
 
@@ -253,6 +254,9 @@ def test_the_tables_show_every_part() -> None:
         "over_best_other": estimate(1.1),
         "best_other": "eager",
     }
+    laid = {"communication_per_backward": 2.0, "side": "agspeed", "chosen": "eager/b1-4", "num_steps": 98}
+    laid |= {"num_pairs": 12, "seconds": estimate(0.7), "best_cap": "4 MiB", "cap_seconds": {"4 MiB": 0.69}}
+    laid |= {"over_best_cap": estimate(1.02), "over_default": estimate(0.8)}
     changed = {"bytes": MIB, "side": "agspeed", "from": ["2mbit"], "to": ["1mbit"], "after": [0.5, 0.9]}
     changed |= {"before": estimate(0.97), "settled": estimate(0.96)}
     voided = {"bytes": 2 * MIB, "status": "void", "reason": "agspeed against agspeed read 0.900", "sides": measured}
@@ -260,6 +264,7 @@ def test_the_tables_show_every_part() -> None:
         comm_cell(sizes=[reading, voided]),
         comm_cell(steps=[stepped]),
         comm_cell(joins=[joined]),
+        comm_cell(layouts=[laid]),
         comm_cell(reals=[real]),
         comm_cell(changes=[changed]),
     )
@@ -270,6 +275,7 @@ def test_the_tables_show_every_part() -> None:
     assert "| 2 MiB | **void**: agspeed against agspeed read 0.900 |" in text
     over = "1.010 (1.000 to 1.020) | 1.020 (1.010 to 1.030) | 1.120 (1.110 to 1.130)"
     assert f"| default | 1.5 s | agspeed | 2.200 s | {over} | 0.30 s |" in text
+    assert "| 2 | agspeed | eager/b1-4, 98 steps, 12 pairs | 0.700 s | 1.020 (1.010 to 1.030) (4 MiB) |" in text
     assert (
         "| 0.5 | gloo | agspeed-native | 4 | 2.000 s | 1.020 (1.010 to 1.030) | 0.800 (0.790 to 0.810) | 0.90 |" in text
     )
@@ -300,6 +306,15 @@ TINY: dict[str, dict[str, Any]] = {
         "bucket_mb": 1,
         "ways": ["eager", "agspeed-aot", "agspeed-aot-uncut"],
         "communication_per_backward": [1.0],
+        "steps": 1,
+    },
+    "layout": {
+        "rates": ["200mbit"],
+        "sides": ["agspeed"],
+        "layers": [{"count": 4, "mib": 1, "compute": 1.0}],
+        "bucket_mb": [1, 25],
+        "communication_per_backward": [1.0],
+        "tuning_seconds": 5,
         "steps": 1,
     },
     "real": {

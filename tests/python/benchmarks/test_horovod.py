@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from agspeed import netbed
+from agspeed import native, netbed
 from benchmarks import cases, cells, table
 from benchmarks.comm import network, sides, sizes
 from benchmarks.comm.blocks import Block
 from benchmarks.horovod import gradient_sets, memory, negotiation, step
 from benchmarks.kinds import horovod
+from tests.lint import sources
 from tests.python.benchmarks.test_results import SCHEMA, result_of
 
 MIB = 1 << 20
@@ -129,3 +133,22 @@ def test_a_small_run_of_each_part(part: str, tmp_path: Path) -> None:
     assert measured["status"] in ("ok", "void") and not measured["failed"], json.dumps(measured, indent=1)
     assert measured["status"] == "ok" or "agspeed against agspeed" in measured["reason"]  # on a busy machine
     assert f"horovod/{part}" in table.render(found)
+
+
+@pytest.mark.slow  # every rank loads torch
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+@pytest.mark.parametrize("extra", [[], ["--fp16-allreduce"], ["--use-adasum"]], ids=str)
+def test_the_synthetic_benchmark_tells_images_per_second(extra: list[str]) -> None:
+    script = [sys.executable, "-m", "benchmarks.horovod.synthetic", "--model", "squeezenet1_1", "--batch-size", "2"]
+    script += ["--image-size", "64", "--num-warmup-batches", "1", "--num-batches-per-iter", "2", "--num-iters", "2"]
+    launcher = [sys.executable, "-m", "agspeed", "run", "-np", "2", "--as-horovod"]
+    done = subprocess.run(
+        [*launcher, *script, *extra],
+        env=os.environ | {"PYTHONPATH": f"{sources.ROOT / 'python'}:{sources.ROOT}", "AGSPEED_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "squeezenet1_1, 2 ranks: " in done.stdout
