@@ -17,6 +17,7 @@ from benchmarks.comm import programs, replay
 
 _WARM_UP = 8  # steps; they settle DDP's buckets, compile and load
 _ways: dict[str, tuple[nn.Module, Callable[..., Any]]] = {}
+_CAPTURE = 3  # steps until what was captured anew runs
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 _layers: list[tuple[int, float]] = []
 
@@ -72,9 +73,10 @@ def steps(way: str, forward_seconds: float, backward_seconds: float, count: int)
 
 
 def gradients(way: str) -> list[float]:
-    """A sum of each gradient after a step on this rank's batch: the same numbers in every way."""
+    """A sum of each gradient after steps on this rank's batch: the same numbers in every way."""
     replay.set_pace(_layers, 0.0, 0.0)
-    _step(way)
+    for _ in range(_CAPTURE):
+        _step(way)
     return [float(parameter.grad.double().sum()) for parameter in _ways[way][0].parameters()]
 
 
