@@ -80,6 +80,11 @@ void Engine::kick() {
   if (numWaiting_ > 0) handOver_.notify_all();
 }
 
+void Engine::wakeDriver() {
+  const std::lock_guard lock(mutex_);
+  if (isDriven_) messenger_.wake();
+}
+
 void Engine::runOnDriver(std::function<void()> action) {
   std::atomic<bool> isDone = false;
   enqueue([&] {
@@ -177,8 +182,8 @@ void Engine::removeWork(const Worker& worker) {
   std::erase_if(work_, [&](const WorkItem& item) { return item.worker == &worker; });
 }
 
-void Engine::operationEnded() {
-  --numOperations_;
+void Engine::operationEnded(int count) {
+  numOperations_ -= count;
   wakeWaiting();
 }
 

@@ -58,6 +58,9 @@ class Engine {
   void enqueue(std::function<void()> action);
   /// Lets a sleeping driver look at new actions, or drives one round without waiting if nobody drives.
   void kick();
+  /// The first half of kick(): where nobody drives, the actions wait until somebody does, for a nap of the background
+  /// thread at most.
+  void wakeDriver();
   /// Runs `action` on the driver and returns when it ran. Not from the driver itself.
   void runOnDriver(std::function<void()> action);
   /// Whether the caller runs on a thread that the destructor waits for, in a callback for instance.
@@ -79,8 +82,8 @@ class Engine {
   void addWork(Worker& worker, uint64_t token, int priority);
   void removeWork(const Worker& worker);
   /// Operations that are not done keep the background thread driving.
-  void operationStarted() { ++numOperations_; }
-  void operationEnded();
+  void operationStarted(int count = 1) { numOperations_ += count; }
+  void operationEnded(int count = 1);
   /// Lets waiting threads look whether they are done.
   void wakeWaiting();
 

@@ -32,12 +32,17 @@ void Operation::whenDone(Callback callback) {
   engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
 }
 
-void Operation::complete(Status status) {
+void Operation::restart() {
+  status_ = {};
+  isDone_ = false;
+}
+
+void Operation::complete(Status status, Clock::time_point now) {
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
     status_ = std::move(status);
-    endedAt_ = Clock::now();
+    endedAt_ = now;
     isDone_ = true;
     callbacks.swap(callbacks_);
   }

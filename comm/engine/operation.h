@@ -48,8 +48,10 @@ class Operation {
   /// As whenDone(), but on the driver, within complete(). Requires: nobody else knows the operation yet.
   void setDriverCallback(Callback callback) { driverCallback_ = std::move(callback); }
 
-  /// Ends the operation. On the driver, or before anybody else knows it; once.
-  void complete(Status status);
+  /// Ends the operation. On the driver, or before anybody else knows it; once, and once more after each restart().
+  void complete(Status status, Clock::time_point now = Clock::now());
+  /// It is under way again. Requires: it is done, the caller alone uses it, and nobody has called whenDone().
+  void restart();
 
  private:
   Engine& engine_;

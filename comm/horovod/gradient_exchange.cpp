@@ -67,13 +67,26 @@ void GradientExchange::accumulated(size_t at) {
   }
   if (--parameter.numLeft > 0 || --group.numMissing > 0) return;
   start(parameter.group, lock);
+  startTogether();
 }
 
 void GradientExchange::startMissing() {
   std::unique_lock lock(mutex_);
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (!groups_[i].isStarted && !groups_[i].members.empty()) start(i, lock);
+  try {
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      if (!groups_[i].isStarted && !groups_[i].members.empty()) start(i, lock);
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    startTogether();
+    throw;
   }
+  startTogether();
+}
+
+void GradientExchange::startTogether() {
+  group_->startAll(together_);
+  together_.clear();
 }
 
 void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
@@ -90,50 +103,70 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
   if (!requiresGradient) return;
   group.isStarted = true;
   ++numStarted_;
-  Tensors gradients = options_.isOther ? Tensors() : gradientsOf(group);
-  if (gradients.empty()) {
+  findGradients(group);
+  if (gradients_.empty()) {
+    startTogether();  // before what the callback starts
     lock.unlock();
     callbacks_.start(at);
     return lock.lock();
   }
   try {
-    group.sent = gradients;
-    Request request;
-    request.kind = NamedKind::kAllReduce;
-    request.name = group.name;
-    request.reduction = options_.reduction;
-    request.prescale = options_.prescale;
-    request.postscale = options_.postscale;
-    request.isCacheable = true;
-    request.priority = -static_cast<int32_t>(at);
-    group.work = group_->start(std::move(request), gradients, gradients);
+    if (PersistentReduction::canBind(gradients_)) {
+      if (group.reduction == nullptr) group.reduction = group_->prepare(requestOf(at));
+      group_->bind(*group.reduction, gradients_, gradients_);
+      group.isReduced = true;
+      together_.push_back(group.reduction.get());
+    } else {
+      group.sent = gradients_;
+      group.work = group_->start(requestOf(at), gradients_, gradients_);
+    }
   } catch (...) {
     // Not in the backward: whoever waits hears of it.
     if (failure_ == nullptr) failure_ = std::current_exception();
   }
+  gradients_.clear();
 }
 
-GradientExchange::Tensors GradientExchange::gradientsOf(const Group& group) {
-  Tensors gradients;
+Request GradientExchange::requestOf(size_t at) const {
+  Request request;
+  request.kind = NamedKind::kAllReduce;
+  request.name = groups_[at].name;
+  request.reduction = options_.reduction;
+  request.prescale = options_.prescale;
+  request.postscale = options_.postscale;
+  request.isCacheable = true;
+  request.priority = -static_cast<int32_t>(at);
+  return request;
+}
+
+void GradientExchange::findGradients(const Group& group) {
+  gradients_.clear();
+  if (options_.isOther) return;
   for (const size_t each : group.members) {
     const at::Tensor& gradient = parameters_[each].tensor.grad();
     if (!gradient.defined()) continue;  // frozen
-    if (gradient.layout() != at::kStrided) return {};
-    if (!gradients.empty() && gradient.scalar_type() != gradients[0].scalar_type()) return {};
+    const bool isDense = gradient.layout() == at::kStrided;
+    if (!isDense || (!gradients_.empty() && gradient.scalar_type() != gradients_[0].scalar_type())) {
+      return gradients_.clear();
+    }
     const bool isConverted = options_.isHalf && gradient.is_floating_point();
-    gradients.push_back((isConverted ? gradient.to(at::kHalf) : gradient).contiguous());
+    gradients_.push_back((isConverted ? gradient.to(at::kHalf) : gradient).contiguous());
   }
-  return gradients;
 }
 
 void GradientExchange::finish(Group& group) {
-  group.work->wait();
+  if (group.isReduced) {
+    group.reduction->wait();
+  } else {
+    group.work->wait();
+  }
+  const PersistentReduction::Tensors sent = group.isReduced ? group.reduction->outputs() : group.sent;
   size_t at = 0;
   for (const size_t each : group.members) {
-    if (!parameters_[each].tensor.grad().defined()) continue;
-    at::Tensor& gradient = parameters_[each].tensor.mutable_grad();
-    const at::Tensor& reduced = group.sent[at++];
-    if (!reduced.is_same(gradient)) gradient.copy_(reduced);
+    const at::Tensor& gradient = parameters_[each].tensor.grad();
+    if (!gradient.defined()) continue;
+    const at::Tensor& reduced = sent[at++];
+    if (!reduced.is_same(gradient)) parameters_[each].tensor.mutable_grad().copy_(reduced);
   }
 }
 
@@ -145,7 +178,7 @@ void GradientExchange::wait() {
     const std::lock_guard lock(mutex_);
     failure = std::exchange(failure_, nullptr);
     for (Group& group : groups_) {
-      if (group.work != nullptr) started.push_back(&group);
+      if (group.work != nullptr || group.isReduced) started.push_back(&group);
     }
   }
   for (Group* group : started) {
@@ -170,6 +203,12 @@ void GradientExchange::reset() {
     group.isStarted = false;
     group.work = nullptr;
     group.sent.clear();
+    if (!std::exchange(group.isReduced, false)) continue;
+    if (group.reduction->operation()->isDone()) {
+      group.reduction->dropTensors();
+    } else {
+      group.reduction = nullptr;  // keeps what it needs
+    }
   }
 }
 

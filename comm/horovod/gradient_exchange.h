@@ -66,25 +66,30 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   struct Parameter {
     at::Tensor tensor;
     size_t group = 0;
-    int numLeft = 1;                                     ///< backwards until it is ready
-    std::shared_ptr<torch::autograd::Node> accumulator;  ///< has our hook as long as it lives; null: not hooked
+    int numLeft = 1;  ///< backwards until it is ready
+    std::shared_ptr<torch::autograd::Node> accumulator =
+        nullptr;  ///< has our hook as long as it lives; null: not hooked
   };
   struct Group {
     std::string name;
     std::vector<size_t> members;
     size_t numMissing = 0;  ///< members that are not ready
     bool isStarted = false;
-    std::unique_ptr<TensorWork> work;
-    Tensors sent;
+    bool isReduced = false;                                    ///< started as `reduction`
+    std::unique_ptr<PersistentReduction> reduction = nullptr;  ///< of gradients that are dense and in host memory
+    std::unique_ptr<TensorWork> work = nullptr;                ///< of others
+    Tensors sent = {};                                         ///< by `work`
   };
 
   GradientExchange() = default;
   void hook(size_t at);
   void accumulated(size_t at);
-  /// Requires: mutex_, which it lets go while it calls back.
+  /// Starts the group, or leaves it to startTogether(). Requires: mutex_, which it lets go while it calls back.
   void start(size_t at, std::unique_lock<std::mutex>& lock);
-  /// Returns: the gradients; empty where one is not dense.
-  Tensors gradientsOf(const Group& group);
+  void startTogether();
+  Request requestOf(size_t at) const;
+  /// Fills `gradients_`: empty where one is not dense.
+  void findGradients(const Group& group);
   void finish(Group& group);
   void reset();
 
@@ -94,6 +99,8 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   std::mutex mutex_;
   std::vector<Parameter> parameters_;
   std::vector<Group> groups_;
+  std::vector<PersistentReduction*> together_;  ///< to be started
+  Tensors gradients_;                           ///< of the group that is being started
   size_t numStarted_ = 0;
   std::exception_ptr failure_;  ///< the first of this step
 };

@@ -11,6 +11,9 @@ namespace {
 
 using Tensors = TensorGroup::Tensors;
 
+/// Of operations that are under way at once; a handle's remainder by it says where it is.
+constexpr int64_t kMaxSlots = int64_t{1} << 32;
+
 bool areOfOneType(const Tensors& tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [&](const at::Tensor& each) { return each.scalar_type() == tensors[0].scalar_type(); });
@@ -49,35 +52,110 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
       pending->parts.push_back({std::move(work), std::move(places)});
     }
   }
+  return add({std::move(pending), nullptr});
+}
+
+HandleTable::Again HandleTable::startAgain(TensorGroup& group, std::string_view name, const Request& request,
+                                           const at::Tensor& input, const at::Tensor& output) {
+  const std::span<const at::Tensor> inputs(&input, 1), outputs(&output, 1);
+  const bool isInPlace = input.is_same(output);
+  if (!PersistentReduction::canBind(inputs) || (!isInPlace && !PersistentReduction::canBind(outputs))) return {};
+  std::shared_ptr<PersistentReduction> reduction = group.acquire(name, request);
+  if (reduction == nullptr) return {};
+  group.bind(*reduction, inputs, outputs);
+  const StatusOr<bool> isKickDue = group.startQuietly(*reduction);
+  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue};
+  reduction->dropTensors();
+  reduction->release();
+  return {};
+}
+
+int64_t HandleTable::add(UnderWay pending) {
   const std::lock_guard lock(mutex_);
-  pending_[++lastHandle_] = std::move(pending);
-  return lastHandle_;
+  if (free_.empty()) {
+    free_.push_back(slots_.size());
+    slots_.push_back({.handle = static_cast<int64_t>(slots_.size()) + 1 - kMaxSlots});
+  }
+  Slot& slot = slots_[free_.back()];
+  free_.pop_back();
+  slot.handle += kMaxSlots;  // one that was never given out before
+  slot.pending = std::move(pending);
+  return slot.handle;
+}
+
+HandleTable::Slot* HandleTable::find(int64_t handle) {
+  if (handle <= 0) return nullptr;
+  const auto at = static_cast<size_t>((handle - 1) % kMaxSlots);
+  if (at >= slots_.size()) return nullptr;
+  Slot& slot = slots_[at];
+  return slot.handle == handle && !slot.pending.isEmpty() ? &slot : nullptr;
+}
+
+HandleTable::UnderWay HandleTable::take(Slot& slot) {
+  free_.push_back(static_cast<size_t>(&slot - slots_.data()));
+  return std::exchange(slot.pending, {});
 }
 
 std::optional<bool> HandleTable::poll(int64_t handle) {
-  std::shared_ptr<Started> pending;
+  std::shared_ptr<Started> started;
+  NamedHandle operation;  // read under the lock: whoever takes the reduction may give it another
   {
     const std::lock_guard lock(mutex_);
-    const auto found = pending_.find(handle);
-    if (found == pending_.end()) return std::nullopt;
-    pending = found->second;
+    const Slot* slot = find(handle);
+    if (slot == nullptr) return std::nullopt;
+    started = slot->pending.started;
+    if (started == nullptr) operation = slot->pending.reduction->operation();
   }
-  return std::all_of(pending->parts.begin(), pending->parts.end(), [](Part& part) { return part.work->poll(); });
+  if (started == nullptr) return operation->poll();
+  return std::all_of(started->parts.begin(), started->parts.end(), [](Part& part) { return part.work->poll(); });
+}
+
+std::optional<at::Tensor> HandleTable::takeReduced(int64_t handle) {
+  std::shared_ptr<PersistentReduction> reduction;
+  {
+    const std::lock_guard lock(mutex_);
+    Slot* slot = find(handle);
+    if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
+    const NamedOperation& operation = *slot->pending.reduction->operation();
+    if (!operation.isDone() || !operation.status()) return std::nullopt;
+    reduction = take(*slot).reduction;
+  }
+  return finish(*reduction);
 }
 
 std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
-  std::shared_ptr<Started> pending;
+  UnderWay pending;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = pending_.find(handle);
-    if (found == pending_.end()) return std::nullopt;
-    pending = std::move(found->second);
-    pending_.erase(found);
+    Slot* slot = find(handle);
+    if (slot == nullptr) return std::nullopt;
+    pending = take(*slot);
   }
+  if (pending.started != nullptr) return finish(*pending.started);
+  return Result{.outputs = {finish(*pending.reduction)}, .receivedRows = {}};
+}
+
+at::Tensor HandleTable::finish(PersistentReduction& reduction) {
+  const auto end = [&] {
+    reduction.dropTensors();
+    reduction.release();
+  };
+  at::Tensor output = reduction.outputs()[0];
+  try {
+    reduction.wait();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+  return output;
+}
+
+HandleTable::Result HandleTable::finish(Started& started) {
   Result result;
-  result.isList = pending->isList;
-  result.outputs.resize(pending->numTensors);
-  for (Part& part : pending->parts) {
+  result.isList = started.isList;
+  result.outputs.resize(started.numTensors);
+  for (Part& part : started.parts) {
     Tensors outputs = part.work->wait();
     if (part.places.empty()) {
       result.outputs = std::move(outputs);
@@ -85,8 +163,8 @@ std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
       for (size_t i = 0; i < outputs.size(); ++i) result.outputs[part.places[i]] = std::move(outputs[i]);
     }
   }
-  result.receivedRows = pending->parts[0].work->receivedRows();
-  result.lastJoined = pending->parts[0].work->lastJoined();
+  result.receivedRows = started.parts[0].work->receivedRows();
+  result.lastJoined = started.parts[0].work->lastJoined();
   return result;
 }
 

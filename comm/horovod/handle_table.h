@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
 #include "comm/horovod/tensor_group.h"
@@ -29,9 +29,20 @@ class HandleTable {
   /// As TensorGroup::start(); tensors of several types go as an operation for each type, under a name with the type's.
   /// Without `outputs` those are made whose sizes depend on the other ranks. Returns: a number above 0.
   int64_t start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList);
+  struct Again {
+    int64_t handle = 0;      ///< 0: it is nothing for startAgain()
+    bool isKickDue = false;  ///< as of NamedGroup::startQuietly()
+  };
+  /// The all-reduce of one tensor whose name comes again, at less cost and under the caller's locks. What fails, and
+  /// what else it is nothing for, is to be given to start().
+  Again startAgain(TensorGroup& group, std::string_view name, const Request& request, const at::Tensor& input,
+                   const at::Tensor& output);
 
   /// Whether wait() would return at once; nothing for a number that stands for no operation.
   std::optional<bool> poll(int64_t handle);
+  /// The output of a startAgain() that has succeeded, which is taken out; nothing of all else, for which there is
+  /// wait().
+  std::optional<at::Tensor> takeReduced(int64_t handle);
   /// Takes the operation out, and waits for it; nothing as above. Throws as TensorWork::wait().
   std::optional<Result> wait(int64_t handle);
 
@@ -45,10 +56,28 @@ class HandleTable {
     size_t numTensors = 0;
     bool isList = false;
   };
+  /// One of both, or none.
+  struct UnderWay {
+    bool isEmpty() const { return started == nullptr && reduction == nullptr; }
+
+    std::shared_ptr<Started> started;
+    std::shared_ptr<PersistentReduction> reduction;
+  };
+  struct Slot {
+    int64_t handle = 0;  ///< of `pending`
+    UnderWay pending = {};
+  };
+
+  int64_t add(UnderWay pending);
+  /// Requires: mutex_. Null where it stands for no operation.
+  Slot* find(int64_t handle);
+  UnderWay take(Slot& slot);
+  static at::Tensor finish(PersistentReduction& reduction);
+  static Result finish(Started& started);
 
   std::mutex mutex_;
-  int64_t lastHandle_ = 0;
-  std::unordered_map<int64_t, std::shared_ptr<Started>> pending_;
+  std::vector<Slot> slots_;  ///< a handle's is that of its remainder
+  std::vector<size_t> free_;
 };
 
 }  // namespace agspeed::comm

@@ -31,12 +31,6 @@ at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
   return at::empty(sizes, like.options().device(at::kCPU));
 }
 
-/// What Horovod reduces, and bfloat16.
-bool isReduced(at::ScalarType type) {
-  return type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 || type == at::kFloat ||
-         type == at::kDouble;
-}
-
 void checkInput(const at::Tensor& input, bool isReduction) {
   TORCH_CHECK_VALUE(!isReduction || isReduced(input.scalar_type()), "Tensor type ", input.toString(),
                     " is not supported.");
@@ -123,6 +117,37 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
   state->inputs = std::move(inputs);
   state->outputs = std::move(outputs);
   return std::make_unique<TensorWork>(valueOrThrow(group_->start(std::move(call))), state);
+}
+
+void TensorGroup::bind(PersistentReduction& reduction, Span inputs, Span outputs) {
+  reduction.bind(*group_, inputs, outputs);
+}
+
+void TensorGroup::startAll(std::span<PersistentReduction* const> reductions) {
+  std::vector<NamedHandle> operations;
+  operations.reserve(reductions.size());
+  for (const PersistentReduction* each : reductions) operations.push_back(each->operation());
+  if (!operations.empty()) group_->startAll(operations);
+}
+
+std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, const Request& request) {
+  const std::lock_guard lock(mutex_);
+  auto found = persistent_.find(name);
+  if (found != persistent_.end()) {
+    if (!found->second->tryAcquire()) return nullptr;
+    if (!found->second->differsFrom(request)) return found->second;
+    persistent_.erase(found);
+  }
+  if (persistent_.size() >= options_.cacheCapacity) {
+    std::erase_if(persistent_, [](const auto& each) { return each.second->tryAcquire(); });
+  }
+  if (persistent_.size() >= options_.cacheCapacity) return nullptr;
+  Request named = request;
+  named.name = name;
+  auto made = std::make_shared<PersistentReduction>(world_, std::move(named));
+  made->tryAcquire();
+  persistent_.emplace(name, made);
+  return made;
 }
 
 void TensorGroup::restartNames() {

@@ -15,10 +15,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "comm/api.h"
+#include "comm/horovod/persistent_reduction.h"
 #include "comm/horovod/tensor_work.h"
 
 namespace agspeed::comm {
@@ -33,6 +37,7 @@ struct TensorGroupOptions {
 class TensorGroup {
  public:
   using Tensors = std::vector<at::Tensor>;
+  using Span = PersistentReduction::Tensors;
 
   /// All ranks of the job. Blocks until they can be found.
   static std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -47,6 +52,18 @@ class TensorGroup {
   /// where their sizes are known before (may be the inputs), else empty. Without a name it gets one by counting, equal
   /// at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
+  /// A reduction on its own.
+  std::unique_ptr<PersistentReduction> prepare(Request request) {
+    return std::make_unique<PersistentReduction>(world_, std::move(request));
+  }
+  void bind(PersistentReduction& reduction, Span inputs, Span outputs);
+  /// As NamedGroup.
+  StatusOr<bool> startQuietly(PersistentReduction& reduction) { return group_->startQuietly(reduction.operation()); }
+  void kick() { group_->kick(); }
+  void startAll(std::span<PersistentReduction* const> reductions);
+  /// The reduction that comes again under this name, for the caller alone until its release(); null where somebody
+  /// else has it, or there are as many as names may have numbers.
+  std::shared_ptr<PersistentReduction> acquire(std::string_view name, const Request& request);
   /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of
   /// calls.
   void restartNames();
@@ -69,6 +86,12 @@ class TensorGroup {
   uint64_t numParts_ = 0;
   std::mutex mutex_;
   std::map<NamedKind, uint64_t> numUnnamed_;  ///< guarded by mutex_
+  struct TextHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  /// Guarded by mutex_.
+  std::unordered_map<std::string, std::shared_ptr<PersistentReduction>, TextHash, std::equal_to<>> persistent_;
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<NamedGroup> group_;  ///< ends before its world
 };

@@ -28,31 +28,16 @@ constexpr std::chrono::milliseconds kMaxHold{2};
 /// turns keep theirs, also where they are some more than there are ids.
 constexpr uint64_t kIdleTurns = 4;
 
-AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests) {
-  const auto first = std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
-  auto made = std::make_shared<Agreement>(Agreement{**first, {}});
-  Agreement& agreement = *made;
-  Request& request = agreement.request;
-  if (request.kind == NamedKind::kAllGather) {
-    agreement.rows.resize(request.shapes.size());
-    for (size_t i = 0; i < request.shapes.size(); ++i) {
-      for (const auto& each : requests) agreement.rows[i].push_back(each->shapes[i][0]);
-    }
-  } else if (request.kind == NamedKind::kAllToAll) {
-    for (const auto& each : requests) agreement.rows.push_back(each->splits);
-  }
-  request.splits.clear();
-  return made;
-}
-
 const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests) {
   return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
 }
 
-bool runsAlone(const Request& request) { return request.shapes.size() == 1 && bytesOf(request) >= kLargeBytes; }
+bool runsAlone(const Request& request, size_t numBytes) {
+  return request.shapes.size() == 1 && numBytes >= kLargeBytes;
+}
 
 /// What an operation counts for among what is ready.
-size_t weightOf(const Request& request) { return std::max<size_t>(1, bytesOf(request)); }
+size_t weightOf(size_t numBytes) { return std::max<size_t>(1, numBytes); }
 
 }  // namespace
 
@@ -70,28 +55,30 @@ Coordinator::Coordinator(int size, size_t cacheCapacity, FusionPlan plan)
     : size_(size), cacheCapacity_(cacheCapacity), plan_(plan), hasJoined_(static_cast<size_t>(size), false) {}
 
 void Coordinator::Running::began(const Request& first) {
-  if (!runsAlone(first)) {
+  const size_t numBytes = bytesOf(first);
+  if (!runsAlone(first, numBytes)) {
     ++numOther;
     return;
   }
   ++numLarge;
-  largeBytes += bytesOf(first);
+  largeBytes += numBytes;
 }
 
 void Coordinator::Running::ended(const Request& first) {
-  if (!runsAlone(first)) {
+  const size_t numBytes = bytesOf(first);
+  if (!runsAlone(first, numBytes)) {
     --numOther;
     return;
   }
   --numLarge;
-  largeBytes -= bytesOf(first);
+  largeBytes -= numBytes;
 }
 
 void Coordinator::setPlan(FusionPlan plan) {
   plan_ = plan;
-  for (Entry& entry : ready_) entry.place = placeOf(entry);
+  for (const EntryHandle& entry : ready_) entry->place = placeOf(*entry);
   std::stable_sort(ready_.begin(), ready_.end(),
-                   [](const Entry& left, const Entry& right) { return left.place < right.place; });
+                   [](const EntryHandle& left, const EntryHandle& right) { return left->place < right->place; });
 }
 
 void Coordinator::add(int rank, Request request, Clock::time_point now) {
@@ -103,7 +90,8 @@ Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
   if (cachedRequest(rank, id) == nullptr) {
     return dataLoss("rank {} refers to request {}, which it has never made", rank, id);
   }
-  add(rank, cache_[id - 1].requests[static_cast<size_t>(rank)], id, now);
+  const Cached& cached = cache_[id - 1];
+  add(rank, cached.requests[static_cast<size_t>(rank)], cached.isEvicted ? 0 : id, now);
   return {};
 }
 
@@ -124,23 +112,49 @@ Status Coordinator::dropId(int rank, uint32_t id) {
 }
 
 void Coordinator::add(int rank, Handle request, uint32_t cachedId, Clock::time_point now) {
-  const auto [at, isNew] = table_.try_emplace(request->name);
-  Entry& entry = at->second;
-  if (isNew) {
-    entry.name = request->name;
-    entry.requests.resize(static_cast<size_t>(size_));
-    entry.cachedId = cachedId;
-    entry.order = ++numEntries_;
-    entry.since = now;
+  const uint32_t id = idOf(request->name, cachedId);
+  EntryHandle& waiting = id != 0 ? cache_[id - 1].waiting : table_[request->name];
+  if (waiting == nullptr) {
+    waiting = newEntry(cachedId, now);
+    ++numWaiting_;
   }
+  Entry& entry = *waiting;
   if (entry.cachedId != cachedId) entry.cachedId = 0;
   Handle& own = entry.requests[static_cast<size_t>(rank)];
   if (own == nullptr) ++entry.numSubmitted;
   own = std::move(request);
   if (!isReady(entry)) return;
-  Entry ready = std::move(entry);
-  table_.erase(at);
+  EntryHandle ready = std::move(waiting);
+  --numWaiting_;
+  if (id == 0) table_.erase(own->name);
   makeReady(std::move(ready));
+}
+
+uint32_t Coordinator::idOf(const std::string& name, uint32_t cachedId) const {
+  if (cachedId != 0) return cachedId;
+  const auto found = ids_.find(name);
+  return found == ids_.end() ? 0 : found->second;
+}
+
+Coordinator::EntryHandle Coordinator::newEntry(uint32_t cachedId, Clock::time_point now) {
+  EntryHandle entry;
+  if (spare_.empty()) {
+    entry = std::make_unique<Entry>();
+  } else {
+    entry = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  entry->requests.resize(static_cast<size_t>(size_));
+  entry->cachedId = cachedId;
+  entry->order = ++numEntries_;
+  entry->since = now;
+  return entry;
+}
+
+void Coordinator::recycle(EntryHandle entry) {
+  entry->requests.clear();
+  entry->numSubmitted = 0;
+  spare_.push_back(std::move(entry));
 }
 
 bool Coordinator::isReady(const Entry& entry) const {
@@ -162,20 +176,27 @@ int64_t Coordinator::placeOf(const Entry& entry) const {
     case FusionOrder::kSize: return static_cast<int64_t>(entry.order);
     case FusionOrder::kPriority: return -int64_t{firstOf(entry.requests).priority};
     case FusionOrder::kModel: {
-      const auto found = ids_.find(entry.name);
-      return found == ids_.end() ? std::numeric_limits<int64_t>::max() : int64_t{found->second};
+      const uint32_t id = idOf(firstOf(entry.requests).name, entry.cachedId);
+      return id == 0 ? std::numeric_limits<int64_t>::max() : int64_t{id};
     }
   }
   return 0;
 }
 
-void Coordinator::makeReady(Entry entry) {
-  readyBytes_ += weightOf(firstOf(entry.requests));
-  entry.order = ++numEntries_;
-  entry.place = placeOf(entry);
-  const auto at = std::upper_bound(ready_.begin(), ready_.end(), entry.place,
-                                   [](int64_t place, const Entry& other) { return place < other.place; });
+void Coordinator::makeReady(EntryHandle entry) {
+  entry->numBytes = bytesOf(firstOf(entry->requests));
+  readyBytes_ += weightOf(entry->numBytes);
+  entry->order = ++numEntries_;
+  entry->place = placeOf(*entry);
+  const auto at = std::upper_bound(ready_.begin(), ready_.end(), entry->place,
+                                   [](int64_t place, const EntryHandle& other) { return place < other->place; });
   ready_.insert(at, std::move(entry));
+}
+
+Coordinator::EntryHandle Coordinator::takeReady() {
+  EntryHandle entry = std::move(ready_.front());
+  ready_.pop_front();
+  return entry;
 }
 
 void Coordinator::join(int rank) {
@@ -188,25 +209,25 @@ void Coordinator::join(int rank) {
   request.kind = NamedKind::kJoin;
   request.root = lastJoined_;
   request.priority = std::numeric_limits<int32_t>::min();  // behind what came before it
-  Entry entry;
-  entry.requests.assign(1, std::make_shared<const Request>(std::move(request)));
+  EntryHandle entry = newEntry(0, {});
+  entry->requests.assign(1, std::make_shared<const Request>(std::move(request)));
   makeReady(std::move(entry));
   hasJoined_.assign(hasJoined_.size(), false);
   numJoined_ = 0;
 }
 
 void Coordinator::moveReady() {
-  std::vector<Entry> found;
-  for (auto at = table_.begin(); at != table_.end();) {
-    if (isReady(at->second)) {
-      found.push_back(std::move(at->second));
-      at = table_.erase(at);
-    } else {
-      ++at;
-    }
-  }
-  std::sort(found.begin(), found.end(), [](const Entry& left, const Entry& right) { return left.order < right.order; });
-  for (Entry& entry : found) makeReady(std::move(entry));
+  std::vector<EntryHandle> found;
+  const auto takeIfReady = [&](EntryHandle& waiting) {
+    if (waiting != nullptr && isReady(*waiting)) found.push_back(std::move(waiting));
+  };
+  for (auto& [name, waiting] : table_) takeIfReady(waiting);
+  std::erase_if(table_, [](const auto& each) { return each.second == nullptr; });
+  for (Cached& cached : cache_) takeIfReady(cached.waiting);
+  numWaiting_ -= found.size();
+  std::sort(found.begin(), found.end(),
+            [](const EntryHandle& left, const EntryHandle& right) { return left->order < right->order; });
+  for (EntryHandle& entry : found) makeReady(std::move(entry));
 }
 
 size_t Coordinator::readyBytes() const { return readyBytes_; }
@@ -214,12 +235,12 @@ size_t Coordinator::readyBytes() const { return readyBytes_; }
 bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
   if (readyBytes_ == 0) return false;
   const bool isFull = readyBytes_ >= plan_.fusionBytes;
-  const bool isAlone = runsAlone(firstOf(ready_.front().requests));
+  const bool isAlone = runsAlone(firstOf(ready_.front()->requests), ready_.front()->numBytes);
   const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
                                 : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
   if (isEnough && plan_.fusionBytes > 0) return false;
   // Nothing else to come: whoever has submitted it waits for this.
-  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && !table_.empty();
+  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && numWaiting_ > 0;
   if (!isHeld) {
     heldUntil_ = Clock::time_point::max();
     return true;
@@ -231,16 +252,16 @@ bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
 }
 
 Response Coordinator::next() {
-  Entry entry = std::move(ready_.front());
-  ready_.pop_front();
-  readyBytes_ -= weightOf(firstOf(entry.requests));
-  Response response = responseFor(std::move(entry));
+  EntryHandle entry = takeReady();
+  readyBytes_ -= weightOf(entry->numBytes);
+  Response response = responseFor(*entry);
+  recycle(std::move(entry));
   if (response.error.empty()) fuse(response);
   response.evicted = std::exchange(evicted_, {});
   return response;
 }
 
-Response Coordinator::responseFor(Entry entry) {
+Response Coordinator::responseFor(const Entry& entry) {
   Response response;
   response.kind = firstOf(entry.requests).kind;
   if (response.kind == NamedKind::kJoin) {
@@ -250,7 +271,7 @@ Response Coordinator::responseFor(Entry entry) {
   if (auto mismatch = isKnownToAgree(entry) ? std::nullopt : findMismatch(entry.requests)) {
     response.error = std::move(*mismatch);
     auto named = std::make_shared<Agreement>();
-    named->request.name = entry.name;
+    named->request.name = firstOf(entry.requests).name;
     response.items.push_back({0, true, std::move(named)});
     return response;
   }
@@ -262,30 +283,30 @@ void Coordinator::fuse(Response& response) {
   if (response.kind != NamedKind::kAllReduce && response.kind != NamedKind::kBroadcast) return;
   const AgreementHandle agreement = response.items[0].agreement;
   const Request& first = agreement->request;
-  if (runsAlone(first)) return;
   size_t numBytes = bytesOf(first);
+  if (runsAlone(first, numBytes)) return;
   // What cannot go along keeps its place among the others.
-  std::deque<Entry> left;
+  std::deque<EntryHandle> left;
   while (!ready_.empty() && numBytes < plan_.fusionBytes) {
-    Entry entry = std::move(ready_.front());
-    ready_.pop_front();
-    const Request& other = firstOf(entry.requests);
-    const bool fits = numBytes + bytesOf(other) <= plan_.fusionBytes;
-    if (!fits || runsAlone(other) || !canFuse(first, other) ||
-        (!isKnownToAgree(entry) && findMismatch(entry.requests))) {
+    EntryHandle entry = takeReady();
+    const Request& other = firstOf(entry->requests);
+    const bool fits = numBytes + entry->numBytes <= plan_.fusionBytes;
+    if (!fits || runsAlone(other, entry->numBytes) || !canFuse(first, other) ||
+        (!isKnownToAgree(*entry) && findMismatch(entry->requests))) {
       left.push_back(std::move(entry));
       continue;
     }
-    numBytes += bytesOf(other);
-    readyBytes_ -= weightOf(other);
-    response.items.push_back(itemFor(entry));
+    numBytes += entry->numBytes;
+    readyBytes_ -= weightOf(entry->numBytes);
+    response.items.push_back(itemFor(*entry));
+    recycle(std::move(entry));
   }
   ready_.insert(ready_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
 }
 
 Response::Item Coordinator::itemFor(const Entry& entry) {
   ++numItems_;
-  if (isKnownToAgree(entry) && !cache_[entry.cachedId - 1].isEvicted) {
+  if (isKnownToAgree(entry)) {
     Cached& cached = cache_[entry.cachedId - 1];
     cached.lastUse = numItems_;
     return {entry.cachedId, false, cached.agreement};
@@ -293,8 +314,9 @@ Response::Item Coordinator::itemFor(const Entry& entry) {
   Response::Item item;
   item.agreement = agreementOf(entry.requests);
   if (!item.agreement->request.isCacheable) return item;
-  const auto found = ids_.find(entry.name);
-  item.cacheId = found != ids_.end() ? found->second : newIdFor(entry.name);
+  const std::string& name = item.agreement->request.name;
+  const auto found = ids_.find(name);
+  item.cacheId = found != ids_.end() ? found->second : newIdFor(name);
   if (item.cacheId == 0) return item;
   Cached& cached = cache_[item.cacheId - 1];
   cached.lastUse = numItems_;
@@ -329,9 +351,18 @@ void Coordinator::evictOne() {
     return std::pair(left.isEvicted, left.lastUse) < std::pair(right.isEvicted, right.lastUse);
   });
   if (oldest == cache_.end() || oldest->isEvicted || oldest->lastUse + kIdleTurns * cacheCapacity_ > numItems_) return;
+  const auto id = static_cast<uint32_t>(oldest - cache_.begin()) + 1;
   oldest->isEvicted = true;
   ids_.erase(oldest->name);
-  evicted_.push_back(static_cast<uint32_t>(oldest - cache_.begin()) + 1);
+  evicted_.push_back(id);
+  // What has been submitted under the id goes on as if it had been said in full: the id may soon be another name's.
+  if (oldest->waiting != nullptr) {
+    oldest->waiting->cachedId = 0;
+    table_[oldest->name] = std::move(oldest->waiting);
+  }
+  for (const EntryHandle& entry : ready_) {
+    if (entry->cachedId == id) entry->cachedId = 0;
+  }
 }
 
 std::vector<int> Coordinator::unjoined() const {
@@ -344,14 +375,16 @@ std::vector<int> Coordinator::unjoined() const {
 
 std::vector<Coordinator::Stalled> Coordinator::stalled(Clock::time_point since) const {
   std::vector<Stalled> found;
-  for (const auto& [name, entry] : table_) {
-    if (entry.since > since) continue;
-    Stalled& stalled = found.emplace_back(Stalled{name, {}, entry.since});
+  const auto look = [&](const EntryHandle& entry) {
+    if (entry == nullptr || entry->since > since) return;
+    Stalled& stalled = found.emplace_back(Stalled{firstOf(entry->requests).name, {}, entry->since});
     for (int rank = 0; rank < size_; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      if (entry.requests[at] == nullptr && !hasJoined_[at]) stalled.missing.push_back(rank);
+      if (entry->requests[at] == nullptr && !hasJoined_[at]) stalled.missing.push_back(rank);
     }
-  }
+  };
+  for (const auto& [name, entry] : table_) look(entry);
+  for (const Cached& cached : cache_) look(cached.waiting);
   std::sort(found.begin(), found.end(), [](const Stalled& left, const Stalled& right) {
     return left.since < right.since || (left.since == right.since && left.name < right.name);
   });

@@ -97,7 +97,7 @@ class Coordinator {
   /// Those from before `since`, oldest first.
   std::vector<Stalled> stalled(Clock::time_point since) const;
   /// Whether there are such, or ranks that have joined.
-  bool isWaiting() const { return !table_.empty() || numJoined_ > 0; }
+  bool isWaiting() const { return numWaiting_ > 0 || numJoined_ > 0; }
   /// The ranks that have not joined; none where no rank has.
   std::vector<int> unjoined() const;
 
@@ -105,20 +105,22 @@ class Coordinator {
   using Handle = std::shared_ptr<const Request>;
 
   struct Entry {
-    std::string name;
     std::vector<Handle> requests;  ///< per rank; null where it has none yet
     int numSubmitted = 0;
     uint32_t cachedId = 0;  ///< under which all that have submitted it did so; 0: some said more
     uint64_t order = 0;
-    int64_t place = 0;  ///< among what is ready: the lowest first
+    int64_t place = 0;    ///< among what is ready: the lowest first
+    size_t numBytes = 0;  ///< once it is ready
     Clock::time_point since;
   };
+  using EntryHandle = std::unique_ptr<Entry>;
 
   struct Cached {
     std::string name;
     std::vector<Handle> requests;  ///< per rank, as of the last response
     bool isOfAll = false;          ///< whether that response had requests of all ranks
     AgreementHandle agreement;     ///< as told last
+    EntryHandle waiting;           ///< what ranks have submitted under the name and is not ready; null where evicted
     uint64_t lastUse = 0;          ///< as numItems_ was then
     bool isEvicted = false;
     int numForgotten = 0;  ///< ranks; once evicted
@@ -127,13 +129,19 @@ class Coordinator {
   /// `cachedId`: 0 where the rank said it in full.
   void add(int rank, Handle request, uint32_t cachedId, Clock::time_point now);
   void join(int rank);
+  /// At which id an entry of this name waits; 0: in the table. `cachedId`: under which it was said.
+  uint32_t idOf(const std::string& name, uint32_t cachedId) const;
+  EntryHandle newEntry(uint32_t cachedId, Clock::time_point now);
+  /// Its memory is used again.
+  void recycle(EntryHandle entry);
   bool isReady(const Entry& entry) const;
   /// Whether the requests are those of the last response, which agreed.
   bool isKnownToAgree(const Entry& entry) const;
   void moveReady();
-  void makeReady(Entry entry);
+  void makeReady(EntryHandle entry);
+  EntryHandle takeReady();
   int64_t placeOf(const Entry& entry) const;
-  Response responseFor(Entry entry);
+  Response responseFor(const Entry& entry);
   void fuse(Response& response);
   Response::Item itemFor(const Entry& entry);
   /// An id for a name that has none; 0 where there is none left.
@@ -143,8 +151,10 @@ class Coordinator {
   const int size_;
   const size_t cacheCapacity_;
   FusionPlan plan_;
-  std::unordered_map<std::string, Entry> table_;
-  std::deque<Entry> ready_;
+  std::unordered_map<std::string, EntryHandle> table_;  ///< what waits, of names without an id
+  size_t numWaiting_ = 0;                               ///< entries that wait, at ids or in the table
+  std::deque<EntryHandle> ready_;
+  std::vector<EntryHandle> spare_;
   size_t readyBytes_ = 0;
   uint64_t numEntries_ = 0;
   std::vector<bool> hasJoined_;
@@ -160,5 +170,7 @@ class Coordinator {
 /// Why the requests cannot run together: a sentence that names two ranks and both values; nothing where they can.
 /// Requires: at least one is not null.
 std::optional<std::string> findMismatch(const std::vector<std::shared_ptr<const Request>>& requests);
+/// What those that can run together come to: the first of them, with the rows of all. Requires the same.
+AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests);
 
 }  // namespace agspeed::comm

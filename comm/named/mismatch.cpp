@@ -114,4 +114,21 @@ std::optional<std::string> findMismatch(const Requests& requests) {
       std::find_if_not(requests.begin(), requests.end(), isThere) - requests.begin());
 }
 
+AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests) {
+  const auto first = std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
+  auto made = std::make_shared<Agreement>(Agreement{**first, {}});
+  Agreement& agreement = *made;
+  Request& request = agreement.request;
+  if (request.kind == NamedKind::kAllGather) {
+    agreement.rows.resize(request.shapes.size());
+    for (size_t i = 0; i < request.shapes.size(); ++i) {
+      for (const auto& each : requests) agreement.rows[i].push_back(each->shapes[i][0]);
+    }
+  } else if (request.kind == NamedKind::kAllToAll) {
+    for (const auto& each : requests) agreement.rows.push_back(each->splits);
+  }
+  request.splits.clear();
+  return made;
+}
+
 }  // namespace agspeed::comm

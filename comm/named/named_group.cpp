@@ -20,11 +20,6 @@ constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
     "allgather or broadcast a tensor after one of the ranks finished execution.";
 
-void trace(Timeline* timeline, int rank, const Request* request) {
-  if (timeline == nullptr || request == nullptr || request->kind == NamedKind::kJoin) return;
-  timeline->negotiate(request->name, "NEGOTIATE_" + upperCase(toString(request->kind)), rank);
-}
-
 }  // namespace
 
 StatusOr<std::unique_ptr<NamedGroup>> NamedGroup::create(Engine& engine, NamedOptions options) {
@@ -56,6 +51,7 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
 NamedGroup::~NamedGroup() {
   const Status reason = unavailable(kShutDown);
   engine_.runOnDriver([&] {
+    if (failure_) tellOthers({false, reason.message()});
     endAll(reason);
     runner_->cancel(reason);
   });
@@ -70,16 +66,39 @@ NamedGroup::~NamedGroup() {
 }
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
-  auto operation = std::make_shared<NamedOperation>(engine_, std::move(call));
-  engine_.operationStarted();
-  const StatusOr<StartQueue::Added> added = queue_.add(operation, rank());
-  if (!added) {
-    engine_.operationEnded();
-    return added.status();
-  }
-  if (added->isFirst) engine_.enqueue([this] { takeStarted(); });
-  if (added->isKickDue) engine_.kick();
+  NamedHandle operation = prepare(std::move(call));
+  if (Status status = start(operation); !status) return status;
   return operation;
+}
+
+Status NamedGroup::start(const NamedHandle& operation) {
+  AG_ASSIGN_OR_RETURN(const bool isKickDue, startQuietly(operation));
+  if (isKickDue) kick();
+  return {};
+}
+
+StatusOr<bool> NamedGroup::startQuietly(const NamedHandle& operation) {
+  const StartQueue::Added added = add(std::span(&operation, 1));
+  if (!added.refused.empty()) return added.refused[0].reason;
+  return added.isKickDue;
+}
+
+void NamedGroup::kick() {
+  engine_.kick();
+  queue_.kicked();
+}
+
+StartQueue::Added NamedGroup::add(std::span<const NamedHandle> operations) {
+  for (const NamedHandle& operation : operations) {
+    if (operation->isDone()) operation->restart();
+  }
+  engine_.operationStarted(static_cast<int>(operations.size()));
+  StartQueue::Added added = queue_.add(operations, rank());
+  if (!added.refused.empty()) engine_.operationEnded(static_cast<int>(added.refused.size()));
+  for (const auto& [operation, reason] : added.refused) operation->complete(reason);
+  if (added.isFirst) engine_.enqueue([this] { takeStarted(); });
+  if (added.isPutOff) engine_.wakeDriver();
+  return added;
 }
 
 void NamedGroup::setPlan(FusionPlan plan) {
@@ -121,11 +140,13 @@ void NamedGroup::shutdown() {
 void NamedGroup::takeStarted() {
   gatherUntil_ = Clock::now() + StartQueue::kGather;
   engine_.tickBy(gatherUntil_);
-  for (const NamedHandle& operation : queue_.take()) submit(operation);
+  queue_.take(taken_);
+  for (const NamedHandle& operation : taken_) submit(operation);
+  taken_.clear();
 }
 
 void NamedGroup::submit(const NamedHandle& operation) {
-  if (!failure_) return end({operation}, failure_);
+  if (!failure_) return end(std::span(&operation, 1), failure_);
   if (operation->call.readiness) {
     unready_.push_back(operation);
     return checkReadiness();
@@ -148,24 +169,33 @@ void NamedGroup::checkReadiness() {
 }
 
 void NamedGroup::request(const NamedHandle& operation) {
-  const Request& wanted = operation->call.request;
-  const auto now = Clock::now();
-  if (pending_.empty()) waitingSince_ = now;
-  pending_[wanted.name] = operation;
-  engine_.tickBy(now + kWatchAfter);
-  const auto cached = ids_.find(wanted.name);
-  operation->isSaidById_ = cached != ids_.end() && cached->second.request == wanted;
-  const Note note = operation->isSaidById_ ? Note(CachedRequest{cached->second.id}) : Note(wanted);
-  isCoordinator() ? hear(0, note) : encode(note, requested_);
+  if (pending_.isEmpty()) {
+    waitingSince_ = Clock::now();
+    engine_.tickBy(waitingSince_ + kWatchAfter);
+  }
+  if (const uint32_t id = pending_.add(operation)) {
+    requestedIds_.push_back(id);
+  } else {
+    say(operation->request());
+  }
   workSoon();
 }
 
-void NamedGroup::workSoon() {
-  if (!std::exchange(hasWork_, true)) engine_.addWork(*this, 0, INT32_MIN);
+void NamedGroup::say(const Note& note) {
+  flushIds();
+  isCoordinator() ? hear(0, note) : encode(note, requested_);
+}
+
+void NamedGroup::flushIds() {
+  if (requestedIds_.empty()) return;
+  const Note ids = CachedRequests{std::move(requestedIds_)};
+  requestedIds_ = {};
+  isCoordinator() ? hear(0, ids) : encode(ids, requested_);
 }
 
 void NamedGroup::work(uint64_t) {
   hasWork_ = false;
+  flushIds();
   if (isCoordinator()) return respond();
   stream_.send(0, std::exchange(requested_, {}));
 }
@@ -184,11 +214,13 @@ void NamedGroup::hear(int rank, const Note& note) {
   const auto now = Clock::now();
   Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
-    trace(timeline_.get(), rank, wanted);
+    if (timeline_ != nullptr) timeline_->requested(rank, wanted);
     coordinator_->add(rank, *wanted, now);
-  } else if (const auto* cached = std::get_if<CachedRequest>(&note)) {
-    trace(timeline_.get(), rank, coordinator_->cachedRequest(rank, cached->id));
-    status = coordinator_->addCached(rank, cached->id, now);
+  } else if (const auto* cached = std::get_if<CachedRequests>(&note)) {
+    for (const uint32_t id : cached->ids) {
+      if (timeline_ != nullptr) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
+      if (status) status = coordinator_->addCached(rank, id, now);
+    }
   } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
     for (const uint32_t id : forgotten->ids) {
       if (status) status = coordinator_->dropId(rank, id);
@@ -234,7 +266,11 @@ void NamedGroup::follow(const Note& note) {
 
 void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
-  if (!response.evicted.empty()) dropIds(response.evicted);
+  if (!response.evicted.empty()) {
+    pending_.dropIds(response.evicted);
+    say(Forgotten{response.evicted});
+    workSoon();
+  }
   if (timeline_ != nullptr) {
     timeline_->markCycle();
     for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
@@ -242,33 +278,31 @@ void NamedGroup::follow(const Response& response) {
   }
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
-      if (const NamedHandle own = takePending(item.agreement->request.name)) {
-        end({own}, invalidArgument(std::string(response.error)));
+      if (const NamedHandle own = pending_.take(item.agreement->request.name)) {
+        end(std::span(&own, 1), invalidArgument(std::string(response.error)));
       }
     }
   } else if (response.kind == NamedKind::kJoin) {
-    for (const auto& [name, operation] : std::unordered_map(pending_)) {
-      if (operation->call.request.kind != NamedKind::kJoin) continue;
-      operation->lastJoined_ = response.lastJoined;
-      end({takePending(name)}, {});
-    }
+    const std::vector<NamedHandle> joins = pending_.takeAll(NamedKind::kJoin);
+    for (const NamedHandle& each : joins) each->lastJoined_ = response.lastJoined;
+    end(joins, {});
   } else {
     run(response);
   }
-  if (pending_.empty()) stream_.unwatchAll();
+  if (pending_.isEmpty()) stream_.unwatchAll();
 }
 
 void NamedGroup::run(const Response& response) {
   std::vector<AgreementHandle> agreements;
   std::vector<NamedHandle> operations;
+  agreements.reserve(response.items.size());
+  operations.reserve(response.items.size());
   for (const Response::Item& item : response.items) {
-    const bool isKnown = item.cacheId > 0 && item.cacheId <= agreements_.size();
-    if (!item.isFull && (!isKnown || agreements_[item.cacheId - 1] == nullptr)) {
+    agreements.push_back(pending_.agreementOf(item));
+    if (agreements.back() == nullptr) {
       return fail(dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId));
     }
-    agreements.push_back(item.isFull ? item.agreement : agreements_[item.cacheId - 1]);
-    operations.push_back(takePending(agreements.back()->request.name));
-    learn(item, operations.back());
+    operations.push_back(pending_.take(item));
     if (operations.back() == nullptr && response.kind != NamedKind::kAllReduce) {
       return fail(
           dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
@@ -276,29 +310,6 @@ void NamedGroup::run(const Response& response) {
   }
   running_.began(agreements[0]->request);
   runner_->run(std::move(agreements), std::move(operations));
-}
-
-void NamedGroup::learn(const Response::Item& item, const NamedHandle& own) {
-  if (item.cacheId == 0) return;
-  if (item.isFull) {
-    if (agreements_.size() < item.cacheId) agreements_.resize(item.cacheId);
-    agreements_[item.cacheId - 1] = item.agreement;
-  } else if (own == nullptr || own->isSaidById_) {
-    return;
-  }
-  if (own != nullptr) ids_[own->call.request.name] = {item.cacheId, own->call.request};
-}
-
-void NamedGroup::dropIds(const std::vector<uint32_t>& ids) {
-  for (const uint32_t id : ids) {
-    if (id == 0 || id > agreements_.size() || agreements_[id - 1] == nullptr) continue;
-    const auto own = ids_.find(agreements_[id - 1]->request.name);
-    if (own != ids_.end() && own->second.id == id) ids_.erase(own);
-    agreements_[id - 1] = nullptr;
-  }
-  const Note note = Forgotten{ids};
-  isCoordinator() ? hear(0, note) : encode(note, requested_);
-  workSoon();
 }
 
 void NamedGroup::responseMoved(const Request& first) {
@@ -313,21 +324,16 @@ void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const
 
 // --- ending
 
-NamedHandle NamedGroup::takePending(const std::string& name) {
-  const auto found = pending_.find(name);
-  if (found == pending_.end()) return nullptr;
-  const NamedHandle operation = std::move(found->second);
-  pending_.erase(found);
-  return operation;
-}
-
-void NamedGroup::end(const std::vector<NamedHandle>& operations, const Status& status) {
+void NamedGroup::end(std::span<const NamedHandle> operations, const Status& status) {
   queue_.ended(operations);
+  const auto now = Clock::now();
+  int numEnded = 0;
   for (const NamedHandle& operation : operations) {
     if (operation == nullptr) continue;
-    operation->complete(status);
-    engine_.operationEnded();
+    operation->complete(status, now);
+    ++numEnded;
   }
+  engine_.operationEnded(numEnded);
 }
 
 void NamedGroup::fail(const Status& reason) {
@@ -350,9 +356,7 @@ void NamedGroup::endAll(const Status& reason) {
   queue_.close(reason);
   stream_.unwatchAll();
   end(std::exchange(unready_, {}), reason);
-  std::vector<NamedHandle> pending;
-  for (const auto& [name, operation] : std::exchange(pending_, {})) pending.push_back(operation);
-  end(pending, reason);
+  end(pending_.takeAll(), reason);
 }
 
 void NamedGroup::peerFailed(int rank, const Status& status) {
@@ -378,7 +382,7 @@ Clock::time_point NamedGroup::tick(Clock::time_point now) {
     if (!reasonToEnd.empty()) fail(resourceExhausted(std::string(reasonToEnd)));
     return std::min(next, nextLook_);
   }
-  if (pending_.empty()) return Clock::time_point::max();
+  if (pending_.isEmpty()) return Clock::time_point::max();
   if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
   return std::max(now, waitingSince_) + kWatchAfter;
 }

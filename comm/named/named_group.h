@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // NamedGroup: collective operations that ranks start in any order, matched by name, fused where they are small.
 //
+//   named_operation.h   what callers want, and their handle of it
 //   request.h           what ranks tell each other
 //   message_stream.h    how they do
 //   coordinator.h       what is ready at all ranks, and in what order it runs; at the lowest rank
+//   pending_table.h     what this rank waits for a response to
 //   response_runner.h   packs, runs and unpacks what the coordinator has ordered
 //   timeline.h          a trace of all that
 //
@@ -23,13 +25,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <unordered_map>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/collective/communicator.h"
 #include "comm/named/coordinator.h"
 #include "comm/named/message_stream.h"
+#include "comm/named/pending_table.h"
 #include "comm/named/request_codec.h"
 #include "comm/named/response_runner.h"
 #include "comm/named/stall_inspector.h"
@@ -66,6 +69,17 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// Starts an operation. Fails at once where the group is over or the name is under way; later, by the operation,
   /// where ranks differ or one is lost.
   StatusOr<NamedHandle> start(NamedCall call);
+  /// An operation of this group that startAll() starts, again and again. Requires: the call has its outputs.
+  NamedHandle prepare(NamedCall call) { return std::make_shared<NamedOperation>(engine_, std::move(call)); }
+  /// Starts a prepared operation. Requires: it has never been started, or is done, and the caller alone uses it.
+  Status start(const NamedHandle& operation);
+  /// The same for a caller who holds a lock: returns whether kick() is due, which may take as long as a copy.
+  StatusOr<bool> startQuietly(const NamedHandle& operation);
+  void kick();
+  /// start() of several together; what start() would refuse ends at once with why.
+  void startAll(std::span<const NamedHandle> operations) {
+    if (add(operations).isKickDue) kick();
+  }
   /// What is fused from now on, and in what order. Of the coordinator's rank; elsewhere it has no effect. Its version
   /// is what stats() tell; no plan changes a result.
   void setPlan(FusionPlan plan);
@@ -97,16 +111,20 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// At the coordinator: what `rank` says.
   void hear(int rank, const Note& note);
   void respond();
-  void workSoon();
+  void workSoon() {
+    if (!std::exchange(hasWork_, true)) engine_.addWork(*this, 0, INT32_MIN);
+  }
   /// At every rank: what the coordinator says.
   void follow(const Note& note);
   void follow(const Response& response);
   void run(const Response& response);
-  void learn(const Response::Item& item, const NamedHandle& own);
-  void dropIds(const std::vector<uint32_t>& ids);
-  NamedHandle takePending(const std::string& name);
+  /// To the coordinator. What is said by id goes in the same order.
+  void say(const Note& note);
+  void flushIds();
+  /// Queues those that are not refused for the driver; ends the others.
+  StartQueue::Added add(std::span<const NamedHandle> operations);
   /// Their names may be used again, and whoever waits for them hears of it.
-  void end(const std::vector<NamedHandle>& operations, const Status& status);
+  void end(std::span<const NamedHandle> operations, const Status& status);
   /// Ends everything and tells the others.
   void fail(const Status& reason);
   void tellOthers(const Farewell& farewell);
@@ -127,20 +145,16 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
 
   // Of the driver.
   Status failure_;
-  struct OwnName {
-    uint32_t id;
-    Request request;
-  };
-  std::unordered_map<std::string, NamedHandle> pending_;  ///< no response has come yet
-  std::vector<NamedHandle> unready_;                      ///< whose inputs are to come
-  Bytes requested_;                                       ///< to be sent to the coordinator
-  bool hasWork_ = false;                                  ///< work() is called soon
-  std::unordered_map<std::string, OwnName> ids_;          ///< what this rank may say by an id
-  std::vector<AgreementHandle> agreements_;               ///< by id - 1
-  Clock::time_point gatherUntil_{};                       ///< what starts until then is looked at together
-  Clock::time_point waitingSince_{};                      ///< when pending_ was last empty, or a response came
-  Coordinator::Running running_;                          ///< responses that move data
-  Clock::time_point nextLook_{};                          ///< at the coordinator: for what waits too long
+  PendingTable pending_{queue_};
+  std::vector<NamedHandle> taken_;    ///< from the queue
+  std::vector<NamedHandle> unready_;  ///< whose inputs are to come
+  Bytes requested_;                   ///< to be sent to the coordinator, and behind it
+  std::vector<uint32_t> requestedIds_;
+  bool hasWork_ = false;              ///< work() is called soon
+  Clock::time_point gatherUntil_{};   ///< what starts until then is looked at together
+  Clock::time_point waitingSince_{};  ///< when nothing was pending, or a response came
+  Coordinator::Running running_;      ///< responses that move data
+  Clock::time_point nextLook_{};      ///< at the coordinator: for what waits too long
   std::shared_ptr<Timeline> timeline_;
 };
 

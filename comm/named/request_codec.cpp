@@ -10,6 +10,17 @@
 namespace agspeed::comm {
 namespace {
 
+/// From one id of a list to the next: 0 where they follow each other, small where they are close.
+uint64_t stepTo(uint32_t id, uint32_t last) {
+  const int64_t step = int64_t{id} - int64_t{last} - 1;
+  return static_cast<uint64_t>(step) << 1 ^ static_cast<uint64_t>(step >> 63);
+}
+
+uint32_t idAfter(uint32_t last, uint64_t step) {
+  const uint64_t signedStep = step >> 1 ^ (0 - (step & 1));
+  return static_cast<uint32_t>(uint64_t{last} + 1 + signedStep);
+}
+
 /// More than any honest message holds of anything; keeps a broken length from allocating.
 constexpr uint32_t kMaxCount = 1u << 24;
 
@@ -47,14 +58,21 @@ class Encoder {
     put(request.shapes);
     put(request.splits);
   }
-  void put(const Response::Item& item) {
-    put(item.cacheId);
-    put(item.isFull);
-    if (!item.isFull) return;
-    put(item.agreement->request);
-    put(item.agreement->rows);
+  void put(const CachedRequests& requests) {
+    put(static_cast<uint32_t>(requests.ids.size()));
+    uint32_t last = 0;
+    for (const uint32_t id : requests.ids) putNumber(stepTo(id, std::exchange(last, id)));
   }
-  void put(const CachedRequest& request) { put(request.id); }
+  void put(const std::vector<Response::Item>& items) {
+    put(static_cast<uint32_t>(items.size()));
+    uint32_t last = 0;
+    for (const Response::Item& item : items) {
+      putNumber(stepTo(item.cacheId, std::exchange(last, item.cacheId)) << 1 | uint64_t{item.isFull});
+      if (!item.isFull) continue;
+      put(item.agreement->request);
+      put(item.agreement->rows);
+    }
+  }
   void put(const Farewell& farewell) {
     put(farewell.isFailure);
     put(farewell.reason);
@@ -69,6 +87,12 @@ class Encoder {
   void put(const Forgotten& forgotten) { put(forgotten.ids); }
 
  private:
+  /// Seven bits a byte, the lowest first; all but the last have the eighth.
+  void putNumber(uint64_t number) {
+    for (; number >= 0x80; number >>= 7) out_.push_back(static_cast<std::byte>(number | 0x80));
+    out_.push_back(static_cast<std::byte>(number));
+  }
+
   Bytes& out_;
 };
 
@@ -118,16 +142,28 @@ class Decoder {
     take(request.shapes);
     take(request.splits);
   }
-  void take(Response::Item& item) {
-    take(item.cacheId);
-    take(item.isFull);
-    if (!item.isFull) return;
-    auto agreement = std::make_shared<Agreement>();
-    take(agreement->request);
-    take(agreement->rows);
-    item.agreement = std::move(agreement);
+  void take(CachedRequests& requests) {
+    const uint32_t count = takeCount();
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < count && isGood(); ++i) {
+      requests.ids.push_back(last = idAfter(last, takeNumber()));
+    }
   }
-  void take(CachedRequest& request) { take(request.id); }
+  void take(std::vector<Response::Item>& items) {
+    const uint32_t count = takeCount();
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < count && isGood(); ++i) {
+      Response::Item& item = items.emplace_back();
+      const uint64_t number = takeNumber();
+      item.isFull = (number & 1) != 0;
+      item.cacheId = last = idAfter(last, number >> 1);
+      if (!item.isFull) continue;
+      auto agreement = std::make_shared<Agreement>();
+      take(agreement->request);
+      take(agreement->rows);
+      item.agreement = std::move(agreement);
+    }
+  }
   void take(Farewell& farewell) {
     take(farewell.isFailure);
     take(farewell.reason);
@@ -146,6 +182,16 @@ class Decoder {
     const auto count = reader_.take<uint32_t>();
     isGood_ = isGood_ && count <= kMaxCount && count <= size_;
     return isGood() ? count : 0;
+  }
+  uint64_t takeNumber() {
+    uint64_t number = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto bits = reader_.take<uint8_t>();
+      number |= uint64_t{bits & 0x7fu} << shift;
+      if (bits < 0x80) return number;
+    }
+    isGood_ = false;
+    return 0;
   }
 
   ByteReader reader_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of what ranks say to the coordinator of their group and it to them.
 //
-// A message is a run of notes. Both ends are of one build and little-endian (the handshake of a connection compares
-// versions); decoding never trusts a length, and what cannot be decoded is data loss.
+// A message is a run of notes. Ids that follow each other take a byte each. Both ends are of one build and
+// little-endian (the handshake of a connection compares versions); decoding never trusts a length, and what cannot be
+// decoded is data loss.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,9 @@
 
 namespace agspeed::comm {
 
-/// "As I said when this id was given out": a request that has been made before.
-struct CachedRequest {
-  uint32_t id = 0;
+/// "As I said when these ids were given out": requests that have been made before.
+struct CachedRequests {
+  std::vector<uint32_t> ids;
 };
 
 /// The group is over: one of its ranks left, or failed.
@@ -33,7 +34,7 @@ struct Forgotten {
   std::vector<uint32_t> ids;
 };
 
-using Note = std::variant<Request, CachedRequest, Response, Farewell, Forgotten>;
+using Note = std::variant<Request, CachedRequests, Response, Farewell, Forgotten>;
 using Bytes = std::vector<std::byte>;
 
 /// Appends the note to a message.

@@ -102,7 +102,7 @@ double ResponseRunner::factorAfter(const Request& request) const {
 
 void ResponseRunner::scaleAfter(Run& run, std::byte* bytes, size_t count) const {
   const double factor = factorAfter(run.first());
-  if (factor != 1) run.after.push_back({bytes, bytes, count, factor});
+  if (factor != 1) run.after.copies.push_back({bytes, bytes, count, factor});
 }
 
 bool ResponseRunner::takeBuffer(Run& run) {
@@ -152,19 +152,23 @@ void ResponseRunner::prepareFused(Run& run) {
   if (run.buffer == nullptr) {
     const NamedCall& own = run.operations[0]->call;
     const size_t count = own.inputs[0].size() / size;
-    if (isRoot && factor != 1) run.before.push_back({own.outputs[0].data(), own.inputs[0].data(), count, factor});
+    if (isRoot && factor != 1)
+      run.before.copies.push_back({own.outputs[0].data(), own.inputs[0].data(), count, factor});
     if (isRoot) call.input = {factor != 1 ? own.outputs[0] : own.inputs[0]};
     call.output = {own.outputs[0]};
     if (isSum) scaleAfter(run, own.outputs[0].data(), count);
   } else {
     std::byte* at = run.buffer.get();
+    run.before.copies.reserve(run.agreements.size());
+    run.after.copies.reserve(run.agreements.size());
     const double after = isSum ? factorAfter(first) : 1;
     for (size_t i = 0; i < run.agreements.size(); ++i) {
       const NamedOperation* own = run.operations[i].get();
       for (size_t j = 0; j < run.agreements[i]->request.shapes.size(); ++j) {
         const auto count = static_cast<size_t>(numElements(run.agreements[i]->request.shapes[j]));
-        if (isRoot) run.before.push_back({at, own != nullptr ? own->call.inputs[j].data() : nullptr, count, factor});
-        if (own != nullptr) run.after.push_back({own->call.outputs[j].data(), at, count, after});
+        if (isRoot)
+          run.before.copies.push_back({at, own != nullptr ? own->call.inputs[j].data() : nullptr, count, factor});
+        if (own != nullptr) run.after.copies.push_back({own->call.outputs[j].data(), at, count, after});
         at += count * size;
       }
     }
@@ -258,12 +262,11 @@ void ResponseRunner::packNext() {
   run.status ? start(run) : end(run);
 }
 
-bool ResponseRunner::copySome(Run& run, std::vector<Copy>& list) {
+bool ResponseRunner::copySome(Run& run, CopyList& list) {
   const size_t size = sizeInBytes(run.dtype);
   size_t numLeft = kCopyBytes / size;
-  size_t numDone = 0;
-  while (numDone < list.size() && numLeft > 0) {
-    Copy& copy = list[numDone];
+  while (list.numDone < list.copies.size() && numLeft > 0) {
+    Copy& copy = list.copies[list.numDone];
     const size_t count = std::min(copy.count, numLeft);
     if (copy.source == nullptr) {
       std::memset(copy.target, 0, count * size);
@@ -277,10 +280,9 @@ bool ResponseRunner::copySome(Run& run, std::vector<Copy>& list) {
     copy.target += count * size;
     if (copy.source != nullptr) copy.source += count * size;
     if (copy.count > 0) break;
-    ++numDone;
+    ++list.numDone;
   }
-  list.erase(list.begin(), list.begin() + static_cast<ptrdiff_t>(numDone));
-  return list.empty();
+  return list.numDone == list.copies.size();
 }
 
 void ResponseRunner::start(Run& run) {

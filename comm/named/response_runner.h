@@ -12,50 +12,15 @@
 
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/collective/communicator.h"
-#include "comm/named/request.h"
+#include "comm/named/named_operation.h"
 #include "comm/named/timeline.h"
 
 namespace agspeed::comm {
-
-/// What a caller wants done under a name. The bytes stay in place until the operation is done.
-struct NamedCall {
-  Request request;
-  BufferList inputs = {};   ///< one per shape; empty for barrier and join
-  BufferList outputs = {};  ///< the same; may be the inputs. Of kinds whose sizes depend on other ranks: empty
-  /// Makes the outputs of those kinds, once their rows are known: rows[tensor]. Called on the driver.
-  std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
-  /// Where the inputs come after the call: says when they are there.
-  Readiness readiness = nullptr;
-};
-
-/// A named operation under way.
-class NamedOperation final : public Operation {
- public:
-  NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call(std::move(wanted)) {}
-
-  /// Of an all-to-all: the rows received from each rank. Requires: isDone().
-  const Dimensions& receivedRows() const { return receivedRows_; }
-  /// Of a join: the rank of the group that joined last. Requires: isDone().
-  int lastJoined() const { return lastJoined_; }
-
- private:
-  friend class NamedGroup;
-  friend class ResponseRunner;
-  friend class StartQueue;
-
-  NamedCall call;
-  bool isSaidById_ = false;  ///< the coordinator was told an id instead of the request
-  Dimensions receivedRows_;
-  int lastJoined_ = -1;
-};
-
-using NamedHandle = std::shared_ptr<NamedOperation>;
 
 class ResponseListener {
  public:
@@ -98,6 +63,10 @@ class ResponseRunner final : private Worker {
     size_t count;             ///< elements
     double factor = 1;
   };
+  struct CopyList {
+    std::vector<Copy> copies;
+    size_t numDone = 0;
+  };
 
   /// A response under way.
   struct Run {
@@ -109,7 +78,7 @@ class ResponseRunner final : private Worker {
     DType dtype = DType::kU8;
     size_t numBytes = 0;
     bool isPrepared = false;
-    std::vector<Copy> before, after;  ///< what is copied before the calls start, and when they have ended
+    CopyList before, after;  ///< what is copied before the calls start, and when they have ended
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
     bool hasStarted = false, hasMoved = false;
@@ -136,7 +105,7 @@ class ResponseRunner final : private Worker {
   void packNext();
   void workLater(uint64_t token);
   /// Copies a part of the list; returns whether it is all copied.
-  bool copySome(Run& run, std::vector<Copy>& list);
+  bool copySome(Run& run, CopyList& list);
   void start(Run& run);
   void callEnded(Run& run, const Status& status);
   void moved(Run& run);

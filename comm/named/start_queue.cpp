@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/named/start_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace agspeed::comm {
@@ -12,29 +13,73 @@ constexpr const char* kDuplicateName =
 
 }  // namespace
 
-StatusOr<StartQueue::Added> StartQueue::add(NamedHandle operation, int rank) {
+StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int rank) {
+  Added added;
   const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
-  if (!failure_) return failure_;
-  const std::string& name = operation->call.request.name;
-  if (!names_.insert(name).second) {
-    return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, name, rank);
+  const size_t numBefore = added_.size();
+  for (const NamedHandle& operation : operations) {
+    if (Status reason = refusalOf(*operation, rank); !reason) {
+      added.refused.push_back({operation, std::move(reason)});
+    } else {
+      added_.push_back(operation);
+    }
   }
-  const Added added{.isFirst = added_.empty(), .isKickDue = now - lastKick_ >= kGather};
+  if (added_.size() == numBefore) return added;
+  added.isFirst = numBefore == 0;
+  if (added.isFirst) firstAdd_ = now;
+  if (lastName_ != nullptr) lastName_->isFollowed = now - lastAdd_ < kFollow;
+  lastName_ = added_.back()->name_;
+  lastAdd_ = now;
+  const bool isLookDue = now - lastKick_ >= kGather;
+  const bool isHeld = lastName_->isFollowed && now - firstAdd_ < kBurst;
+  added.isKickDue = isLookDue && !isHeld;
+  added.isPutOff = added.isFirst && isLookDue && isHeld;
   if (added.isKickDue) lastKick_ = now;
-  added_.push_back(std::move(operation));
   return added;
 }
 
-std::vector<NamedHandle> StartQueue::take() {
+void StartQueue::kicked() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(added_, {});
+  lastAdd_ = Clock::now();
 }
 
-void StartQueue::ended(const std::vector<NamedHandle>& operations) {
+Status StartQueue::refusalOf(NamedOperation& operation, int rank) {
+  if (!failure_) return failure_;
+  if (operation.name_ == nullptr) operation.name_ = nameOf(operation.request().name);
+  if (std::exchange(operation.name_->isUnderWay, true)) {
+    return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, operation.request().name, rank);
+  }
+  return {};
+}
+
+OwnNameHandle StartQueue::nameOf(const std::string& text) {
+  if (names_.size() >= numNamesAtMost_) {
+    std::erase_if(names_, [](const auto& each) { return each.second.expired(); });
+    numNamesAtMost_ = std::max(kMinNames, 2 * names_.size());
+  }
+  std::weak_ptr<OwnName>& known = names_[text];
+  OwnNameHandle name = known.lock();
+  if (name == nullptr) known = name = std::make_shared<OwnName>();
+  return name;
+}
+
+OwnNameHandle StartQueue::find(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  const auto found = names_.find(text);
+  return found == names_.end() ? nullptr : found->second.lock();
+}
+
+void StartQueue::take(std::vector<NamedHandle>& taken) {
+  taken.clear();
+  const std::lock_guard lock(mutex_);
+  taken.swap(added_);
+}
+
+void StartQueue::ended(std::span<const NamedHandle> operations) {
   const std::lock_guard lock(mutex_);
   for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) names_.erase(operation->call.request.name);
+    if (operation != nullptr) operation->name_->isUnderWay = false;
   }
 }
 

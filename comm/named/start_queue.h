@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// StartQueue: operations on their way from the threads that start them to the engine's driver, and the names under way.
+// StartQueue: operations on their way from the threads that start them to the engine's driver, and the names in use.
 //
-// Calls that follow each other closely are taken together: a round of the driver takes longer than a call does.
+// Calls that follow each other closely are taken together: a round of the driver takes longer than a call does. Steps
+// repeat themselves, so a name that another followed closely the last time waits for that one: a burst of names that
+// come again leaves with its last.
 // Thread-safety: all functions, from any thread.
 #pragma once
 
 #include <mutex>
+#include <span>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
-#include "comm/named/response_runner.h"
+#include "comm/named/named_operation.h"
 
 namespace agspeed::comm {
 
@@ -18,26 +21,51 @@ class StartQueue {
  public:
   /// Whoever drives looks into the queue so long after it did.
   static constexpr std::chrono::microseconds kGather{200};
+  /// What is started so soon after the last start follows it.
+  static constexpr std::chrono::microseconds kFollow{20};
+  /// A burst that lasts longer leaves in parts of that length.
+  static constexpr std::chrono::milliseconds kBurst{1};
 
+  /// The name is under way, or the group is over.
+  struct Refusal {
+    NamedHandle operation;
+    Status reason;
+  };
   struct Added {
     bool isFirst = false;    ///< the queue was empty: the driver is to be told
     bool isKickDue = false;  ///< and is to look at once; else it does so within kGather, or where somebody waits
+    bool isPutOff = false;   ///< the first of what is probably a burst: only a driver that sleeps is to look
+    std::vector<Refusal> refused;
   };
-  /// Fails where the group is over, or the name is under way at `rank`.
-  StatusOr<Added> add(NamedHandle operation, int rank);
-  std::vector<NamedHandle> take();
+  /// `rank` is for the sentence of a refusal.
+  Added add(std::span<const NamedHandle> operations, int rank);
+  /// The caller who has added last has kicked, and comes back only now.
+  void kicked();
+  /// Moves what has been added since into `taken`, whose memory is used again.
+  void take(std::vector<NamedHandle>& taken);
   /// Their names may be used again. Null operations are passed over.
-  void ended(const std::vector<NamedHandle>& operations);
-  /// What is added from now on fails with this.
+  void ended(std::span<const NamedHandle> operations);
+  /// The name of this text, if it is in use.
+  OwnNameHandle find(const std::string& text);
+  /// What is added from now on is refused with this.
   void close(const Status& reason);
   /// Ok, or why it is closed.
   Status health();
 
  private:
+  static constexpr size_t kMinNames = 1024;
+
+  /// Requires: mutex_.
+  Status refusalOf(NamedOperation& operation, int rank);
+  OwnNameHandle nameOf(const std::string& text);
+
   std::mutex mutex_;
-  std::unordered_set<std::string> names_;
+  /// By text. Those that are out of use are removed when so many have been added as there were.
+  std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
+  size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  Clock::time_point lastKick_{};
+  Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
+  OwnNameHandle lastName_;  ///< added last
   Status failure_;
 };
 

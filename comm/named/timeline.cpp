@@ -67,9 +67,11 @@ void Timeline::add(const std::string& name, std::string_view phase, std::string_
                      phase == "X" ? ", \"dur\": 0" : ""));
 }
 
-void Timeline::negotiate(const std::string& name, std::string_view activity, int rank) {
+void Timeline::requested(int rank, const Request* request) {
+  if (request == nullptr || request->kind == NamedKind::kJoin) return;
   const std::lock_guard lock(mutex_);
-  if (negotiated_.insert(name).second) add(name, "B", activity);
+  const std::string& name = request->name;
+  if (negotiated_.insert(name).second) add(name, "B", "NEGOTIATE_" + upperCase(toString(request->kind)));
   add(name, "X", std::to_string(rank));
 }
 

@@ -19,6 +19,7 @@
 #include <unordered_set>
 
 #include "comm/io/clock.h"
+#include "comm/named/request.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm {
@@ -29,8 +30,8 @@ class Timeline {
   static StatusOr<std::shared_ptr<Timeline>> open(const std::string& path, bool marksCycles);
   ~Timeline();
 
-  /// A rank has requested it; `activity` is "NEGOTIATE_...", begun by the first.
-  void negotiate(const std::string& name, std::string_view activity, int rank);
+  /// A rank has requested this: a "NEGOTIATE_..." begins with the first. Null, or a join: nothing is written.
+  void requested(int rank, const Request* request);
   void negotiated(const std::string& name);
   void begin(const std::string& name, std::string_view activity);
   void end(const std::string& name);

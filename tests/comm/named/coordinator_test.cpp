@@ -204,6 +204,24 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
   EXPECT_EQ(coordinator.dropId(0, 1).code(), StatusCode::kDataLoss);
 }
 
+TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber) {
+  Coordinator coordinator(1, 1, {.fusionBytes = 0, .order = FusionOrder::kPriority});
+  const auto run = [&](const std::string& name) {
+    Request request = requestFor(name);
+    request.priority = name == "urgent" ? 1 : 0;
+    coordinator.add(0, request, {});
+    return coordinator.next();
+  };
+  ASSERT_EQ(run("idle").items[0].cacheId, 1u);
+  ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());  // it waits for all that is urgent
+  Response response;
+  for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("urgent");
+  ASSERT_THAT(response.evicted, ElementsAre(1u));
+  ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
+  ASSERT_EQ(run("urgent").items[0].cacheId, 1u);
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("idle"));
+}
+
 TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
   Coordinator coordinator(2, 10);
   EXPECT_EQ(coordinator.addCached(1, 3, {}).code(), StatusCode::kDataLoss);

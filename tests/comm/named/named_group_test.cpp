@@ -57,6 +57,76 @@ TEST(NamedGroup, ANameThatIsUnderWayIsRefused) {
   EXPECT_TRUE(other->wait().isOk());
 }
 
+NamedCall inPlace(const Request& request, std::vector<float>& values) {
+  NamedCall call{.request = request};
+  call.inputs = call.outputs = {std::as_writable_bytes(std::span(values))};
+  return call;
+}
+
+TEST(NamedGroup, PreparedOperationsRunAgainOnOtherMemory) {
+  NamedRanks ranks(3);
+  ranks.run([](int rank, NamedGroup& group) {
+    std::vector<std::vector<float>> values(20, std::vector<float>(5));
+    std::vector<NamedHandle> operations;
+    for (size_t i = 0; i < values.size(); ++i) {
+      operations.push_back(group.prepare(inPlace(requestFor("x" + std::to_string(i), {5}), values[i])));
+    }
+    for (int round = 0; round < 4; ++round) {
+      const auto own = static_cast<float>(rank + round);
+      std::vector<std::vector<float>> other(values.size(), std::vector<float>(5, own));
+      for (size_t i = 0; i < operations.size(); ++i) {
+        const auto bytes = std::as_writable_bytes(std::span(other[i]));
+        operations[i]->setBuffers(0, bytes, bytes);
+      }
+      group.startAll(operations);
+      for (size_t i = 0; i < operations.size(); ++i) {
+        ASSERT_TRUE(operations[i]->wait().isOk());
+        EXPECT_EQ(other[i], std::vector<float>(5, static_cast<float>(3 + 3 * round)));
+      }
+    }
+  });
+}
+
+TEST(NamedGroup, OfThoseThatStartTogetherOnlyTheOneWhoseNameIsUnderWayIsRefused) {
+  NamedRanks ranks(2);
+  std::vector<float> values(4, 1), others(4, 2);
+  auto first = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
+  const std::vector<NamedHandle> together = {ranks.groups[0]->prepare(inPlace(requestFor("a"), values)),
+                                             ranks.groups[0]->prepare(inPlace(requestFor("b"), others))};
+  ranks.groups[0]->startAll(together);
+  ASSERT_TRUE(together[0]->isDone());
+  EXPECT_THAT(together[0]->status().message(), HasSubstr("same name as another tensor"));
+  auto a = start(*ranks.groups[1], requestFor("a"), {{1, 2, 3, 4}});
+  auto b = start(*ranks.groups[1], requestFor("b"), {{1, 1, 1, 1}});
+  EXPECT_TRUE(first->wait().isOk());
+  EXPECT_TRUE(a->wait().isOk());
+  EXPECT_TRUE(together[1]->wait().isOk());
+  EXPECT_EQ(others, std::vector<float>(4, 3));
+  EXPECT_TRUE(b->wait().isOk());
+  // The name is free again.
+  ranks.groups[0]->startAll(std::span(together).first(1));
+  auto again = start(*ranks.groups[1], requestFor("a"), {{1, 1, 1, 1}});
+  EXPECT_TRUE(together[0]->wait().isOk());
+  EXPECT_TRUE(again->wait().isOk());
+  EXPECT_EQ(values, std::vector<float>(4, 2));
+}
+
+TEST(NamedGroup, AnotherOperationMayUseANameBetweenTwoRunsOfAPreparedOne) {
+  NamedRanks ranks(2);
+  ranks.run([](int, NamedGroup& group) {
+    std::vector<float> values(4, 1);
+    const NamedHandle prepared = group.prepare(inPlace(requestFor("a"), values));
+    for (int round = 0; round < 3; ++round) {
+      ASSERT_TRUE(group.start(prepared).isOk());
+      ASSERT_TRUE(prepared->wait().isOk());
+      auto other = start(group, requestFor("a", {2 + round}), {std::vector<float>(static_cast<size_t>(2 + round), 1)});
+      ASSERT_TRUE(other->wait().isOk());
+      EXPECT_EQ(other->outputs[0], std::vector<float>(static_cast<size_t>(2 + round), 2));
+    }
+    EXPECT_EQ(values, std::vector<float>(4, 8));
+  });
+}
+
 TEST(NamedGroup, ARankThatLeavesEndsWhatWaitsForIt) {
   for (const int leaving : {0, 1}) {
     NamedRanks ranks(3);

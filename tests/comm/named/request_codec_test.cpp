@@ -23,7 +23,7 @@ Bytes exampleMessage() {
   response.items.push_back({8, false, nullptr});
   Bytes message;
   encode(request, message);
-  encode(CachedRequest{9}, message);
+  encode(CachedRequests{{9, 10, 3, 4000000000}}, message);
   encode(response, message);
   encode(Farewell{true, "rank 1 is lost"}, message);
   encode(Forgotten{{4, 5}}, message);
@@ -39,14 +39,26 @@ TEST(RequestCodec, WhatIsEncodedIsDecoded) {
   EXPECT_EQ(request.shapes, (std::vector<Dimensions>{{3, 4}}));
   EXPECT_EQ(request.prescale, 0.5);
   EXPECT_EQ(request.priority, -3);
-  EXPECT_EQ(std::get<CachedRequest>((*notes)[1]).id, 9u);
+  EXPECT_EQ(std::get<CachedRequests>((*notes)[1]).ids, (std::vector<uint32_t>{9, 10, 3, 4000000000}));
   const auto& response = std::get<Response>((*notes)[2]);
   EXPECT_EQ(response.items[0].agreement->request, request);
   EXPECT_EQ(response.items[0].agreement->rows, (std::vector<Dimensions>{{1, 2}, {3}}));
+  EXPECT_EQ(response.items[0].cacheId, 7u);
   EXPECT_FALSE(response.items[1].isFull);
+  EXPECT_EQ(response.items[1].cacheId, 8u);
   EXPECT_EQ(response.evicted, (std::vector<uint32_t>{4, 5}));
   EXPECT_EQ(std::get<Farewell>((*notes)[3]).reason, "rank 1 is lost");
   EXPECT_EQ(std::get<Forgotten>((*notes)[4]).ids, (std::vector<uint32_t>{4, 5}));
+}
+
+TEST(RequestCodec, IdsThatFollowEachOtherTakeAByteEach) {
+  CachedRequests few, many;
+  for (uint32_t id = 1; id <= 500; ++id) (id <= 100 ? few : many).ids.push_back(id);
+  Bytes fewBytes, manyBytes;
+  encode(few, fewBytes);
+  many.ids.insert(many.ids.begin(), few.ids.begin(), few.ids.end());
+  encode(many, manyBytes);
+  EXPECT_EQ(manyBytes.size() - fewBytes.size(), 400u);
 }
 
 TEST(RequestCodec, CutMessagesAreDataLoss) {

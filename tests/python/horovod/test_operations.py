@@ -169,6 +169,28 @@ def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, 
             assert found[name].startswith(text), name
 
 
+def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_path: Path) -> None:
+    for found in three.run(programs.names_that_come_again, tmp_path):
+        changing = [
+            torch.ones(3),
+            torch.ones(3) * 2,
+            torch.ones(5),
+            torch.ones(5).double(),
+            torch.ones(1),
+            torch.ones(()),
+        ]
+        torch.testing.assert_close(found["changing"], [3 * each for each in changing])
+        torch.testing.assert_close(found["operations"], [torch.ones(2) * each for each in (3, 2, 1, 3)])
+        torch.testing.assert_close(found["scaled"], [torch.ones(2) * each for each in (3.0, 1.5, 3.0)])
+        torch.testing.assert_close(found["kept"], torch.ones(2))
+        assert "same name as another tensor" in found["same name"]
+        torch.testing.assert_close(found["backwards"], [torch.ones(1) * 3] * 3)
+        assert found["taken"] == [None] * 3
+        assert "is none of an operation that is under way" in found["poll"]
+        assert not found["is held"]
+        assert found["left"] == "nothing"
+
+
 def test_other_operations_than_allreduce_fail_while_a_rank_has_joined(three: Ranks, tmp_path: Path) -> None:
     answers = three.run(programs.join_with, tmp_path, kind="allgather")
     assert "ALLGATHER 'gather' is not supported with Join at this time" in answers[0][0]

@@ -48,8 +48,10 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduces over all ranks into a new tensor. Returns: a handle."""
-    if op is None or average is not None:
+    if average is not None:
         op = reduction_of(op, average)
+    elif op is None:
+        op = Average
     output = torch.empty_like(tensor)
     if op == Adasum:
         return _start_adasum([tensor], [output], name, process_set, (prescale_factor, postscale_factor))
@@ -66,8 +68,10 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduces over all ranks in place. Returns: a handle."""
-    if op is None or average is not None:
+    if average is not None:
         op = reduction_of(op, average)
+    elif op is None:
+        op = Average
     if op == Adasum:
         return _start_adasum([tensor], [tensor], name, process_set, (prescale_factor, postscale_factor))
     return reduce(tensor, None, name, op, prescale_factor, postscale_factor, process_set)

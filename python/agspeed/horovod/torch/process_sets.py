@@ -38,9 +38,9 @@ class ProcessSet:
     def group(self) -> Any:
         """Our group of it. Raises: ValueError where there is none, or this rank is not in it."""
         current = job.current()
-        ranks = self._known_ranks()
         if self.process_set_id == 0:
             return current.group
+        ranks = self._known_ranks()
         part = current.parts.get(self.process_set_id or -1)
         if part is None:
             raise ValueError(

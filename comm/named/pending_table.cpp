@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/pending_table.h"
+
+#include <utility>
+
+namespace agspeed::comm {
+
+uint32_t PendingTable::add(const NamedHandle& operation) {
+  OwnName& name = *operation->name_;
+  operation->place_ = pending_.size();
+  pending_.push_back(operation);
+  name.pending = operation.get();
+  operation->isSaidById_ =
+      name.id != 0 && (operation->agreedVersion_ == name.version || operation->request() == name.request);
+  if (!operation->isSaidById_) return 0;
+  operation->agreedVersion_ = name.version;
+  return name.id;
+}
+
+AgreementHandle PendingTable::agreementOf(const Response::Item& item) const {
+  if (item.isFull) return item.agreement;
+  return item.cacheId == 0 || item.cacheId > numbered_.size() ? nullptr : numbered_[item.cacheId - 1].agreement;
+}
+
+NamedHandle PendingTable::take(const Response::Item& item) {
+  if (item.cacheId == 0) return take(item.agreement->request.name);
+  if (numbered_.size() < item.cacheId) numbered_.resize(item.cacheId);
+  Numbered& numbered = numbered_[item.cacheId - 1];
+  if (item.isFull) numbered = {item.agreement, nullptr};
+  if (numbered.name == nullptr) numbered.name = names_.find(numbered.agreement->request.name);
+  NamedHandle own = release(numbered.name.get());
+  if (own == nullptr || own->isSaidById_) return own;
+  OwnName& name = *numbered.name;
+  name.id = item.cacheId;
+  name.request = own->request();
+  own->agreedVersion_ = ++name.version;
+  return own;
+}
+
+NamedHandle PendingTable::take(const std::string& name) { return release(names_.find(name).get()); }
+
+NamedHandle PendingTable::release(OwnName* name) {
+  if (name == nullptr || name->pending == nullptr) return nullptr;
+  const size_t place = std::exchange(name->pending, nullptr)->place_;
+  NamedHandle taken = std::move(pending_[place]);
+  if (place + 1 < pending_.size()) {
+    pending_[place] = std::move(pending_.back());
+    pending_[place]->place_ = place;
+  }
+  pending_.pop_back();
+  return taken;
+}
+
+std::vector<NamedHandle> PendingTable::takeAll() {
+  for (const NamedHandle& each : pending_) each->name_->pending = nullptr;
+  return std::exchange(pending_, {});
+}
+
+std::vector<NamedHandle> PendingTable::takeAll(NamedKind kind) {
+  std::vector<NamedHandle> taken;
+  for (size_t i = pending_.size(); i-- > 0;) {
+    if (pending_[i]->request().kind == kind) taken.push_back(release(pending_[i]->name_.get()));
+  }
+  return taken;
+}
+
+void PendingTable::dropIds(const std::vector<uint32_t>& ids) {
+  for (const uint32_t id : ids) {
+    if (id == 0 || id > numbered_.size()) continue;
+    const Numbered dropped = std::exchange(numbered_[id - 1], {});
+    if (dropped.name == nullptr || dropped.name->id != id) continue;
+    dropped.name->id = 0;
+    ++dropped.name->version;
+  }
+}
+
+}  // namespace agspeed::comm
