@@ -95,6 +95,11 @@ def forgets_where_it_was_built(extension: Path) -> str | None:
     return "the build machine's path is inside" if str(ROOT).encode() in extension.read_bytes() else None
 
 
+def makes_gpu_kernels(extension: Path) -> str | None:
+    """LLVM's NVPTX target is inside: one of its own options is."""
+    return None if b"nvptx-prec-divf32" in extension.read_bytes() else "LLVM's NVPTX target is not inside"
+
+
 def plugin_stands_alone(plugin: Path) -> str | None:
     """NCCL's plug-in: small, shows its tables only, needs the C library only."""
     megabytes, needed = plugin.stat().st_size / 1e6, re.findall(r"\[(.+)\]", _needed(plugin))
@@ -147,7 +152,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         extension = unpack(wheel, Path(folder))
         report(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", lambda: size_is_small(wheel))
-        for check in (exports_only_its_entry, needs_no_llvm, finds_torch_beside_itself, forgets_where_it_was_built):
+        for check in (
+            exports_only_its_entry,
+            needs_no_llvm,
+            finds_torch_beside_itself,
+            forgets_where_it_was_built,
+            makes_gpu_kernels,
+        ):
             report(check.__name__.replace("_", " "), lambda check=check: check(extension))
         report("plug-in stands alone", lambda: plugin_stands_alone(extension.parent / "lib" / "libnccl-net-agspeed.so"))
         print(f"--- imports, LLVM of the system {'hidden' if hiding_llvm() else 'visible (hiding needs root)'}")

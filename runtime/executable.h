@@ -40,6 +40,7 @@ class KernelLibrary {
 struct ConstantTensor {
   TensorType type;  ///< constant sizes, contiguous
   std::vector<std::byte> bytes;
+  bool isOnHost = false;  ///< on the CPU, as its value in the Program
 };
 
 /// How an Executable came to be, for reports.

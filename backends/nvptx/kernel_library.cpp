@@ -36,7 +36,8 @@ class Library final : public runtime::KernelLibrary {
     const LoadedKernel& kernel = kernels_[index];
     AG_ASSIGN_OR_RETURN(LaunchShape shape, shapeLaunch(kernel.plan, integers, begin, end));
     if (shape.numBlocks == 0) return {};
-    std::vector<int64_t> parameter = parameterBlock(kernel.plan, pointers, integers, begin, end);
+    ParameterBlock parameter;
+    fillParameters(kernel.plan, pointers, integers, begin, end, parameter);
     void* const arguments[] = {parameter.data()};
     return kernel.module->launch(kernel.entries[static_cast<size_t>(shape.entry)],
                                  {.grid = {shape.numBlocks, 1, 1}, .block = {shape.blockX, shape.blockY, 1}}, stream,

@@ -79,6 +79,10 @@ StatusOr<KernelPlan> planKernel(const Cluster& cluster) {
   plan.numOperands = static_cast<int32_t>(cluster.operands.size());
   plan.sumsRows = cluster.sumsRows();
   plan.isGrouped = cluster.hasReduction() || !plan.schedule.rowStores.empty();
+  if (plan.numSlots() > kMaxSlots) {
+    return unsupported("a GPU kernel over {} tensors of rank {} takes {} bytes of parameters, a launch at most {}",
+                       plan.numOperands, plan.outerRank + 1, 8 * plan.numSlots(), 8 * kMaxSlots);
+  }
   chooseChunks(cluster, plan);
   return plan;
 }
@@ -105,15 +109,13 @@ StatusOr<LaunchShape> shapeLaunch(const KernelPlan& plan, const int64_t* integer
   return shape;
 }
 
-std::vector<int64_t> parameterBlock(const KernelPlan& plan, void* const* pointers, const int64_t* integers,
-                                    int64_t begin, int64_t end) {
-  std::vector<int64_t> block;
-  block.reserve(static_cast<size_t>(plan.numOperands + plan.numIntegers() + 2));
-  for (int32_t i = 0; i < plan.numOperands; ++i) block.push_back(reinterpret_cast<int64_t>(pointers[i]));
-  block.insert(block.end(), integers, integers + plan.numIntegers());
-  block.push_back(begin);
-  block.push_back(end);
-  return block;
+void fillParameters(const KernelPlan& plan, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
+                    ParameterBlock& block) {
+  auto slot = std::transform(pointers, pointers + plan.numOperands, block.begin(),
+                             [](void* pointer) { return reinterpret_cast<int64_t>(pointer); });
+  slot = std::copy(integers, integers + plan.numIntegers(), slot);
+  *slot++ = begin;
+  *slot = end;
 }
 
 }  // namespace agspeed::backends::nvptx

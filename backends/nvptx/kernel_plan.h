@@ -12,6 +12,7 @@
 // the order of additions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,6 +31,7 @@ constexpr int kShortRowThreads = 128;  ///< of a block of groups that fit a warp
 constexpr int kMaxGroupThreads = 512;  ///< with kMaxRegisters each they fill a multiprocessor's register file
 constexpr int kMaxRegisters = 128;     ///< of a thread
 constexpr int kWarpThreads = 32;
+constexpr int kMaxSlots = 512;  ///< of a launch's parameter: the 4 KiB that every driver takes
 
 struct KernelPlan {
   int32_t outerRank = 0;
@@ -43,9 +45,11 @@ struct KernelPlan {
   std::vector<Entry> entries() const;
   /// Integers of a launch: see compiler/graph/cluster.h.
   int32_t numIntegers() const { return (outerRank + 1) * (1 + numOperands) + (sumsRows ? 1 : 0); }
+  /// Of 8 bytes, in the parameter of a launch.
+  int32_t numSlots() const { return numOperands + numIntegers() + 2; }
 };
 
-/// Requires: cluster.verify(). Errors: kUnsupported as scheduleCluster().
+/// Requires: cluster.verify(). Errors: kUnsupported as scheduleCluster(), and for more than kMaxSlots slots.
 StatusOr<KernelPlan> planKernel(const compiler::Cluster& cluster);
 
 /// Name of an entry's function in a module whose kernel has this symbol.
@@ -61,8 +65,11 @@ struct LaunchShape {
 /// Launch over [begin, end) of the extent. Errors: kInvalidArgument for more blocks than a grid has.
 StatusOr<LaunchShape> shapeLaunch(const KernelPlan& plan, const int64_t* integers, int64_t begin, int64_t end);
 
-/// The one parameter of every entry, passed by value: pointers, integers, begin, end; 8 bytes each.
-std::vector<int64_t> parameterBlock(const KernelPlan& plan, void* const* pointers, const int64_t* integers,
-                                    int64_t begin, int64_t end);
+/// The one parameter of every entry, passed by value: pointers, integers, begin, end; the first plan.numSlots() slots.
+using ParameterBlock = std::array<int64_t, kMaxSlots>;
+
+/// Allocates nothing.
+void fillParameters(const KernelPlan& plan, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
+                    ParameterBlock& block);
 
 }  // namespace agspeed::backends::nvptx

@@ -68,8 +68,7 @@ int maxThreads(Entry entry) { return entry == Entry::kFlat ? kFlatThreads : kMax
 // Entries become kernels with their parameter by value and the registers that their block size leaves.
 void markKernels(llvm::Module& module, const KernelPlan& plan, const std::string& symbol) {
   llvm::LLVMContext& context = module.getContext();
-  auto numSlots = static_cast<uint64_t>(plan.numOperands + plan.numIntegers() + 2);
-  llvm::Type* block = llvm::ArrayType::get(llvm::Type::getInt64Ty(context), numSlots);
+  llvm::Type* block = llvm::ArrayType::get(llvm::Type::getInt64Ty(context), static_cast<uint64_t>(plan.numSlots()));
   for (Entry entry : plan.entries()) {
     llvm::Function* function = module.getFunction(entryName(symbol, entry));
     AG_CHECK(function, "a module without its entry {}", entryName(symbol, entry));

@@ -49,7 +49,7 @@ Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byt
     if (value.isScalar) return invalidArgument("constant {} is no tensor", i);
     value.storage = runtime::Storage::kConstant;
     value.index = static_cast<int32_t>(constants.size());
-    constants.push_back({value.type, std::move(bytes[i])});
+    constants.push_back({value.type, std::move(bytes[i]), value.isOnHost});
   }
   program.inputs.resize(numArguments);
   return {};

@@ -25,10 +25,10 @@ StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant, c10::Device de
     return invalidArgument("a constant has {} bytes, its type needs {}", constant.bytes.size(), layout.bytes);
   }
   c10::InferenceMode normalTensor(false);
-  at::Tensor tensor = emptyTensor(layout);
-  if (layout.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), constant.bytes.data(), constant.bytes.size());
   try {
-    return device.is_cpu() ? tensor : tensor.to(device);
+    at::Tensor tensor = emptyTensor(layout);
+    if (layout.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), constant.bytes.data(), constant.bytes.size());
+    return constant.isOnHost || device.is_cpu() ? tensor : tensor.to(device);
   } catch (const c10::Error& error) {
     return resourceExhausted(error.what_without_backtrace());
   }

@@ -167,6 +167,22 @@ TEST_F(DeviceLaunch, NothingToDoLaunchesNothing) {
   EXPECT_EQ(sumsOfNothing, std::vector<float>(3, 0.0f)) << "rows without columns";
 }
 
+TEST(LaunchShapes, MoreParametersThanALaunchTakesAreRefused) {
+  constexpr int kNumInputs = 200;
+  std::string text = "cluster rank 1\n", body = "n0 = load 0 : f32\n";
+  for (int i = 0; i < kNumInputs; ++i) text += formatText("operand {} f32 in contiguous\n", i);
+  text += formatText("operand {} f32 out contiguous\n", kNumInputs);
+  for (int i = 1; i < kNumInputs; ++i) {
+    body += formatText("n{} = load {} : f32\nn{} = add n{}, n{} : f32\n", 2 * i - 1, i, 2 * i, 2 * i - 2, 2 * i - 1);
+  }
+  const Cluster sum = parse(text + body + formatText("store n{} -> {}\nend\n", 2 * kNumInputs - 2, kNumInputs));
+  ASSERT_TRUE(sum.verify().isOk()) << sum.verify().toString();
+  const Status refused = nvptx::planKernel(sum).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refused.message(),
+            "a GPU kernel over 201 tensors of rank 2 takes 4856 bytes of parameters, a launch at most 4096");
+}
+
 TEST(LaunchShapes, GridsGrowWithTheTensorUpToWhatAGpuHas) {
   auto plan = nvptx::planKernel(negation("f32"));
   ASSERT_TRUE(plan.isOk());

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "compiler/driver/compile.h"
 #include "runtime/aten/aten_executable.h"
@@ -23,6 +24,7 @@ using compiler::CompileOptions;
 using runtime::aten::Argument;
 using runtime::aten::AtenExecutable;
 using runtime::aten::AtenRun;
+using runtime::device::failOperator;
 using runtime::device::setCurrentStream;
 using runtime::device::toCuda;
 using ::testing::HasSubstr;
@@ -56,12 +58,13 @@ std::string output(const std::string& refs) {
 }
 
 StatusOr<Loaded> compileOn(const std::string& device, const std::string& nodes, const std::string& target = "",
-                           const std::string& cacheDir = "") {
+                           const std::string& cacheDir = "", compiler::Constants constants = {}) {
   CompileOptions options;
   options.device = deviceFromString(device).value();
   options.target = target;
   options.cacheDir = cacheDir;
-  AG_ASSIGN_OR_RETURN(auto executable, compiler::compile({{"forward", specOn(device, nodes)}}, options));
+  AG_ASSIGN_OR_RETURN(auto executable,
+                      compiler::compile({{"forward", specOn(device, nodes)}}, options, std::move(constants)));
   return AtenExecutable::load(std::move(executable));
 }
 
@@ -177,6 +180,24 @@ TEST_F(Nvptx, NumbersFromTheHostReachOperatorsOnly) {
   EXPECT_TRUE(at::allclose(runOn(*compiled, {toCuda(x), number}).at(0).cpu(), (x * number).exp()));
 }
 
+TEST_F(Nvptx, ConstantsAreWhereTheGraphHasThem) {
+  const auto onHost = [](const std::string& name, const std::string& rest) {
+    return R"({"name": ")" + name + R"(", )" + rest + R"("type": {"dtype": "f32", "shape": [], "device": "cpu"}},)";
+  };
+  const std::string nodes = input("x", "3") + input("shift", "3") + onHost("c", R"("op": "input", )") +
+                            onHost("n", R"("op": "call", "target": "aten.neg.default", "args": [)" + ref("c") + "], ") +
+                            call("mul", "aten.mul.Tensor", ref("x") + "," + ref("n"), "3") +
+                            call("add", "aten.add.Tensor", ref("mul") + "," + ref("shift"), "3") + output(ref("add"));
+  const auto bytesOf = [](const std::vector<float>& values) {
+    const auto* begin = reinterpret_cast<const std::byte*>(values.data());
+    return std::vector<std::byte>(begin, begin + values.size() * sizeof(float));
+  };
+  auto compiled = compileOn("cuda:0", nodes, "", "", {{"forward", {bytesOf({10, 20, 30}), bytesOf({2})}}});
+  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  const at::Tensor x = at::tensor({1.0f, 2.0f, 3.0f});
+  EXPECT_TRUE(at::equal(runOn(*compiled, {toCuda(x)}).at(0).cpu(), at::tensor({8.0f, 16.0f, 24.0f})));
+}
+
 TEST_F(Nvptx, TwoGpusInOneGraphAreUnsupported) {
   const std::string nodes =
       input("x", "4") + R"({"name": "y", "op": "input", "type": {"dtype": "f32", "shape": [4], "device": "cuda:1"}},)" +
@@ -243,6 +264,61 @@ TEST_F(Nvptx, EachErrorOfTheDriverIsAnErrorOfItsCall) {
     }
     EXPECT_EQ(status.code(), each.code) << status.toString();
     EXPECT_EQ(fake_gpu::numAlive(), 0);
+  }
+}
+
+// A constant, an arena, results of kernels and of a call: all that a Program keeps in a GPU's memory.
+class OutOfMemory : public Nvptx {
+ protected:
+  // Compiles and runs, with `fail` in force from the first call on or, where that is OK, in a second run.
+  Status attempt(const std::function<void()>& fail, const std::function<void()>& stopFailing) {
+    fail();
+    const std::vector<float> shift = {1, 2, 3, 4};
+    const auto* bytes = reinterpret_cast<const std::byte*>(shift.data());
+    auto compiled = compileOn("cuda:0", kNodes, "", "", {{"forward", {{bytes, bytes + 16}}}});
+    if (!compiled.isOk()) return compiled.status();
+    const auto run = [&] { return AtenExecutable::run(*(*compiled)->entry("forward"), {toCuda(x_), toCuda(w_)}); };
+    const Status status = run().status();
+    stopFailing();
+    const std::vector<at::Tensor> again = tensorsOf(run());
+    const at::Tensor sum = (x_.exp() + at::tensor(shift)).mm(w_);
+    EXPECT_EQ(again.size(), 2u);
+    if (again.size() != 2) return status;
+    EXPECT_TRUE(at::allclose(again[0].cpu(), sum.tanh()));
+    EXPECT_TRUE(at::allclose(again[1].cpu(), sum));
+    return status;
+  }
+
+  const std::string kNodes = input("x", "3, 4") + input("w", "4, 5") + input("shift", "4") +
+                             call("exp", "aten.exp.default", ref("x"), "3, 4") +
+                             call("add", "aten.add.Tensor", ref("exp") + "," + ref("shift"), "3, 4") +
+                             call("mm", "aten.mm.default", ref("add") + "," + ref("w"), "3, 5") +
+                             call("tanh", "aten.tanh.default", ref("mm"), "3, 5") +
+                             output(ref("tanh") + "," + ref("mm"));
+  const at::Tensor x_ = at::rand({3, 4}), w_ = at::rand({4, 5});
+};
+
+TEST_F(OutOfMemory, InAnyOperatorOfTorchIsAnErrorOfItsCall) {
+  int64_t numFailed = 0;
+  for (Status status = resourceExhausted("to begin with"); !status.isOk(); ++numFailed) {
+    status = attempt([&] { failOperator(numFailed); }, [] { failOperator(-1); });
+    ASSERT_TRUE(status.isOk() || status.code() == StatusCode::kResourceExhausted) << numFailed << status.toString();
+  }
+  EXPECT_GE(numFailed, 5) << "the constant, the arena, three results";
+}
+
+TEST_F(OutOfMemory, InAnyCallOfTheDriverIsAnErrorOfItsCall) {
+  for (const char* symbol : {"cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuModuleLoadDataEx", "cuLaunchKernel"}) {
+    int numFailed = 0;
+    for (Status status = resourceExhausted("to begin with"); !status.isOk(); ++numFailed) {
+      fake_gpu::open();
+      status = attempt([&] { fake_gpu::fail(symbol, runtime::device::cuda::kOutOfMemory, numFailed); },
+                       [&] { fake_gpu::fail(symbol, runtime::device::cuda::kSuccess); });
+      ASSERT_TRUE(status.isOk() || status.code() == StatusCode::kResourceExhausted)
+          << symbol << " " << numFailed << ": " << status.toString();
+      EXPECT_EQ(fake_gpu::numAlive(), 0) << symbol << " " << numFailed;
+    }
+    EXPECT_GE(numFailed, 2) << symbol;
   }
 }
 

@@ -4,7 +4,9 @@
 // how many clusters are tried.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "backends/nvptx/kernel_plan.h"
 #include "backends/nvptx/ptx.h"
@@ -37,29 +39,38 @@ Library buildWith(const Backend& backend, const Cluster& cluster) {
   return library.isOk() ? *library : nullptr;
 }
 
-void runSeed(uint64_t seed) {
-  SCOPED_TRACE("AG_FUZZ_SEED=" + std::to_string(seed));
+// What is wrong with the kernels of a random cluster; empty: nothing.
+std::string wrongWith(uint64_t seed) {
   Cluster cluster = testing::randomCluster(seed, Arithmetic::kExact);
-  ASSERT_TRUE(cluster.verify().isOk()) << cluster.verify().toString() << "\n" << cluster.toString();
+  if (Status status = cluster.verify(); !status) return status.toString() + "\n" + cluster.toString();
   Library library = buildWith(simt::kBackend, cluster);
   Library oracle = buildWith(reference::kBackend, cluster);
-  ASSERT_TRUE(library && oracle);
+  if (!library || !oracle) return "it does not compile\n" + cluster.toString();
   RandomLaunch actual(cluster, seed);
   RandomLaunch expected = actual;
   RandomLaunch sliced = actual;
   actual.run(*library);
   expected.run(*oracle);
-  ASSERT_EQ(actual.differenceFrom(expected), "") << actual.describe();
+  std::string difference = actual.differenceFrom(expected);
+  if (!difference.empty()) return difference + "\n" + actual.describe();
   int64_t cut = actual.extent() / 3;
   sliced.run(*library, cut, actual.extent());
   sliced.run(*library, 0, cut);
-  ASSERT_TRUE(sliced.hasSameBytes(actual)) << "slices change bits\n" << actual.describe();
+  return sliced.hasSameBytes(actual) ? "" : "slices change bits\n" + actual.describe();
 }
 
+// On every core, because most of the time goes into compiling.
 TEST(Simt, RandomClustersAgreeWithTheReference) {
-  int64_t first = fromEnvironment("AG_FUZZ_SEED", 1);
-  int64_t count = fromEnvironment("AG_FUZZ_COUNT", std::getenv("AG_FUZZ_SEED") ? 1 : 100);
-  for (int64_t seed = first; seed < first + count && !HasFatalFailure(); ++seed) runSeed(seed);
+  const int64_t first = fromEnvironment("AG_FUZZ_SEED", 1);
+  const int64_t end = first + fromEnvironment("AG_FUZZ_COUNT", std::getenv("AG_FUZZ_SEED") ? 1 : 1000);
+  std::atomic<int64_t> next = first;
+  const auto work = [&] {
+    for (int64_t seed = next++; seed < end && !::testing::Test::HasFailure(); seed = next++) {
+      EXPECT_EQ(wrongWith(static_cast<uint64_t>(seed)), "") << "AG_FUZZ_SEED=" << seed;
+    }
+  };
+  std::vector<std::jthread> workers(std::max(1u, std::thread::hardware_concurrency()));
+  for (std::jthread& worker : workers) worker = std::jthread(work);
 }
 
 Cluster parse(const char* text) {

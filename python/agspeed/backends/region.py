@@ -139,7 +139,7 @@ def make_region(
         tangent_layouts, gradient_stages, saved_stages: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
         is_final: whether the exception that the backward has just raised shall pass, not be replaced by a replay.
-        on_failure: as in python/csrc/region_dict.h.
+        on_failure: as in python/csrc/region_dict.h; told, too, when eager finds the GPU lost in a forward's place.
     """
     module = native.load()
     if module is None:
@@ -147,6 +147,14 @@ def make_region(
     assert joint.forward is not None and joint.signature is not None
     signature = joint.signature
     mutated = {*signature.mutated_inputs, *signature.mutated_by_code}
+
+    def fallback(*inputs: Any) -> Sequence[Any]:
+        try:
+            return gm.forward(*inputs)  # type: ignore[no-any-return]
+        except Exception as error:
+            if on_failure is not None and is_sticky(error):  # of the code that eager stands in for
+                on_failure(str(error))
+            raise
 
     def replay(*inputs: Any) -> Sequence[Any]:
         if is_final():
@@ -170,7 +178,7 @@ def make_region(
         "gradient_stages": list(gradient_stages),
         "saved_stages": list(saved_stages),
         "draws_random_numbers": _draws_random_numbers(joint.forward.graph),
-        "fallback": gm.forward,
+        "fallback": fallback,
         "replay": replay,
     }
     if on_failure is not None:

@@ -159,8 +159,12 @@ class Region:
 
         def drop(error: Exception) -> None:
             alive = region()
-            if alive is not None and alive.outcomes[name].usable:
+            if alive is None:
+                return
+            if alive.outcomes[name].usable:
                 alive._drop(name, error)
+            if is_sticky(error):
+                raise alive._lost_gpu(name, error) from error
 
         watch(drop)
 
@@ -172,10 +176,7 @@ class Region:
         """
         if is_sticky(error):
             self._drop(name, error)
-            raise AgspeedError(
-                f"region {self.index} ({self.where}): {name} raised {error}; the GPU serves this process no more. "
-                "Go on from your last checkpoint in a new process, with AGSPEED_DISABLE=1 to leave agspeed out"
-            ) from error
+            raise self._lost_gpu(name, error) from error
         if before is not None:
             changed = effects.first_changed_input(before, args)
             if changed is None and effects.mutated_inputs and not self.modes.grad_enabled:
@@ -191,6 +192,12 @@ class Region:
         result = self._eager(*args)  # raises the user's own exception if the input is at fault
         self._drop(name, error)
         return result
+
+    def _lost_gpu(self, name: str, error: Exception) -> AgspeedError:
+        return AgspeedError(
+            f"region {self.index} ({self.where}): {name} raised {error}; the GPU serves this process no more. "
+            "Go on from your last checkpoint in a new process, with AGSPEED_DISABLE=1 to leave agspeed out"
+        )
 
     def _drop(self, name: str, error: BaseException) -> None:
         outcome = self.outcomes[name]

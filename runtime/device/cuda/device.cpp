@@ -90,6 +90,7 @@ Status CudaModule::launch(const CudaKernel& kernel, const LaunchShape& shape, vo
   const auto [blockX, blockY, blockZ] = shape.block;
   const int result = cuda.cuLaunchKernel(kernel.function, gridX, gridY, gridZ, blockX, blockY, blockZ,
                                          shape.sharedBytes, stream, const_cast<void**>(arguments.data()), nullptr);
+  if (result == kSuccess) return {};
   return cuda.statusOf(result, formatText("launching {} ({} blocks)", kernel.name, uint64_t{gridX} * gridY * gridZ));
 }
 

@@ -60,6 +60,9 @@ Status CudaDriver::statusOf(int result, std::string_view what) const {
   if (result == kOutOfMemory || result == kLaunchOutOfResources) return resourceExhausted(text);
   if (isOneOf(kUnusableCode, result)) return unsupported(text);
   if (isOneOf(kNoDeviceHere, result)) return unavailable(text);
+  if (result == kNotInitialized) {
+    return unavailable(text + "; a process that was forked after CUDA had started cannot use it: spawn it instead");
+  }
   if (isSticky(result)) return internalError(text + "; the context is lost, start the process anew");
   return internalError(text);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/check.h"
+#include "runtime/device/cuda/driver.h"
 #include "tests/backends/simt/simt_runner.h"
 #include "tests/runtime/device/fake_cuda.h"
 
@@ -50,7 +51,13 @@ void open(int capability) {
   symbol<decltype(&fakeCudaSetHook)>("fakeCudaSetHook")(runLaunch, nullptr);
 }
 
-void synchronize(void* stream) { symbol<int (*)(void*)>("cuStreamSynchronize")(stream); }
+const char* synchronize(void* stream) {
+  const int result = symbol<int (*)(void*)>("cuStreamSynchronize")(stream);
+  if (!runtime::device::cuda::isSticky(result)) return nullptr;  // such as: nothing has started the driver yet
+  const char* text = nullptr;
+  symbol<int (*)(int, const char**)>("cuGetErrorString")(result, &text);
+  return text == nullptr ? "unknown error" : text;
+}
 
 void fail(const char* name, int result, int after) {
   symbol<decltype(&fakeCudaFail)>("fakeCudaFail")(name, result, after);

@@ -9,8 +9,8 @@ namespace agspeed::simt::fake_gpu {
 
 /// Starts anew with one GPU of this capability. What has been made before must not be used any more.
 void open(int capability = 90);
-/// Runs what has been queued on a stream.
-void synchronize(void* stream);
+/// Runs what has been queued on a stream. Returns: why the context is lost, in the driver's words, or nullptr.
+const char* synchronize(void* stream);
 /// The `after`th next call of `symbol` returns `result`, once.
 void fail(const char* symbol, int result, int after = 0);
 /// See fakeCudaNumAlive() and fakeCudaNumRun().

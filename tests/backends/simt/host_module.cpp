@@ -169,7 +169,7 @@ StatusOr<std::unique_ptr<Module>> compileForHost(const compiler::Cluster& cluste
   for (Entry entry : plan.entries()) {
     auto address = jit->lookup(entryName(symbol, entry));
     AG_RETURN_IF_ERROR(toStatus(address.takeError()));
-    size_t slots = static_cast<size_t>(plan.numOperands + plan.numIntegers() + 2);
+    auto slots = static_cast<size_t>(plan.numSlots());
     functions.push_back({entryName(symbol, entry), address->toPtr<KernelEntry>(), 8 * slots});
   }
   std::vector<SharedMemory> shared;

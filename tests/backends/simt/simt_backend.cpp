@@ -27,7 +27,8 @@ class Library : public runtime::KernelLibrary {
     auto shape = backends::nvptx::shapeLaunch(kernel.plan, integers, begin, end);
     ASSERT_TRUE(shape.isOk()) << shape.status().toString();
     if (shape->numBlocks == 0) return;
-    std::vector<int64_t> parameters = backends::nvptx::parameterBlock(kernel.plan, pointers, integers, begin, end);
+    backends::nvptx::ParameterBlock parameters;
+    backends::nvptx::fillParameters(kernel.plan, pointers, integers, begin, end, parameters);
     std::string name = backends::nvptx::entryName("kernel", shape->entry);
     Status status =
         kernel.module->launch(name, {shape->numBlocks, 1, 1}, {shape->blockX, shape->blockY, 1}, 0, parameters.data());

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,38 @@ def test_a_lost_gpu_is_raised_with_the_candidate_s_name(monkeypatch: pytest.Monk
     with pytest.raises(AgspeedError, match="aot raised CUDA error: an illegal memory access"):
         run(*region.example_inputs)
     assert not region.outcomes["aot"].usable
+
+
+class LosesTheGpu:
+    """Code that falls back by itself, as `native` does, and tells of its failures."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[Exception], None] = lambda error: None
+
+    def watch(self, on_failure: Callable[[Exception], None]) -> None:
+        self.listener = on_failure
+
+    def direct(self, *args: Any) -> Any:
+        self.listener(RuntimeError("gelu: launching k failed: an illegal memory access (CUDA error 700)"))
+
+    __call__ = direct
+
+
+def test_code_without_python_of_ours_in_between_is_named_when_it_lost_the_gpu() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+    session = session_of(model)
+    assert session is not None
+    [region] = session.regions
+    code = LosesTheGpu()
+    region.outcomes["aot"] = Outcome("aot", "ready", runner=code)
+    region.select("aot")
+    for _ in range(2):  # also when the arm is out already
+        with pytest.raises(AgspeedError, match="aot raised gelu: launching k failed: an illegal memory access"):
+            code.direct(*region.example_inputs)
+        assert region.selected == "graph-eager"
 
 
 def test_nothing_stands_in_for_a_backward_that_lost_the_gpu() -> None:

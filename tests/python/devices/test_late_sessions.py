@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import agspeed
+from agspeed.backends import native
+from agspeed.errors import UnsupportedError
 from agspeed.frontend.session import Session, session_of
 from tests.python.devices import fake_gpu
 from tests.python.devices.fake_gpu import FakeGpu
@@ -28,7 +30,7 @@ class Loop:
         self.gpu, self.costs, self.look_every = gpu, costs, look_every
         self.model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        agspeed.optimize(self.model, backends=["aot"], cache_dir=tmp_path, **{"mode": "max", **keywords})
+        agspeed.optimize(self.model, cache_dir=tmp_path, **{"mode": "max", "backends": ["aot"], **keywords})
         self.num_steps = 0
         self.ran: list[str] = []
 
@@ -72,6 +74,22 @@ def test_late_times_lead_to_the_decision_that_prompt_ones_do(
 def test_a_slower_candidate_is_not_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loop = Loop(fake_gpu.install(monkeypatch), tmp_path, {**_COSTS, "aot": 0.012}, look_every=7)
     assert loop.decide()["decision"]["chosen"] == "eager"
+
+
+def test_without_gpu_kernels_in_the_build_the_others_are_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reason = "the LLVM of this build has no NVPTX target, so there are no GPU kernels"
+
+    def refuse(*arguments: Any) -> Any:
+        raise UnsupportedError(reason)
+
+    monkeypatch.setattr(native, "_compile", refuse)
+    loop = Loop(fake_gpu.install(monkeypatch), tmp_path, _COSTS, look_every=3, backends=["native", "aot"])
+    found = loop.decide()
+    assert found["decision"]["chosen"] == "aot"
+    [region] = found["regions"]
+    reasons = {candidate["name"]: str(candidate) for candidate in region["candidates"]}
+    assert reason in reasons["native"] and reason not in reasons["aot"], region
+    assert "native" not in loop.ran
 
 
 def test_settled_steps_record_no_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

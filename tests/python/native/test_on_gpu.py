@@ -6,6 +6,7 @@ The backward is run as its entry: torch's autograd engine asks libtorch_cuda for
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import Any
 
@@ -93,7 +94,28 @@ def _native_for_gpu(module: nn.Module, x: torch.Tensor) -> tuple[Any, Any, list[
     return runner, executables[-1], names
 
 
+def lose() -> dict[str, Any]:
+    """What is told and raised when the driver reports an illegal address at a launch of the forward."""
+    block = Block()
+    runner, _, names = _native_for_gpu(block, torch.randn(10, 24))
+    parameters = dict(block.named_parameters())
+    x = torch.randn(10, 24).to("cuda")
+    inputs = [x if name is None else parameters[name].detach().to("cuda").requires_grad_() for name in names]
+    told: list[str] = []
+    runner.watch(lambda error: told.append(str(error)))
+    ctypes.CDLL("libcuda.so.1").fakeCudaFail(b"cuLaunchKernel", 700, 0)
+    with pytest.raises(RuntimeError) as raised:
+        runner(*inputs)
+    return {"told": told, "raised": str(raised.value)}
+
+
 def test_results_and_gradients_are_eagers() -> None:
     found = host_gpu.call("tests.python.native.test_on_gpu:train")
     assert found["kernels"] > 2 and found["numbers"] == 6, found
     assert found["results"] < 1e-5 and found["gradients"] < 1e-5, found
+
+
+def test_a_gpu_that_is_lost_in_a_forward_is_told() -> None:
+    found = host_gpu.call("tests.python.native.test_on_gpu:lose")
+    assert "illegal memory access" in found["raised"], found
+    assert found["told"] == ["CUDA error: an illegal memory access was encountered"], found

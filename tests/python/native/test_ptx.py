@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU kernels of whole training steps: the graphs of workloads, captured on the CPU and moved to a GPU by name, become
 PTX that assembles for each generation of GPUs without spilling.
-
-``AG_PTX_WORKLOADS=all`` takes all workloads instead of a few that differ.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from agspeed.graph_spec.export import export
 from benchmarks import workloads
 
 BINARY = Path(__file__).parents[3] / "build" / "dev" / "tests" / "backends" / "ptx_test"
-FEW = ("batch_norm", "bf16_autocast", "char_gpt", "dropout_heavy", "large_tensor")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BINARY.exists(), reason="ptx_test is not built")]
 
 
@@ -33,8 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BINARY.exists(), reason="
 def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the graphs of a step of each workload, as for the first GPU."""
     folder = tmp_path_factory.mktemp("specs")
-    names = workloads.names() if os.environ.get("AG_PTX_WORKLOADS") == "all" else FEW
-    for name in names:
+    for name in workloads.names():
         capture(name, folder)
     return folder
 

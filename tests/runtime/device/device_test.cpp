@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -210,6 +212,19 @@ TEST_F(Device, AnIllegalAddressShowsAtTheNextCall) {
   EXPECT_EQ(gpu.driver->cuStreamSynchronize(nullptr), kIllegalAddress);
   const Status status = scale(gpu, 0, 0, 1, nullptr);
   EXPECT_THAT(status.message(), HasSubstr("the context is lost"));
+}
+
+TEST_F(Device, AProcessForkedAfterCudaHasStartedIsToldSo) {
+  const Gpu gpu = open();
+  const auto isTold = [](const Status& status) {
+    return status.code() == StatusCode::kUnavailable && status.message().find("forked") != std::string::npos;
+  };
+  const pid_t child = fork();
+  if (child == 0) _exit(isTold(CudaDriver::open(FAKE_CUDA).status()) && isTold(scale(gpu, 0, 0, 1, nullptr)) ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(scale(gpu, 0, 0, 1, nullptr).isOk()) << "the one that was forked goes on";
 }
 
 // --- random programs ------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/runtime/device/fake_cuda.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -61,7 +63,8 @@ struct Failure {
 struct Driver {
   int numDevices = 1, capability = 90, computeMode = 0;
   bool isInitialised = false;
-  int lost = 0;  // the sticky error
+  pid_t process = 0;  // that is initialised; its forks are not, and cannot be
+  int lost = 0;       // the sticky error
   int numRetained = 0;
   double cost = 1e-3;
   int64_t numRun = 0;
@@ -90,7 +93,7 @@ int refusal(const char* symbol, bool needsContext) {
     if (result >= kIllegalAddress && result < 800 && result != kOutOfResources) driver.lost = result;
     return result;
   }
-  if (!driver.isInitialised) return kNotInitialized;
+  if (!driver.isInitialised || driver.process != getpid()) return kNotInitialized;
   if (driver.lost != 0) return driver.lost;
   return needsContext && (currentContext == nullptr || driver.numRetained == 0) ? kInvalidContext : 0;
 }
@@ -213,6 +216,7 @@ EXPORT void fakeCudaCapture(void* stream, int isCapturing) { streamOf(stream)->i
 
 EXPORT int cuInit(unsigned) {
   const std::lock_guard lock(mutex);
+  if (!driver.isInitialised) driver.process = getpid();
   driver.isInitialised = true;
   if (const int result = refusal("cuInit", false); result != 0) return result;
   return driver.numDevices == 0 ? kNoDevice : 0;

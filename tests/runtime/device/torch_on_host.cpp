@@ -15,8 +15,9 @@ namespace agspeed::runtime::device {
 namespace {
 
 const c10::Device kGpu(c10::DeviceType::CUDA, 0);
-void (*waitFor)(void*) = nullptr;
+const char* (*waitFor)(void*) = nullptr;
 thread_local void* currentStream = nullptr;
+int64_t operatorsUntilFailure = -1;
 
 // What is freed while queued work may still use it, until that is waited for.
 std::mutex freedMutex;
@@ -29,12 +30,13 @@ void keepFreed(void* tensor) {
 }
 
 void wait() {
-  waitFor(currentStream);
+  const char* lost = waitFor(currentStream);
   std::vector<at::Tensor> unused;  // dropped without the lock, because what they keep is freed in turn
   {
     const std::lock_guard lock(freedMutex);
     unused.swap(freed);
   }
+  TORCH_CHECK(lost == nullptr, "CUDA error: ", lost, "\nCUDA kernel errors might be reported at some later call");
 }
 
 c10::Stream streamOf(void* handle) {
@@ -98,6 +100,7 @@ at::Tensor toHost(const at::Tensor& tensor) {
 // Any operator: on the CPU, with tensors and devices exchanged on the way in and out.
 void callOnHost(const c10::OperatorHandle& op, c10::Stack* stack) {
   wait();
+  TORCH_CHECK_WITH(OutOfMemoryError, operatorsUntilFailure < 0 || operatorsUntilFailure-- > 0, "CUDA out of memory");
   const auto& schema = op.schema();
   const size_t numArguments = schema.arguments().size();
   std::vector<c10::IValue> given(stack->end() - static_cast<ptrdiff_t>(numArguments), stack->end());
@@ -130,7 +133,7 @@ void callOnHost(const c10::OperatorHandle& op, c10::Stack* stack) {
 
 }  // namespace
 
-void installTorchOnHost(void (*wait)(void* stream)) {
+void installTorchOnHost(const char* (*wait)(void* stream)) {
   static Guard guard;
   waitFor = wait;
   c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].store(&guard);
@@ -150,6 +153,7 @@ void installTorchOnHost(void (*wait)(void* stream)) {
 }
 
 void setCurrentStream(void* stream) { currentStream = stream; }
+void failOperator(int64_t after) { operatorsUntilFailure = after; }
 
 at::Tensor toCuda(const at::Tensor& tensor) { return rewrap(tensor.clone(), kGpu); }
 

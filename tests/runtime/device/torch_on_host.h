@@ -9,9 +9,12 @@
 
 namespace agspeed::runtime::device {
 
-/// Registers the device. `wait`: runs all that is queued on a stream.
-void installTorchOnHost(void (*wait)(void* stream));
+/// Registers the device. `wait`: runs all that is queued on a stream, and returns why the device is lost, or
+/// nullptr. An operator then throws what torch's own do.
+void installTorchOnHost(const char* (*wait)(void* stream));
 void setCurrentStream(void* stream);
+/// The `after`th next operator finds no memory, once; -1: none does.
+void failOperator(int64_t after);
 at::Tensor toCuda(const at::Tensor& tensor);
 
 }  // namespace agspeed::runtime::device
