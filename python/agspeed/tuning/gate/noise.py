@@ -18,8 +18,13 @@ So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``,
 `_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
 is run, since roundings of equal terms (a gradient that was broadcast) are not independent. Inner products and
 convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of
-squares. Sums are taken to be accumulated in float32 or better, whatever their element type. Normalisations, softmax and
-losses run as the elementary operators they consist of, so that noise enters where their sums are.
+squares. Sums are taken to be accumulated in float32 or better, whatever their element type, in float64 where that is
+the precision. Normalisations, softmax and losses run as the elementary operators they consist of, so that noise enters
+where their sums are.
+
+A product that is added to a tensor may be accumulated onto it, as ``addmm`` does and compilers make of the two: each
+partial sum is as large as that tensor then. How far that is off depends on the library's blocks, so it is run, too: the
+sum moves by no less.
 
 The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
 element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
@@ -38,6 +43,7 @@ import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from agspeed.tuning.gate.modes import RANDOM, has_alias
 
@@ -111,6 +117,7 @@ _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _SHORT = 64
 _CHAIN = 16384
+_ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 _RELU = (aten.relu.default, aten.relu_.default)
 _JUMPS = (
     aten.hardsigmoid_backward.default,
@@ -130,7 +137,10 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._eps = eps
         self._sum_eps = min(eps, torch.finfo(torch.float32).eps)
+        self._accumulator = torch.float32 if eps >= torch.finfo(torch.float32).eps else torch.float64
         self._generator = torch.Generator().manual_seed(seed)
+        self._products: Any = WeakIdKeyDictionary()
+        """By matrix product that is alive, the factors and what `_versions` says of the three."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -142,13 +152,18 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._relu(func, args[0])
         if func in _JUMPS:
             args = (args[0], self._displaced(args[1]), *args[2:])
+        if func in _ADDITIONS and not kwargs:
+            return self._added(func, args)
         result = func(*args, **kwargs)
         if has_alias(func) or RANDOM in func.tags:
             return result
         if func not in _SUMS:
             return tree_map_only(torch.Tensor, self.shaken, result)
         with _disable_current_modes():
-            return self._resummed(func, args, kwargs, result)
+            moved = self._resummed(func, args, kwargs, result)
+            if func is aten.mm.default and (versions := _versions(moved, *args)) is not None:
+                self._products[moved] = args, versions
+        return moved
 
     def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor whose elements are one step off, up or down."""
@@ -172,6 +187,29 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _reach(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.square().mean().sqrt() * (self._sum_eps * _REACH)
 
+    def _added(self, func: Any, args: Any) -> Any:
+        """A sum of two terms; a product among them may have been accumulated onto the other one."""
+        with _disable_current_modes():
+            accumulated = [self._accumulated(*pair) for pair in (args, args[::-1])]
+        total = func(*args)
+        moved = total if has_alias(func) else self.shaken(total)
+        with _disable_current_modes():
+            for other in accumulated:
+                if other is not None:
+                    moved = _further(moved, other.to(total.dtype), total)
+            return total.copy_(moved) if has_alias(func) and moved is not total else moved
+
+    def _accumulated(self, product: Any, onto: Any) -> torch.Tensor | None:
+        """`onto` when each term of `product` has been added to it; None where that is no matrix product of its size."""
+        if not all(isinstance(term, torch.Tensor) and term.is_floating_point() for term in (product, onto)):
+            return None
+        factors, versions = self._products.get(product, ((), None))
+        if versions is None or versions != _versions(product, *factors):
+            return None
+        if torch.broadcast_shapes(product.shape, onto.shape) != product.shape:
+            return None
+        return torch.addmm(*(value.to(self._accumulator) for value in (onto, *factors)))
+
     def _resummed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
         """`result` with the error of another order of summation."""
         results = [result] if isinstance(result, torch.Tensor) else list(result)
@@ -183,7 +221,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             None if one is None else self._moved(one, square / count if func in _MEANS else square, count)
             for one, square, count in zip(results, squares, _SUMS[func](args, results[0]), strict=True)
         ]
-        chained = _chained(func, args, results[0]) if func in _PLAIN_SUMS else None
+        chained = _chained(func, args, results[0], self._accumulator) if func in _PLAIN_SUMS else None
         if chained is not None and moved[0] is not None:
             return _further(moved[0], chained, results[0])
         return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
@@ -211,14 +249,19 @@ def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> t
     return torch.where((other - total).abs() > (moved - total).abs(), other, moved)
 
 
-def _chained(func: Any, args: Sequence[Any], total: torch.Tensor) -> torch.Tensor | None:
-    """The plain sum or mean by one float32 accumulator per element; None where it is short, long or not real."""
+def _versions(*tensors: torch.Tensor) -> list[int] | None:
+    """How often each was written to; None where torch does not count."""
+    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
+
+
+def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor | None:
+    """The plain sum or mean by one accumulator per element; None where it is short, long or not real."""
     terms = args[0]
     count = terms.numel() // max(total.numel(), 1)
     if not _SHORT < count <= _CHAIN or not terms.is_floating_point():
         return None
     dims = [d % terms.dim() for d in args[1]] if len(args) > 1 and args[1] else list(range(terms.dim()))
-    rows = terms.float().movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
+    rows = terms.to(precision).movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
     accumulator = torch.zeros_like(rows[0])
     for row in rows.unbind():
         accumulator += row
