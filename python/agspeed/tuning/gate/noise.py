@@ -41,8 +41,9 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from agspeed.tuning.gate.modes import RANDOM, has_alias
@@ -117,6 +118,9 @@ _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _SHORT = 64
 _CHAIN = 16384
+_BLOCK = 1 << 17
+"""Elements that noise is put into at a time."""
+_MANY = 4096
 _ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 _RELU = (aten.relu.default, aten.relu_.default)
 _JUMPS = (
@@ -158,7 +162,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if has_alias(func) or RANDOM in func.tags:
             return result
         if func not in _SUMS:
-            return tree_map_only(torch.Tensor, self.shaken, result)
+            given = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+            return tree_map_only(torch.Tensor, lambda value: self._shake(value, _memory(value) not in given), result)
         with _disable_current_modes():
             moved = self._resummed(func, args, kwargs, result)
             if func is aten.mm.default and (versions := _versions(moved, *args)) is not None:
@@ -167,10 +172,21 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor whose elements are one step off, up or down."""
+        return self._shake(tensor, is_own=False)
+
+    def _shake(self, tensor: torch.Tensor, is_own: bool) -> torch.Tensor:
+        """The same, in place where `tensor` is the noise's own; block by block, as the processor's caches like it."""
         if not _is_inexact(tensor):
             return tensor
         with _disable_current_modes():
-            return _displaced(tensor, tensor * (self._signs(tensor) * self._eps))
+            if tensor.dtype not in (torch.float32, torch.float64) or not is_non_overlapping_and_dense_or_false(tensor):
+                steps = self._signs(tensor).to(torch.promote_types(tensor.real.dtype, torch.float32))
+                return tensor * steps.mul_(self._eps).add_(1)
+            own = tensor if is_own else tensor.clone()
+            flat = own.as_strided((own.numel(),), (1,))
+            for block in flat.split(_BLOCK):  # type: ignore[no-untyped-call]
+                block.mul_(self._signs(block).to(block.dtype).mul_(self._eps).add_(1))
+            return own
 
     def _relu(self, func: Any, x: torch.Tensor) -> torch.Tensor:
         """relu whose backward lets the gradient pass for numbers just below zero as well."""
@@ -192,12 +208,14 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with _disable_current_modes():
             accumulated = [self._accumulated(*pair) for pair in (args, args[::-1])]
         total = func(*args)
+        if all(other is None for other in accumulated):
+            return total if has_alias(func) else self._shake(total, is_own=True)
         moved = total if has_alias(func) else self.shaken(total)
         with _disable_current_modes():
             for other in accumulated:
                 if other is not None:
                     moved = _further(moved, other.to(total.dtype), total)
-            return total.copy_(moved) if has_alias(func) and moved is not total else moved
+            return total.copy_(moved) if has_alias(func) else moved
 
     def _accumulated(self, product: Any, onto: Any) -> torch.Tensor | None:
         """`onto` when each term of `product` has been added to it; None where that is no matrix product of its size."""
@@ -206,7 +224,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         factors, versions = self._products.get(product, ((), None))
         if versions is None or versions != _versions(product, *factors):
             return None
-        if torch.broadcast_shapes(product.shape, onto.shape) != product.shape:
+        if onto.dim() > 2 or any(a not in (1, b) for a, b in zip(onto.shape[::-1], product.shape[::-1], strict=False)):
             return None
         return torch.addmm(*(value.to(self._accumulator) for value in (onto, *factors)))
 
@@ -231,17 +249,21 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if count <= _SHORT:
             return self.shaken(total)
         growth = math.sqrt(math.sqrt(count) / 6)
-        walk = (total.abs().square() + squares).sqrt() * (self._sum_eps * growth)
-        return _displaced(total, torch.maximum(walk, total.abs() * self._eps) * self._signs(total))
+        size = total.abs()
+        walk = size.square().add_(squares).sqrt_().mul_(self._sum_eps * growth)
+        moved = total + torch.maximum(walk, size.mul_(self._eps), out=walk).mul_(self._signs(total))
+        return torch.where(total.isinf(), total, moved)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
-        return (ones * 2 - 1).to(like.device)
-
-
-def _displaced(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """tensor + by; infinities (of a mask, say) stay what they are."""
-    return torch.where(tensor.isinf(), tensor, tensor + by)
+        """Ones and minus ones at random; many are the bits of large random numbers, which are quick to draw."""
+        if like.numel() < _MANY:
+            ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
+            return (ones * 2 - 1).to(like.device)
+        numbers = torch.empty(-(-like.numel() // 64), dtype=torch.int64)
+        drawn = numbers.random_(-(1 << 63), None, generator=self._generator).view(torch.int8)
+        bits = drawn[:, None] << torch.arange(8, dtype=torch.int8)
+        signs = bits.view(-1)[: like.numel()].bitwise_right_shift_(7).bitwise_or_(1)
+        return signs.view(like.shape).to(like.device)
 
 
 def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
@@ -299,12 +321,19 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return {**get_decompositions(_COMPOUND), **own}
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _is_inexact(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _squared(args: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda value: value.abs().square() if _is_inexact(value) else value, args)
+    def squared(value: torch.Tensor) -> torch.Tensor:
+        return value.abs().square() if value.is_complex() else value.square() if _is_inexact(value) else value
+
+    return tree_map_only(torch.Tensor, squared, args)
 
 
 def _squared_factors(kwargs: dict[str, Any]) -> dict[str, Any]:

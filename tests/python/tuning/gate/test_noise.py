@@ -244,6 +244,23 @@ def test_noise_leaves_elementwise_operators_at_one_step() -> None:
     assert torch.allclose((moved / (x * 3) - 1).abs(), torch.full_like(x, EPS), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(7, 11), (300, 1001)], ids=["few", "many"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
+def test_every_element_moves_by_a_step_up_or_down(shape: tuple[int, int], is_transposed: bool) -> None:
+    x = draw(*shape).double() + 1
+    x = x.t() if is_transposed else x
+    before = x.clone()
+    with Noisy(EPS, seed=1) as noise:
+        moved, shaken = x * 1.0, noise.shaken(x)
+    assert torch.equal(x, before)
+    for result in (moved, shaken):
+        steps = (result / before - 1) / EPS
+        assert result.stride() == x.stride()
+        assert torch.allclose(steps.abs(), torch.ones_like(steps), rtol=1e-6)
+        assert steps.mean().abs() < 4 / steps.numel() ** 0.5, "ups and downs are equally likely"
+    assert not torch.equal(moved, shaken)
+
+
 class ReluOf(torch.autograd.Function):
     """relu(x), with the given mask in the backward."""
 
