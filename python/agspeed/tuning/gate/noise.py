@@ -18,8 +18,13 @@ So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``,
 `_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
 is run, since roundings of equal terms (a gradient that was broadcast) are not independent. Inner products and
 convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of
-squares. Sums are taken to be accumulated in float32 or better, whatever their element type. Normalisations, softmax and
-losses run as the elementary operators they consist of, so that noise enters where their sums are.
+squares. Sums are taken to be accumulated in float32 or better, whatever their element type, in float64 where that is
+the precision. Normalisations, softmax and losses run as the elementary operators they consist of, so that noise enters
+where their sums are.
+
+A product that is added to a tensor may be accumulated onto it, as ``addmm`` does and compilers make of the two: each
+partial sum is as large as that tensor then. How far that is off depends on the library's blocks, so it is run, too: the
+sum moves by no less.
 
 The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
 element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
@@ -36,8 +41,10 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from agspeed.tuning.gate.modes import RANDOM, has_alias
 
@@ -111,6 +118,10 @@ _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _SHORT = 64
 _CHAIN = 16384
+_BLOCK = 1 << 17
+"""Elements that noise is put into at a time."""
+_MANY = 4096
+_ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 _RELU = (aten.relu.default, aten.relu_.default)
 _JUMPS = (
     aten.hardsigmoid_backward.default,
@@ -130,7 +141,10 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._eps = eps
         self._sum_eps = min(eps, torch.finfo(torch.float32).eps)
+        self._accumulator = torch.float32 if eps >= torch.finfo(torch.float32).eps else torch.float64
         self._generator = torch.Generator().manual_seed(seed)
+        self._products: Any = WeakIdKeyDictionary()
+        """By matrix product that is alive, the factors and what `_versions` says of the three."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -142,20 +156,37 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._relu(func, args[0])
         if func in _JUMPS:
             args = (args[0], self._displaced(args[1]), *args[2:])
+        if func in _ADDITIONS and not kwargs:
+            return self._added(func, args)
         result = func(*args, **kwargs)
         if has_alias(func) or RANDOM in func.tags:
             return result
         if func not in _SUMS:
-            return tree_map_only(torch.Tensor, self.shaken, result)
+            given = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+            return tree_map_only(torch.Tensor, lambda value: self._shake(value, _memory(value) not in given), result)
         with _disable_current_modes():
-            return self._resummed(func, args, kwargs, result)
+            moved = self._resummed(func, args, kwargs, result)
+            if func is aten.mm.default and (versions := _versions(moved, *args)) is not None:
+                self._products[moved] = args, versions
+        return moved
 
     def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor whose elements are one step off, up or down."""
+        return self._shake(tensor, is_own=False)
+
+    def _shake(self, tensor: torch.Tensor, is_own: bool) -> torch.Tensor:
+        """The same, in place where `tensor` is the noise's own; block by block, as the processor's caches like it."""
         if not _is_inexact(tensor):
             return tensor
         with _disable_current_modes():
-            return _displaced(tensor, tensor * (self._signs(tensor) * self._eps))
+            if tensor.dtype not in (torch.float32, torch.float64) or not is_non_overlapping_and_dense_or_false(tensor):
+                steps = self._signs(tensor).to(torch.promote_types(tensor.real.dtype, torch.float32))
+                return tensor * steps.mul_(self._eps).add_(1)
+            own = tensor if is_own else tensor.clone()
+            flat = own.as_strided((own.numel(),), (1,))
+            for block in flat.split(_BLOCK):  # type: ignore[no-untyped-call]
+                block.mul_(self._signs(block).to(block.dtype).mul_(self._eps).add_(1))
+            return own
 
     def _relu(self, func: Any, x: torch.Tensor) -> torch.Tensor:
         """relu whose backward lets the gradient pass for numbers just below zero as well."""
@@ -172,6 +203,31 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _reach(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.square().mean().sqrt() * (self._sum_eps * _REACH)
 
+    def _added(self, func: Any, args: Any) -> Any:
+        """A sum of two terms; a product among them may have been accumulated onto the other one."""
+        with _disable_current_modes():
+            accumulated = [self._accumulated(*pair) for pair in (args, args[::-1])]
+        total = func(*args)
+        if all(other is None for other in accumulated):
+            return total if has_alias(func) else self._shake(total, is_own=True)
+        moved = total if has_alias(func) else self.shaken(total)
+        with _disable_current_modes():
+            for other in accumulated:
+                if other is not None:
+                    moved = _further(moved, other.to(total.dtype), total)
+            return total.copy_(moved) if has_alias(func) else moved
+
+    def _accumulated(self, product: Any, onto: Any) -> torch.Tensor | None:
+        """`onto` when each term of `product` has been added to it; None where that is no matrix product of its size."""
+        if not all(isinstance(term, torch.Tensor) and term.is_floating_point() for term in (product, onto)):
+            return None
+        factors, versions = self._products.get(product, ((), None))
+        if versions is None or versions != _versions(product, *factors):
+            return None
+        if onto.dim() > 2 or any(a not in (1, b) for a, b in zip(onto.shape[::-1], product.shape[::-1], strict=False)):
+            return None
+        return torch.addmm(*(value.to(self._accumulator) for value in (onto, *factors)))
+
     def _resummed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
         """`result` with the error of another order of summation."""
         results = [result] if isinstance(result, torch.Tensor) else list(result)
@@ -183,7 +239,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             None if one is None else self._moved(one, square / count if func in _MEANS else square, count)
             for one, square, count in zip(results, squares, _SUMS[func](args, results[0]), strict=True)
         ]
-        chained = _chained(func, args, results[0]) if func in _PLAIN_SUMS else None
+        chained = _chained(func, args, results[0], self._accumulator) if func in _PLAIN_SUMS else None
         if chained is not None and moved[0] is not None:
             return _further(moved[0], chained, results[0])
         return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
@@ -193,17 +249,21 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if count <= _SHORT:
             return self.shaken(total)
         growth = math.sqrt(math.sqrt(count) / 6)
-        walk = (total.abs().square() + squares).sqrt() * (self._sum_eps * growth)
-        return _displaced(total, torch.maximum(walk, total.abs() * self._eps) * self._signs(total))
+        size = total.abs()
+        walk = size.square().add_(squares).sqrt_().mul_(self._sum_eps * growth)
+        moved = total + torch.maximum(walk, size.mul_(self._eps), out=walk).mul_(self._signs(total))
+        return torch.where(total.isinf(), total, moved)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
-        return (ones * 2 - 1).to(like.device)
-
-
-def _displaced(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """tensor + by; infinities (of a mask, say) stay what they are."""
-    return torch.where(tensor.isinf(), tensor, tensor + by)
+        """Ones and minus ones at random; many are the bits of large random numbers, which are quick to draw."""
+        if like.numel() < _MANY:
+            ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
+            return (ones * 2 - 1).to(like.device)
+        numbers = torch.empty(-(-like.numel() // 64), dtype=torch.int64)
+        drawn = numbers.random_(-(1 << 63), None, generator=self._generator).view(torch.int8)
+        bits = drawn[:, None] << torch.arange(8, dtype=torch.int8)
+        signs = bits.view(-1)[: like.numel()].bitwise_right_shift_(7).bitwise_or_(1)
+        return signs.view(like.shape).to(like.device)
 
 
 def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
@@ -211,14 +271,19 @@ def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> t
     return torch.where((other - total).abs() > (moved - total).abs(), other, moved)
 
 
-def _chained(func: Any, args: Sequence[Any], total: torch.Tensor) -> torch.Tensor | None:
-    """The plain sum or mean by one float32 accumulator per element; None where it is short, long or not real."""
+def _versions(*tensors: torch.Tensor) -> list[int] | None:
+    """How often each was written to; None where torch does not count."""
+    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
+
+
+def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor | None:
+    """The plain sum or mean by one accumulator per element; None where it is short, long or not real."""
     terms = args[0]
     count = terms.numel() // max(total.numel(), 1)
     if not _SHORT < count <= _CHAIN or not terms.is_floating_point():
         return None
     dims = [d % terms.dim() for d in args[1]] if len(args) > 1 and args[1] else list(range(terms.dim()))
-    rows = terms.float().movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
+    rows = terms.to(precision).movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
     accumulator = torch.zeros_like(rows[0])
     for row in rows.unbind():
         accumulator += row
@@ -256,12 +321,19 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return {**get_decompositions(_COMPOUND), **own}
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _is_inexact(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _squared(args: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda value: value.abs().square() if _is_inexact(value) else value, args)
+    def squared(value: torch.Tensor) -> torch.Tensor:
+        return value.abs().square() if value.is_complex() else value.square() if _is_inexact(value) else value
+
+    return tree_map_only(torch.Tensor, squared, args)
 
 
 def _squared_factors(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -131,6 +131,63 @@ def test_a_long_sum_beside_it_does_not_excuse_another_result() -> None:
     assert verdict.outcome == "rejected", verdict.reason
 
 
+def test_a_float64_sum_in_float32_is_rejected() -> None:
+    x = draw(1000, 64).double()
+    verdict = gate.check(lambda x: (x.float().sum(0).double(),), lambda x: (x.sum(0),), [x])
+    assert verdict.outcome == "rejected", verdict.reason
+
+
+class Residual(torch.autograd.Function):
+    """x + x u v, each direction with the last product accumulated onto the tensor that is added."""
+
+    wrong = 1.0
+    """The product is that many times as large as it should be."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        hidden = x @ u
+        ctx.save_for_backward(x, hidden, u, v)
+        return torch.addmm(x, hidden, v, alpha=Residual.wrong)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, hidden, u, v = ctx.saved_tensors
+        inner = gradient @ v.t()
+        return torch.addmm(gradient, inner, u.t(), alpha=Residual.wrong), x.t() @ inner, hidden.t() @ gradient
+
+
+def residual(x: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x + x @ u @ v,)
+
+
+@pytest.fixture
+def one_row() -> list[torch.Tensor]:
+    """Inputs of `residual`: sums of 16,384 small terms beside a large tensor."""
+    generator = torch.Generator().manual_seed(7)
+    shapes = {(1, 64): 1.0, (64, 1 << 14): 0.005, (1 << 14, 64): 0.005}
+    return [(torch.randn(s, generator=generator) * scale).requires_grad_() for s, scale in shapes.items()]
+
+
+def accumulating(x: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (Residual.apply(x, u, v),)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_product_may_be_accumulated_onto_what_it_is_added_to(one_row: list[torch.Tensor]) -> None:
+    """As compilers make addmm of a product and a sum."""
+    verdict = gate.check(accumulating, residual, one_row)
+    assert verdict.accepted, verdict.reason
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_product_accumulated_wrongly_is_rejected(
+    one_row: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Residual, "wrong", 1.01)
+    verdict = gate.check(accumulating, residual, one_row)
+    assert verdict.outcome == "rejected", verdict.reason
+
+
 def test_a_short_sum_keeps_the_strict_rule() -> None:
     x = draw(256, 64)
     verdict = gate.check(lambda x: ((x.double().sum(1) * (1 + 8 * EPS)).float(),), lambda x: (x.sum(1),), [x])
@@ -185,6 +242,23 @@ def test_noise_leaves_elementwise_operators_at_one_step() -> None:
     with Noisy(EPS, seed=1):
         moved = x * 3
     assert torch.allclose((moved / (x * 3) - 1).abs(), torch.full_like(x, EPS), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7, 11), (300, 1001)], ids=["few", "many"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["rows", "columns"])
+def test_every_element_moves_by_a_step_up_or_down(shape: tuple[int, int], is_transposed: bool) -> None:
+    x = draw(*shape).double() + 1
+    x = x.t() if is_transposed else x
+    before = x.clone()
+    with Noisy(EPS, seed=1) as noise:
+        moved, shaken = x * 1.0, noise.shaken(x)
+    assert torch.equal(x, before)
+    for result in (moved, shaken):
+        steps = (result / before - 1) / EPS
+        assert result.stride() == x.stride()
+        assert torch.allclose(steps.abs(), torch.ones_like(steps), rtol=1e-6)
+        assert steps.mean().abs() < 4 / steps.numel() ** 0.5, "ups and downs are equally likely"
+    assert not torch.equal(moved, shaken)
 
 
 class ReluOf(torch.autograd.Function):
