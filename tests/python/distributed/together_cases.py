@@ -130,7 +130,7 @@ def work_of_settled_steps(cache: str, is_compiled: bool) -> dict[str, Any]:
     return result | {"work": found}
 
 
-def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
+def _work_of_steps(model: nn.Module, count: int = 512) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(300):  # steps that the report wants to see become rare
         step(model, optimizer)
@@ -220,6 +220,24 @@ def adversarial(cache: str) -> dict[str, Any]:
         model((batch + 0.1 * slope.sign()).detach()).square().mean().backward()
         optimizer.step()
     return train(model)
+
+
+def one_rank_has_hooks(cache: str) -> dict[str, Any]:
+    """Rank 0 alone looks at what its wrapper returns, from the first call on."""
+    model = wrapped(Path(cache))
+    hook = model.register_forward_hook(lambda *_: None) if dist.get_rank() == 0 else None
+    result = train(model)
+    if hook is not None:
+        hook.remove()
+        result["hooks"] = len(model._forward_hooks)
+    return result
+
+
+def one_rank_has_more_groups(cache: str) -> dict[str, Any]:
+    """Rank 0 alone is in a second group."""
+    if dist.get_rank() == 0:
+        dist.new_group([0], use_local_synchronization=True)
+    return train(wrapped(Path(cache)))
 
 
 def paused_at_one_rank(cache: str) -> dict[str, Any]:
