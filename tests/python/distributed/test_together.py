@@ -26,8 +26,7 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 _TIMEOUT_S = 240
 """Compiling on a busy machine is no hang."""
 _SETTLED_LINES = 8
-_WATCHED_LINES = 20
-"""Of agspeed's Python in a settled step, and on average with those that are watched, at 0.1 microseconds each."""
+"""Of agspeed's Python in a settled step, at a tenth of a microsecond each."""
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -125,7 +124,6 @@ def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
         assert group["requests"] == []
         # Now and then steps are seen, for the report and by the guard; the others are counted down to them.
         assert statistics.median(group["lines"]) <= min(statistics.median(alone["lines"]), _SETTLED_LINES), group
-        assert statistics.mean(group["lines"]) <= _WATCHED_LINES
 
 
 def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> None:

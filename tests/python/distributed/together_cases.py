@@ -130,7 +130,7 @@ def work_of_settled_steps(cache: str, is_compiled: bool) -> dict[str, Any]:
     return result | {"work": found}
 
 
-def _work_of_steps(model: nn.Module, count: int = 512) -> dict[str, Any]:
+def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(300):  # steps that the report wants to see become rare
         step(model, optimizer)
