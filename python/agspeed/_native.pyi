@@ -394,12 +394,18 @@ class GroupTuner(_EitherTuner):
     def meet(self, records: list[bytes]) -> None: ...  # by rank; ValueError: the group is over
     def leave(self, reason: str) -> None: ...  # this rank tunes no longer; the next meeting tells the others
     def end(self, reason: str) -> None: ...  # no meeting will follow
+    def recheck(self) -> None: ...  # all ranks are suspicious: meetings follow
+    def postpone_recheck(self) -> None: ...  # the others are not suspicious
     @property
     def num_quiet_meetings(self) -> int: ...  # to be left out from now on, at all ranks
     @property
     def is_refining(self) -> bool: ...  # the latest meeting asked for "refine"
     @property
-    def is_settled(self) -> bool: ...  # no meeting will follow
+    def is_settled(self) -> bool: ...  # no meeting will follow for now
+    @property
+    def is_rechecking(self) -> bool: ...  # meetings compare what was decided with eager again
+    @property
+    def is_suspicious(self) -> bool: ...  # this rank doubts what was decided
     @property
     def is_over_because(self) -> str: ...  # "" while the group tunes and after a decision
     @property

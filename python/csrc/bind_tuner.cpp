@@ -193,9 +193,11 @@ void bindGroupTunerClass(py::module_& module) {
       .def_property_readonly("is_refining", &GroupTuner::isRefining)
       .def_property_readonly("is_settled", &GroupTuner::isSettled)
       .def_property_readonly("is_over_because", [](const GroupTuner& group) { return group.isOverBecause(); })
-      .def_property_readonly("quiet_steps", [](const GroupTuner& group) {
-        return group.isSettled() ? py::object(py::none()) : py::object(py::int_(0));
-      });
+      .def("recheck", &GroupTuner::recheck)
+      .def("postpone_recheck", &GroupTuner::postponeRecheck)
+      .def_property_readonly("is_rechecking", &GroupTuner::isRechecking)
+      .def_property_readonly("is_suspicious", &GroupTuner::isSuspicious)
+      .def_property_readonly("quiet_steps", [](const GroupTuner& group) { return optionalSteps(group.quietSteps()); });
   bindEvents(bound);
   bindQueries(bound);
 }

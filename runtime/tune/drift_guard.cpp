@@ -79,6 +79,12 @@ void DriftGuard::suspect() {
   requestBurst();
 }
 
+void DriftGuard::postponeBurst() {
+  forgoBurst();
+  isConfirming_ = true;
+  confirmAtStep_ = numSteps_ + kBurstSpacing;
+}
+
 void DriftGuard::requestBurst() {
   // Old pairs describe the machine before the shift.
   recheck_.clear();

@@ -29,6 +29,13 @@ class DriftGuard {
   static double stepLimit(double chosen, double eager);
   /// The chosen arm runs another graph, which was never measured: a burst confirms it soon.
   void doubt();
+  /// Somebody else has a suspicion: a burst begins.
+  void suspect();
+  /// Somebody else re-checks instead of the burst that is due, or nobody does: it is due again later.
+  void forgoBurst() { burstBlocks_ = 0; }
+  void postponeBurst();
+  /// A burst is due or under way.
+  bool isBursting() const { return burstBlocks_ > 0; }
   /// A step of the chosen arm outside re-checks. Requires: undisturbed.
   void addSteadyStep(int32_t shape, double seconds);
   /// `count` steps ran, reported or not; `numEager` of them eagerly for a re-check.
@@ -58,7 +65,6 @@ class DriftGuard {
   bool hasShifted(const Level& level) const;
   bool isSlowFromTheStart(int32_t shape, const Level& level) const;
   bool mayBurst() const;
-  void suspect();
   void requestBurst();
   int64_t routineSpacing(int64_t eagerSteps) const;
 

@@ -36,18 +36,34 @@ const Member& firstSaid(const std::vector<RankRecord>& records, Member RankRecor
   return records.front().*member;
 }
 
+/// Of a guard that judges nothing: it only raises suspicions.
+TunerConfig withoutRechecks(TunerConfig config) {
+  config.guardFraction = 0;
+  return config;
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<GroupTuner>> GroupTuner::create(TunerConfig config, std::vector<std::string> names) {
   if (names.size() < 2) return invalidArgument("tuner: a group of {} ranks needs none", names.size());
-  AG_ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::create(std::move(config)));
-  return std::unique_ptr<GroupTuner>(new GroupTuner(std::move(tuner), std::move(names)));
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::create(config));
+  return std::unique_ptr<GroupTuner>(new GroupTuner(config, std::move(tuner), std::move(names)));
 }
 
-GroupTuner::GroupTuner(std::unique_ptr<Tuner> tuner, std::vector<std::string> names)
-    : tuner_(std::move(tuner)), names_(std::move(names)), captures_(names_.size()), digest_(kFnvBasis) {}
+GroupTuner::GroupTuner(const TunerConfig& config, std::unique_ptr<Tuner> tuner, std::vector<std::string> names)
+    : tuner_(std::move(tuner)),
+      names_(std::move(names)),
+      captures_(names_.size()),
+      digest_(kFnvBasis),
+      watch_(withoutRechecks(config)),
+      mayWatch_(config.guardFraction > 0 && config.mode != Mode::kDeterministic) {}
 
 // --- events of this rank --------------------------------------------------------------------------------------------
+
+void GroupTuner::captureGrew() {
+  if (isSettled()) return watch_.doubt();
+  record_.hasGrown = true;
+}
 
 void GroupTuner::expectLoads(double foregroundSeconds) {
   record_.loadEstimate = std::max(record_.loadEstimate, foregroundSeconds);
@@ -56,6 +72,7 @@ void GroupTuner::expectLoads(double foregroundSeconds) {
 Status GroupTuner::armChanged(const ArmEvent& event) {
   if (isSettled()) {
     if (!isDead(event.state) || event.arm != tuner_->current()) return {};
+    isWatching_ = false;  // this copy is no longer like the others
     AG_RETURN_IF_ERROR(tuner_->armChanged(event));
     for (Action& action : tuner_->advance()) actions_.push_back(std::move(action));
     return {};
@@ -77,6 +94,10 @@ Status GroupTuner::addArm(ArmSpec spec) {
 }
 
 Status GroupTuner::stepFinished(const StepReport& step) {
+  if (isSettled()) {
+    watchStep(step);
+    return {};
+  }
   if (!record_.step) {
     record_.step = step;
     return {};
@@ -91,6 +112,7 @@ Status GroupTuner::stepFinished(const StepReport& step) {
 }
 
 void GroupTuner::stepsSkipped(int64_t count, double seconds) {
+  if (isSettled()) return watch_.addSteps(count, 0);
   record_.numSkipped += count;
   record_.skippedSeconds += seconds;
 }
@@ -120,7 +142,12 @@ std::string GroupTuner::takeRecord() {
 std::vector<Action> GroupTuner::takeActions() { return std::exchange(actions_, {}); }
 
 void GroupTuner::end(std::string reason) {
-  if (!isSettled()) over_ = std::move(reason);
+  if (isRechecking_) {
+    isRechecking_ = isWatching_ = false;
+    actions_.push_back({.kind = ActionKind::kRun, .arm = tuner_->decision()->arm});
+  } else if (!isSettled()) {
+    over_ = std::move(reason);
+  }
 }
 
 Status GroupTuner::meet(const std::vector<std::string>& texts) {
@@ -271,6 +298,7 @@ void GroupTuner::plan() {
     const Decision& decision = *tuner_->decision();
     asked.push_back({.kind = ActionKind::kDecide, .arm = decision.arm, .reason = decision.reason});
     isDecided_ = true;
+    startWatch();
   } else {
     asked = tuner_->advance();
   }
@@ -283,7 +311,11 @@ void GroupTuner::plan() {
     note(action);
     actions_.push_back(std::move(action));
   }
-  const int64_t quiet = asked.empty() ? tuner_->quietSteps() : 0;
+  if (isRechecking_ && !tuner_->isRechecking()) {
+    isRechecking_ = false;
+    isWatching_ = tuner_->decision()->arm != kEagerArm;
+  }
+  const int64_t quiet = asked.empty() && !isRechecking_ ? tuner_->quietSteps() : 0;
   numQuiet_ = quiet == Tuner::kForever ? kMaxQuietMeetings : std::min(quiet, kMaxQuietMeetings);
 }
 
@@ -299,6 +331,37 @@ void GroupTuner::note(const Action& action) {
 std::vector<ArmEvent>& GroupTuner::ofRanks(const std::string& arm) {
   const auto [entry, isNew] = armsOfRanks_.try_emplace(arm, names_.size(), ArmEvent{arm, ArmState::kWaiting, "", 0, 0});
   return entry->second;
+}
+
+// --- after the decision ---------------------------------------------------------------------------------------------
+
+void GroupTuner::startWatch() {
+  isWatching_ = mayWatch_ && tuner_->decision()->arm != kEagerArm;
+  for (const std::string& shape : tuner_->shapes()) {
+    watchedShapes_.emplace(shape, static_cast<int32_t>(watchedShapes_.size()));
+  }
+  watch_.start(tuner_->decision()->isFromDatabase, tuner_->stepLimits());
+}
+
+void GroupTuner::watchStep(const StepReport& step) {
+  if (!isWatching_) return;
+  watch_.addSteps(1, 0);
+  if (step.disturbed || step.arm != tuner_->current()) return;
+  const auto [entry, isNew] = watchedShapes_.emplace(step.shape, static_cast<int32_t>(watchedShapes_.size()));
+  watch_.addSteadyStep(entry->second, step.seconds);
+}
+
+void GroupTuner::recheck() {
+  record_ = {.leaving = std::move(record_.leaving), .numSearches = record_.numSearches};
+  if (!isSuspicious()) leave("its candidate failed");
+  isRechecking_ = true;
+  watch_.forgoBurst();
+  tuner_->suspect();
+}
+
+int64_t GroupTuner::quietSteps() const {
+  if (!isSettled()) return 0;
+  return isWatching_ && !isSuspicious() ? watch_.quietSteps(1) : Tuner::kForever;
 }
 
 }  // namespace agspeed::runtime::tune

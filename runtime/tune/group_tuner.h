@@ -17,8 +17,10 @@
 // an earlier run's findings, a stored decision) comes from the lowest rank that says it.
 //
 // A decision is asked for twice: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
-// are no meetings; a candidate that fails at one rank later rolls back that rank alone. A rank that leaves, copies that
-// differ (by their digests) or a failed exchange end the group: see isOverBecause(). Thread-safety: none.
+// are no meetings: each rank watches its own steps, which become slower where any rank's do, and a candidate that fails
+// at one rank rolls back that rank alone. Once all ranks are suspicious (the driver finds out) they recheck(): meetings
+// go on until the decision is confirmed or rolled back. A rank that leaves, copies that differ (by their digests) or a
+// failed exchange end the group: see isOverBecause(); in a recheck they end that alone. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +49,7 @@ class GroupTuner {
   void captureFailed(const std::string& reason, double foregroundSeconds) {
     record_.capture = {reason, foregroundSeconds};
   }
-  void captureGrew() { record_.hasGrown = true; }
+  void captureGrew();
   void expectCapture(double foregroundSeconds) { record_.captureEstimate = foregroundSeconds; }
   void expectLoads(double foregroundSeconds);
   Status armChanged(const ArmEvent& event);
@@ -70,6 +72,10 @@ class GroupTuner {
   Status meet(const std::vector<std::string>& records);
   /// The exchange failed, or somebody else knows that no meeting will follow.
   void end(std::string reason);
+  /// All ranks are suspicious, and call this at the same step: meetings follow, as in tuning.
+  void recheck();
+  /// The others are not suspicious: this rank watches on, and is suspicious again later.
+  void postponeRecheck() { watch_.postponeBurst(); }
   /// What the meetings since the last call asked for, in order.
   std::vector<Action> takeActions();
   /// Meetings from now on, decided by the latest one, in which nothing would be said: each rank leaves them out.
@@ -81,12 +87,17 @@ class GroupTuner {
   bool isOver() const { return !over_.empty(); }
   /// The latest meeting asked for kRefine.
   bool isRefining() const { return isRefining_; }
-  /// No meeting will follow: decided, or over.
-  bool isSettled() const { return isDecided_ || isOver(); }
+  /// No meeting will follow for now: decided, or over.
+  bool isSettled() const { return (isDecided_ && !isRechecking_) || isOver(); }
+  bool isRechecking() const { return isRechecking_; }
+  /// Steps of this rank make it doubt the decision, or nobody has measured that in this job.
+  bool isSuspicious() const { return isWatching_ && !isRechecking_ && watch_.isBursting(); }
+  /// As of Tuner.
+  int64_t quietSteps() const;
   const Tuner& tuner() const { return *tuner_; }
 
  private:
-  GroupTuner(std::unique_ptr<Tuner> tuner, std::vector<std::string> names);
+  GroupTuner(const TunerConfig& config, std::unique_ptr<Tuner> tuner, std::vector<std::string> names);
 
   Status checkMeeting(const std::vector<RankRecord>& records) const;
   void feed(const std::vector<RankRecord>& records);
@@ -97,6 +108,8 @@ class GroupTuner {
   ArmEvent combined(const std::string& arm) const;
   void plan();
   void note(const Action& action);
+  void startWatch();
+  void watchStep(const StepReport& step);
   std::vector<ArmEvent>& ofRanks(const std::string& arm);
 
   std::unique_ptr<Tuner> tuner_;
@@ -112,6 +125,12 @@ class GroupTuner {
   bool hasSwitched_ = false;  ///< the latest meeting asked for another arm: the step under way runs the one before
   bool isDecided_ = false;
   std::string over_;
+
+  DriftGuard watch_;  ///< of this rank's steps after the decision; the tuner's own guard judges rechecks
+  std::map<std::string, int32_t> watchedShapes_;
+  bool mayWatch_;
+  bool isWatching_ = false;
+  bool isRechecking_ = false;
 };
 
 }  // namespace agspeed::runtime::tune

@@ -101,6 +101,8 @@ class Tuner {
   void paused(double foregroundSeconds) { ledger_.addForeground(foregroundSeconds); }
   /// The database knows the answer. Call before anything was captured; later calls are refused.
   Status adopt(const std::string& arm);
+  /// Settled, somebody suspects that the decision no longer holds: re-checks against eager begin.
+  void suspect() { guard_.suspect(); }
   /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
   void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
 
@@ -119,6 +121,15 @@ class Tuner {
   const std::string& current() const { return arms_[current_].spec.name; }
   const std::optional<Decision>& decision() const { return decision_; }
   const Ledger& ledger() const { return ledger_; }
+  /// Settled on a compiled arm that is compared with eager again.
+  bool isRechecking() const {
+    const bool isAsked = trial_ || rollbackRequest_ || guard_.isBursting();
+    return phase_ == Phase::kSettled && incumbent_ != kEager && isAsked;
+  }
+  /// Shape classes in the order of their numbers, and by number the seconds above which steps of the arm that was
+  /// decided on are suspicious.
+  const std::vector<std::string>& shapes() const { return shapes_; }
+  std::map<int32_t, double> stepLimits() const { return stepLimits(incumbent_); }
   /// Steps the driver need not report (it reports their sum through stepsSkipped, and the next one fully again): after
   /// a decision, while nothing can be paid for, and between samples while a compile disturbs short steps.
   int64_t quietSteps() const;

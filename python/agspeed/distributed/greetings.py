@@ -104,13 +104,16 @@ def is_looked_at(number: int) -> bool:
     return number >= 2 and number in (power, power + power // 2)
 
 
-def store_of(group: Any) -> Any:
-    """The group's store, with a room for each model that meets there. Ranks make their models in the same order."""
+def store_of(group: Any) -> tuple[Any, str]:
+    """The group's store, with a room for each model that meets there, and that room's name in this process. Ranks make
+    their models in the same order.
+    """
     from torch.distributed import distributed_c10d as c10d
 
     _, store = c10d._world.pg_map[group]
     _numbers[group.group_name] += 1
-    return c10d.PrefixStore(f"agspeed/meetings/{_numbers[group.group_name]}", store)
+    room = f"agspeed/meetings/{_numbers[group.group_name]}"
+    return c10d.PrefixStore(room, store), f"{room} of group {group.group_name}"
 
 
 def put(store: Any, key: str, text: str) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meetings: when and how the ranks around one DistributedDataParallel tell each other what happened to their tuners.
+"""Meetings: when and how the ranks around one wrapper (DistributedDataParallel, also what `replicate()` leaves) tell
+each other what happened to their tuners.
 
 Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
 same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
@@ -15,18 +16,17 @@ leave, and so to be found by everybody whose reductions have come to their end. 
 (2, 3, 4, 6, 8, 12 ...): a job in which tuning never pays asks the store a dozen times, all in all.
 
 Training never waits for a greeting. What takes seconds (captures, loads) all ranks do at the same step, and go on
-together (`standstill.py`). Once the tuners have decided nothing of this is left. Training thread only, but for
-the hooks, which run where the backward does, while that thread waits for it.
+together (`standstill.py`). Once the tuners have decided nothing of this is left, until all ranks doubt the decision
+(`reunion.py`). Training thread only, but for the hooks, which run where the backward does, while that thread waits for
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import secrets
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
@@ -34,26 +34,17 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch._C._distributed_c10d import AllgatherOptions
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
+from agspeed.distributed.exchange import Exchange, longest_wait, timeout_of
 from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
-from agspeed.distributed.standstill import Standstill
+from agspeed.distributed.reunion import Reunion
+from agspeed.distributed.standstill import LONGEST_S, Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
-
-_PACKET_BYTES = 2048
-"""Of a record in the first exchange; longer ones take a second."""
-_LENGTH_BYTES = 8
-_CREATION_TIMEOUT = datetime.timedelta(minutes=2)
-"""Of making the group. An exchange waits for as long as the user's reductions do: were it to fail at one rank that the
-others still wait for, they could go on to another bucket layout than that one."""
-
-_PROBED_BYTES = (64 << 10, 1 << 20, 4 << 20)
-_PROBES = 3
 
 
 class Meetings:
@@ -62,6 +53,7 @@ class Meetings:
     def __init__(
         self,
         wrapper: nn.parallel.DistributedDataParallel,
+        called: nn.Module,
         greeting: Greeting,
         make_tuner: Callable[[list[str]], Any],
         on_news: Callable[[], None],
@@ -69,6 +61,7 @@ class Meetings:
         """Says the greeting. All ranks have to come here in their first training forward within the wrapper.
 
         Args:
+            called: the module whose calls are the forwards within the wrapper.
             make_tuner: makes this rank's copy of the tuner, a `_native.GroupTuner`, from the names of all ranks.
             on_news: called within a backward once tuning begins, or is refused.
         """
@@ -80,7 +73,7 @@ class Meetings:
         """This rank's, once tuning begins; None where it has its host or its cache for itself."""
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
-        self._ddp = weakref.ref(wrapper)
+        self._ddp, self._called = weakref.ref(wrapper), weakref.ref(called)
         self._user_group = wrapper.process_group
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
@@ -92,10 +85,12 @@ class Meetings:
         self._wanted_layout = ""
         self._names: list[str] = []
         self._homes: list[str] = []
-        self._store = store_of(self._user_group)
+        self._store, self._name = store_of(self._user_group)
         self._news = News(self._store)
         self._standstill, self._is_capturing = Standstill(self._store, self._size), False
-        self._group: Any = None
+        self._reunion = Reunion(self._store, self._rank, self._size, self._num_collectives)
+        self._exchange: Exchange | None = None
+        self._num_exchanges = 0
         self._thread = threading.get_ident()
         self._is_due = False
         self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
@@ -105,11 +100,15 @@ class Meetings:
         _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
+        self._device = next(wrapper.parameters()).device
         put(self._store, f"greeting/{self._rank}", json.dumps(asdict(greeting)))
-        self._hooks = [
-            wrapper.register_forward_pre_hook(_Hook(self, "before_forward")),
-            wrapper.register_forward_hook(_Hook(self, "after_forward")),
-        ]
+        self._hooks: list[Any] = []
+        self._is_within = False  # a training forward that was seen to begin
+        self._listen(called)
+
+    def _num_collectives(self) -> int:
+        backend: Any = self._user_group._get_backend(self._device)
+        return int(backend._get_sequence_number_for_group())
 
     @property
     def num_ranks(self) -> int:
@@ -123,7 +122,17 @@ class Meetings:
     @property
     def longest_wait_s(self) -> float:
         """For how long a rank may stand still without the others' collectives running out of time."""
-        return 0.4 * _timeout_of(self._user_group).total_seconds()
+        return min(LONGEST_S, longest_wait(self._user_group).total_seconds())
+
+    def why_too_slow(self, seconds: float) -> str | None:
+        """Why ranks had better not stand still for `seconds` again, or None."""
+        if seconds <= self.longest_wait_s:
+            return None
+        limit = timeout_of(self._user_group).total_seconds()
+        return (
+            f"a part of compiling or checking it took {seconds:.1f} s: training may stand still for "
+            f"{self.longest_wait_s:.1f} s where collectives run out of time after {limit:g} s"
+        )
 
     def why_replaced(self) -> str | None:
         """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
@@ -144,6 +153,13 @@ class Meetings:
         elif self.refused is None:
             self._make_tuner, self._on_news = _leaving(self._make_tuner, reason), _nothing
 
+    def meet_again(self) -> None:
+        """This rank doubts what was decided: between two steps, again and again. Meetings go on once all ranks do."""
+        called = self._called()
+        if not self._hooks and not self._reunion.is_given_up and called is not None:
+            self._reunion.seek()
+            self._listen(called)
+
     def stand_still(self, *, is_capturing: bool) -> None:
         """All ranks are about to do what takes its time: the training forward that captures, or something before it.
         They go on together.
@@ -153,8 +169,16 @@ class Meetings:
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
+    def _listen(self, called: nn.Module) -> None:
+        self._is_within = False
+        self._hooks = [
+            called.register_forward_pre_hook(_Hook(self, "before_forward"), prepend=True),  # of replicate()'s own
+            called.register_forward_hook(_Hook(self, "after_forward")),
+        ]
+
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
+        self._is_within = True
         if self._standstill.is_begun and not self._is_capturing and self._is_training():
             self._standstill.end()
         if self.layouts is not None and torch.is_grad_enabled():
@@ -163,6 +187,8 @@ class Meetings:
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
         ddp, is_training = self._ddp(), self._is_training()
+        if not self._is_within:  # it began before there were hooks, and is seen where others have hooks of their own
+            return
         if self._standstill.is_begun and is_training:
             self._standstill.end()
         if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
@@ -190,7 +216,10 @@ class Meetings:
             self.layout = ""
         self._num_backwards += 1
         try:
-            if self._is_over():
+            if self._reunion.is_sought:
+                self._reunite()
+            elif self._is_over():
+                self._reunion.count_from_here()
                 self._close()
             elif self.tuner is not None:
                 self._meet_when_asked()
@@ -206,12 +235,32 @@ class Meetings:
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
 
+    def _reunite(self) -> None:
+        match self._reunion.of_backward():
+            case "meet":
+                self._connect()
+                self.tuner.recheck()
+                self._num_quiet = 0
+                self._meet_when_asked()
+                self._on_news()
+            case "over":
+                self.tuner.postpone_recheck()
+                self._close()
+
+    def _is_decided(self) -> bool:
+        tuner = self.tuner
+        return tuner is not None and not tuner.is_over_because and (tuner.is_settled or tuner.is_rechecking)
+
     def _give_up(self, reason: str) -> None:
         logger.debug("no meetings", exc_info=True)
-        warn_once(("meetings", reason), f"{reason}; they train on eagerly")
+        self._reunion.give_up()
+        if self._is_decided():
+            warn_once(("meetings", reason), f"{reason}; they train on with what they decided")
+        else:
+            warn_once(("meetings", reason), f"{reason}; they train on eagerly")
+            self.refused = self.refused or reason
         if self.tuner is not None:
             self.tuner.end(reason)
-        self.refused = self.refused or reason
         self._close()  # peers that wait here for this rank learn that it does not come
         self._on_news()
 
@@ -220,10 +269,10 @@ class Meetings:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        if self._group is not None:
-            group, self._group = self._group, None
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
             with contextlib.suppress(Exception):  # its peers may be gone; the user's backward is not to know of it
-                distributed.destroy_process_group(group)
+                exchange.close()
 
     # --- greeting -----------------------------------------------------------------------------------------------------
 
@@ -255,10 +304,13 @@ class Meetings:
         return Greeting(**json.loads(text)) if text else None
 
     def _begin(self) -> None:
-        ranks = distributed.get_process_group_ranks(self._user_group)
-        backend = "agspeed" if groups.backend_of(self._user_group) == "agspeed" else "gloo"
-        self._group = distributed.new_group(ranks, _CREATION_TIMEOUT, backend, use_local_synchronization=True)
+        self._connect()
         self.tuner = self._make_tuner(self._names)
+
+    def _connect(self) -> None:
+        """All ranks do it in the same backward."""
+        self._num_exchanges += 1
+        self._exchange = Exchange(self._user_group, self._store, f"{self._name}, {self._num_exchanges}")
 
     def latest_step(self) -> StepProfile | None:
         """When the buckets of the latest timed step were full and reduced; None where nobody timed one."""
@@ -271,40 +323,12 @@ class Meetings:
         if self._num_quiet > 0:
             self._num_quiet -= 1
             return
-        self.tuner.meet(self._exchange(self.tuner.take_record()))
+        assert self._exchange is not None  # its maker raises otherwise, and nobody meets
+        self.tuner.meet(self._exchange.of_records(self.tuner.take_record()))
         self._num_quiet = self.tuner.num_quiet_meetings
         self._wanted_layout = layout_of(self.tuner.current)
         if self.tuner.is_refining and self.cost is None:
-            self.cost = self._measured_cost()
-
-    def _exchange(self, record: bytes) -> list[bytes]:
-        """The records of all ranks, by rank."""
-        packets = self._gather(len(record).to_bytes(_LENGTH_BYTES, "little") + record, _PACKET_BYTES)
-        lengths = [_LENGTH_BYTES + int.from_bytes(packet[:_LENGTH_BYTES], "little") for packet in packets]
-        if max(lengths) > _PACKET_BYTES:
-            packets = self._gather(bytes(_LENGTH_BYTES) + record, max(lengths))
-        return [packet[_LENGTH_BYTES:length] for packet, length in zip(packets, lengths, strict=True)]
-
-    def _gather(self, data: bytes, size: int) -> list[bytes]:
-        mine = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
-        all_of_them = torch.empty(self._size * size, dtype=torch.uint8)
-        options = AllgatherOptions()
-        options.timeout = _timeout_of(self._user_group)
-        self._group._allgather_base(all_of_them, mine, options).wait()
-        found = all_of_them.numpy().tobytes()
-        return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
-
-    def _measured_cost(self) -> BucketCost:
-        """Of the first reductions in this step, with all ranks at it."""
-        times = []
-        for num_bytes in _PROBED_BYTES:
-            tensor, seconds = torch.zeros(num_bytes // 4), []
-            for _ in range(_PROBES):
-                begun = time.perf_counter()
-                distributed.all_reduce(tensor, group=self._group)
-                seconds.append(time.perf_counter() - begun)
-            times.append((num_bytes, min(seconds)))
-        return BucketCost.fitted(times)
+            self.cost = self._exchange.bucket_cost()  # all ranks are at it
 
 
 def _tensors_of(output: Any) -> list[torch.Tensor]:
@@ -342,12 +366,3 @@ def _leaving(make_tuner: Callable[[list[str]], Any], reason: str) -> Callable[[l
         return tuner
 
     return make
-
-
-def _timeout_of(group: Any) -> datetime.timedelta:
-    for device in ("cpu", "cuda"):
-        try:
-            return group._get_backend(torch.device(device)).options._timeout  # type: ignore[no-any-return]
-        except Exception:  # no such device, or a backend that keeps its time to itself
-            continue
-    return distributed.constants.default_pg_timeout

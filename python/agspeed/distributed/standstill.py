@@ -19,7 +19,7 @@ from agspeed.log import logger
 _BEAT_S = 1.0
 _SILENCE_S = 5.0
 """After which nobody is at it any more, or who is cannot say so."""
-_LONGEST_S = 120.0
+LONGEST_S = 120.0
 _POLLS_S = (0.005, 0.1)
 """Between looks: at first, and at most."""
 
@@ -61,7 +61,7 @@ class Standstill:
     def _wait(self) -> None:
         begun = heard = time.monotonic()
         beats, pause = -1, _POLLS_S[0]
-        while (now := time.monotonic()) < min(heard + _SILENCE_S, begun + _LONGEST_S):
+        while (now := time.monotonic()) < min(heard + _SILENCE_S, begun + LONGEST_S):
             found = answered(lambda: self._store.add(f"beat/{self._number}", 0))
             if answered(lambda: self._store.add(f"through/{self._number}", 0)) >= self._num_ranks:
                 return
@@ -73,7 +73,7 @@ class Standstill:
 
 def _beat(store: Any, key: str, through: threading.Event) -> None:
     try:
-        for _ in range(int(_LONGEST_S / _BEAT_S)):
+        for _ in range(int(LONGEST_S / _BEAT_S)):
             if through.wait(_BEAT_S):
                 return
             store.add(key, 1)

@@ -47,7 +47,7 @@ class Wrapper:
 
 def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
-    kind, ddp = _found(module)
+    kind, ddp, _ = _found(module)
     if ddp is None:
         return None
     group: Any = ddp.process_group
@@ -55,23 +55,41 @@ def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     return Wrapper(kind, backend_of(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
 
 
-def ddp_around(module: nn.Module | None) -> DistributedDataParallel | None:
-    """The module that wraps one that is being called; None where none does, or `replicate()` left no such module."""
-    kind, ddp = _found(module)
-    return ddp if kind == "DistributedDataParallel" else None
+def is_awaited(module: nn.Module | None) -> bool:
+    """`replicate()` was asked for a module, and does it within the first call, which has yet to come so far."""
+    try:
+        from torch.distributed._composable.contract import _get_registry
+        from torch.distributed._composable.replicate import replicate
+
+        if module is None or "replicate" not in (_get_registry(module) or {}):
+            return False
+        return not hasattr(replicate.state(module), "_ddp_weakref")
+    except Exception:  # parts of torch that may change, or are not there
+        return False
 
 
-def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | None]:
+def ddp_around(module: nn.Module | None) -> tuple[DistributedDataParallel, nn.Module] | None:
+    """What reduces the gradients of a module that is being called, and the module whose calls are all those that it
+    does so for; None where nothing does, or where `replicate()` was asked to for a module around this one.
+    """
+    _, ddp, called = _found(module)
+    return (ddp, called) if ddp is not None and called is not None else None
+
+
+def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | None, nn.Module | None]:
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return "", None
+        return "", None, None
     try:
         replicated = _replicated(module) if module is not None else None
     except Exception:  # parts of torch that may change
         logger.debug("replicate() cannot be looked for", exc_info=True)
         replicated = None
     if replicated is not None:
-        return "replicate", replicated
-    return "DistributedDataParallel", nn.parallel.DistributedDataParallel._active_ddp_module
+        return "replicate", replicated, module
+    active = nn.parallel.DistributedDataParallel._active_ddp_module
+    if active is not None and isinstance(active.module, nn.ParameterList):
+        return "replicate", active, None
+    return "DistributedDataParallel", active, active
 
 
 def _replicated(module: nn.Module) -> DistributedDataParallel | None:

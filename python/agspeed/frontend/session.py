@@ -40,7 +40,7 @@ from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
-from agspeed.tuning.together import surroundings
+from agspeed.tuning.together import are_known, surroundings
 
 if TYPE_CHECKING:
     from agspeed.distributed.meetings import Meetings
@@ -204,7 +204,6 @@ class Session:
         if (reason := self.home.why_eager(lambda: placement.call_tensors(args, kwargs))) is not None:
             self._leave_to_eager(reason)
             return self.target.eager(*args, **kwargs)
-        self._shapes.append(shape_class(args, kwargs))
         self.clock.forward_begins()
         if self._controller is None and self._is_due():
             self._start(args, kwargs)
@@ -212,6 +211,7 @@ class Session:
 
     def _run_timed(self, args: Any, kwargs: Any) -> Any:
         """The current plan; the clock has been told that it begins."""
+        self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
             output = self._runner.current(*args, **kwargs)
             self._find_wrapper()
@@ -248,7 +248,7 @@ class Session:
         self._find_wrapper()
         if self.meetings is not None and self.meetings.refused is not None:
             self._leave_to_eager(self.meetings.refused)
-        if self.state != "tuning":
+        if self.state != "tuning" or not are_known(self.target):
             return False
         return self._earned.is_due() if self.meetings is None else self.meetings.may_begin(self._earned.is_due())
 

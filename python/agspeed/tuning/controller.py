@@ -17,6 +17,7 @@ from typing import Any
 
 from agspeed import native
 from agspeed.distributed.layouts import layout_of, plan_of
+from agspeed.distributed.meetings import Meetings
 from agspeed.log import logger
 from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.company import company
@@ -103,7 +104,7 @@ class Controller:
         if self._module is None:
             return 0
         self._take_failures()
-        if self._num_quiet > 0 and not self._is_capturing:
+        if self._num_quiet > 0 and not self._is_capturing and self._tuner.quiet_steps != 0:
             self.steps_unseen(1, seconds)
             return self._num_quiet
         if self._skipped[0]:
@@ -112,10 +113,8 @@ class Controller:
         self._report_step(seconds, shape, ran or self.ran())
         self._tuner.share_budget(max(len(_searching), 1))
         self._advance()
-        if self._session.meetings is not None and self._tuner.is_over_because and not self._is_settled:
-            self._is_settled = True
-            self._waiting.end(EAGER, self._tuner.is_over_because)
-            self._session.settle(EAGER, self._tuner.is_over_because)
+        if self._session.meetings is not None:
+            self._heed_group(self._session.meetings)
         quiet = self._tuner.quiet_steps
         self._num_quiet = 1 << 30 if quiet is None else int(quiet)
         return self._num_quiet
@@ -224,6 +223,15 @@ class Controller:
                 self._waiting.interrupt(self._unfinished.describe())
             raise error.with_traceback(None) from None
 
+    def _heed_group(self, meetings: Meetings) -> None:
+        """The group is over, or what was decided is to be looked at again."""
+        if self._tuner.is_suspicious:
+            meetings.meet_again()
+        if self._tuner.is_over_because and not self._is_settled:
+            self._is_settled = True
+            self._waiting.end(EAGER, self._tuner.is_over_because)
+            self._session.settle(EAGER, self._tuner.is_over_because)
+
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, action: dict[str, Any]) -> bool:
@@ -282,27 +290,31 @@ class Controller:
 
     def _load(self, name: str, limit_s: float) -> bool:
         """Compiles and gates what plan `name` wants here, part by part; the rest is for the next border of a step once
-        `limit_s` are over.
+        `limit_s` are over. What takes longer than others can wait is given up where more of it would follow.
         """
         self._unfinished.recall()
         self._unfinished.keep()
-        started = time.perf_counter()
-        regions, outcomes = list(self._session.regions), []
+        started = begun = time.perf_counter()
+        regions, outcomes, too_slow = list(self._session.regions), [], None
         try:
-            while regions and time.perf_counter() - started < limit_s:
+            while regions and not too_slow and begun - started < min(limit_s, self._longest_wait_s):
                 outcome = self._session.compile_part(name, regions[0])
                 if outcome is not None:
                     outcomes.append(outcome)
                     regions.pop(0)
+                seconds, begun = time.perf_counter() - begun, time.perf_counter()
+                if self._session.meetings is not None:
+                    too_slow = self._session.meetings.why_too_slow(seconds)
         except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
         self._unfinished.touch()
         if regions:
-            self._tuner.arm_changed(name, "loading", foreground_seconds=seconds)
+            state = "skipped" if too_slow else "loading"
+            self._tuner.arm_changed(name, state, too_slow or "", foreground_seconds=seconds)
             self._meter.take_peak(self)
-            return False
+            return too_slow is not None
         if any(outcome.usable for outcome in outcomes):
             self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
         else:

@@ -7,15 +7,20 @@ compiled here (with cache hits), gated, and switched to at the border of a step.
 exits on such a graph is out for that region alone, with the reason in the report.
 
 mode="max" waits for the child, some seconds between two steps; mode="deterministic", where what runs must not depend
-on time, waits until it is through. All methods run on the training thread.
+on time, waits until it is through. Ranks that decided together capture such graphs each at its own time: what one of
+them does here is spread over steps, so that the collectives of the others do not run out of time. All methods run on
+the training thread.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any, Protocol
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
+from agspeed.distributed.meetings import Meetings
 from agspeed.tuning.child.queue import CompileQueue
 from agspeed.tuning.outcome import Outcome
 
@@ -30,6 +35,7 @@ class Adopter(Protocol):
 
     settings: Settings
     options: CompileOptions
+    meetings: Meetings | None
 
     def candidate_for(self, region: Any) -> str: ...
     def compile_part(self, plan: str, region: Any) -> Outcome | None: ...
@@ -45,6 +51,7 @@ class DeferredRegions:
         self._seen: set[Any] = set()
         self._new: list[Any] = []
         self._compiling: list[Any] = []
+        self._compiled: list[Any] = []
 
     def add(self, region: Any) -> None:
         """A region without an outcome for the chosen plan was called; repeated calls change nothing."""
@@ -55,7 +62,7 @@ class DeferredRegions:
     @property
     def is_idle(self) -> bool:
         """True when no deferred region waits for anything."""
-        return not self._new and not self._compiling
+        return not self._new and not self._compiling and not self._compiled
 
     def advance(self) -> None:
         """A training step has ended: starts what is new, adopts what is ready."""
@@ -66,7 +73,8 @@ class DeferredRegions:
             self._start(region)
         for region in self._finished():
             self._compiling.remove(region)
-            self._adopt(region)
+            self._compiled.append(region)
+        self._adopt_compiled()
         if not self._compiling:
             self._compile_queue.close()
 
@@ -78,6 +86,7 @@ class DeferredRegions:
         """Ends background work; what is not ready stays on graph-eager."""
         self._new.clear()
         self._compiling.clear()
+        self._compiled.clear()
         self._compile_queue.close()
 
     def _start(self, region: Any) -> None:
@@ -87,21 +96,38 @@ class DeferredRegions:
         elif not candidate(name).in_process and self._compile_queue.start(str(region.index), [(region, name)], "idle"):
             self._compiling.append(region)
             return
-        self._adopt(region)
+        self._compiled.append(region)
 
     def _finished(self) -> list[Any]:
         """Regions that the child is through with."""
         mode = self._session.settings.mode
         if mode in _LONGEST_WAIT_S:
-            self._compile_queue.wait(_LONGEST_WAIT_S[mode])
+            self._compile_queue.wait(min(_LONGEST_WAIT_S[mode], self._longest_stop_s))
         finished = [region for batch in self._compile_queue.poll() for region, _ in batch.jobs]
         if mode == "deterministic" and not self._compile_queue.is_idle:
             self._compile_queue.give_up(f"it was not ready after {_LONGEST_WAIT_S[mode]:.0f} s")
             return list(self._compiling)
         return finished
 
-    def _adopt(self, region: Any) -> None:
-        """Compiles here what the child has found to be sound, and switches to it."""
-        while self._session.compile_part(self._session.candidate_for(region), region) is None:
-            pass
-        self._session.adopt_region(region)
+    def _adopt_compiled(self) -> None:
+        """Compiles here what the child has found to be sound, and switches to it: all of it, or what there is time for
+        until the next step.
+        """
+        started = time.perf_counter()
+        while self._compiled and time.perf_counter() - started < self._longest_stop_s:
+            region, begun = self._compiled[0], time.perf_counter()
+            name = self._session.candidate_for(region)
+            is_through = self._session.compile_part(name, region) is not None
+            meetings = self._session.meetings
+            too_slow = meetings.why_too_slow(time.perf_counter() - begun) if meetings is not None else None
+            if too_slow and not is_through:
+                region.unfinished.pop(name, None)
+                region.outcomes[name] = Outcome(name, "skipped", too_slow)
+            if too_slow or is_through:
+                self._compiled.pop(0)
+                self._session.adopt_region(region)
+
+    @property
+    def _longest_stop_s(self) -> float:
+        meetings = self._session.meetings
+        return meetings.longest_wait_s if meetings is not None else math.inf

@@ -21,7 +21,7 @@ from agspeed.config import Settings
 from agspeed.distributed.greetings import Greeting
 from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.reducers import why_left_alone
-from agspeed.distributed.wrapper import Wrapper, ddp_around, wrapper_of
+from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, wrapper_of
 from agspeed.log import logger
 
 _SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
@@ -37,6 +37,11 @@ _COMPILERS_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Another rank finds what one has compiled only where these agree, too; unset, they lie in the temporary directory."""
 
 
+def are_known(target: object) -> bool:
+    """Whether `surroundings` has an answer within a call of the target."""
+    return not torch.distributed.is_available() or not is_awaited(getattr(target, "module", None))
+
+
 def surroundings(
     target: object, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
 ) -> tuple[Wrapper | None, CompileOptions, Meetings | None]:
@@ -48,15 +53,20 @@ def surroundings(
     if wrapper is None:
         return None, options, None
     options = dataclasses.replace(options, stage_bytes=wrapper.stage_bytes)
-    return wrapper, options, _meetings(module, settings, options, on_news)
+    return wrapper, options, _meetings(module, wrapper, settings, options, on_news)
 
 
 def _meetings(
-    module: nn.Module | None, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
+    module: nn.Module | None,
+    wrapper: Wrapper,
+    settings: Settings,
+    options: CompileOptions,
+    on_news: Callable[[], None],
 ) -> Meetings | None:
-    ddp = ddp_around(module)
-    if module is None or ddp is None or torch.distributed.get_world_size(ddp.process_group) == 1:
+    around = ddp_around(module)
+    if module is None or around is None or wrapper.num_ranks == 1:
         return None
+    ddp, called = around
     if settings.mode == "deterministic" or ddp._join_config.enable:
         return None  # nothing is measured, and ranks choose alike; or ranks run out of batches one by one
 
@@ -67,7 +77,7 @@ def _meetings(
         return extension.GroupTuner(group_config(settings, options), names)
 
     try:
-        return Meetings(ddp, _greeting(module, ddp, settings), make_tuner, on_news)
+        return Meetings(ddp, called, _greeting(module, ddp, settings), make_tuner, on_news)
     except Exception:  # parts of torch that may change
         logger.warning("the ranks tune alone: they cannot greet each other", exc_info=True)
         return None

@@ -45,7 +45,7 @@ def test_who_is_through_waits_for_as_long_as_another_is_at_it() -> None:
 
 
 def test_one_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill, "_LONGEST_S", 1e9)
+    monkeypatch.setattr(standstill, "LONGEST_S", 1e9)
     first, late = ranks(2)
     first.begin()
     first.end()
@@ -55,7 +55,7 @@ def test_one_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_have_an_end_however_long_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill, "_LONGEST_S", 0.5)
+    monkeypatch.setattr(standstill, "LONGEST_S", 0.5)
     monkeypatch.setattr(standstill, "_SILENCE_S", 1e9)
     first, busy = ranks(2)
     busy.begin()

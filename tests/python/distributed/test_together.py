@@ -90,6 +90,8 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
         together_cases.accumulating,
         together_cases.adversarial,
         together_cases.one_rank_does_more,
+        together_cases.one_rank_has_hooks,
+        together_cases.one_rank_has_more_groups,
         together_cases.paused_at_one_rank,
         together_cases.copied_while_tuning,
     ],
@@ -120,7 +122,7 @@ def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
         group, alone = found["work"]["group"], found["work"]["alone"]
         assert found["plan"] == ("native" if is_compiled else "eager"), found["reason"]
         assert group["requests"] == []
-        # Now and then a step is seen, for the report; the others are counted down to it.
+        # Now and then steps are seen, for the report and by the guard; the others are counted down to them.
         assert statistics.median(group["lines"]) <= min(statistics.median(alone["lines"]), _SETTLED_LINES), group
 
 
@@ -135,7 +137,14 @@ def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
     two_ranks: Ranks, tmp_path: Path, what: str
 ) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "what": what, "seconds": 5.0, "timeout_s": 2.5}
-    assert_one_decision(two_ranks.run(together_cases.slower_than_the_group_allows, tmp_path, **arguments))
+    results = two_ranks.run(together_cases.slower_than_the_group_allows, tmp_path, **arguments)
+    assert_one_decision(results)
+    for result in results:
+        arm = result["arms"]["native"]
+        assert arm["state"] == ("ready" if what == "capture" else "skipped"), arm
+        if what == "load":
+            assert "may stand still for 1.0 s where collectives run out of time after 2.5 s" in arm["reason"]
+            assert "(rank 1 on " in arm["reason"]
 
 
 def test_a_rank_that_evaluates_alone_waits_for_nobody(two_ranks: Ranks, tmp_path: Path) -> None:

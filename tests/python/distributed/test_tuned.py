@@ -38,6 +38,21 @@ def test_weights_are_plain_trainings_whatever_the_wrapper_does(two_ranks: Ranks,
         assert wrapper == "static_graph" or not has_layouts, f"another layout under {wrapper}: {result['arms']}"
 
 
+@pytest.mark.parametrize("when", ["before", "after", "around"])
+def test_replicated_models_are_tuned_by_all_ranks_together(two_ranks: Ranks, tmp_path: Path, when: str) -> None:
+    results = two_ranks.run(tuned_cases.replicated, tmp_path, cache=str(tmp_path / "cache"), when=when)
+    for result in results:
+        assert torch.equal(result["weights"], result["expected"])
+        assert result["report"]["wrapper"] == "replicate"
+        assert result["hooks"] == 1, "its own"
+        if when == "around":
+            assert "each of the 2 ranks tunes on its own" in result["status"]
+        else:
+            assert result["status"] == results[0]["status"]
+            assert result["status"].startswith("tuned: aot") and "2 ranks tune together" in result["status"]
+            assert result["steps"] == results[0]["steps"]
+
+
 def test_ranks_that_run_out_of_batches_one_by_one_tune_alone(two_ranks: Ranks, tmp_path: Path) -> None:
     results = two_ranks.run(tuned_cases.joined, tmp_path, cache=str(tmp_path / "cache"))
     for result in results:

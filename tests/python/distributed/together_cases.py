@@ -222,6 +222,24 @@ def adversarial(cache: str) -> dict[str, Any]:
     return train(model)
 
 
+def one_rank_has_hooks(cache: str) -> dict[str, Any]:
+    """Rank 0 alone looks at what its wrapper returns, from the first call on."""
+    model = wrapped(Path(cache))
+    hook = model.register_forward_hook(lambda *_: None) if dist.get_rank() == 0 else None
+    result = train(model)
+    if hook is not None:
+        hook.remove()
+        result["hooks"] = len(model._forward_hooks)
+    return result
+
+
+def one_rank_has_more_groups(cache: str) -> dict[str, Any]:
+    """Rank 0 alone is in a second group."""
+    if dist.get_rank() == 0:
+        dist.new_group([0], use_local_synchronization=True)
+    return train(wrapped(Path(cache)))
+
+
 def paused_at_one_rank(cache: str) -> dict[str, Any]:
     model = wrapped(Path(cache))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -23,7 +24,7 @@ from agspeed.frontend.session import session_of
 from tests.python.distributed.together_cases import Net, SlowEagerly
 
 _MOST_STEPS = 1500
-_MORE_STEPS = 12
+MORE_STEPS = 12
 
 
 def batches() -> Iterator[torch.Tensor]:
@@ -48,7 +49,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 class Training:
     """One model, trained on the same batches as every other."""
 
-    def __init__(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
         self.num_steps = 0
         self.batches = batches()
@@ -71,12 +72,12 @@ class Training:
 # --- what wrappers are asked for --------------------------------------------------------------------------------------
 
 
-def _plain(model: nn.Module) -> Training:
+def wrapped(model: nn.Module) -> Training:
     return Training(DistributedDataParallel(model), sgd(model))
 
 
 def power_sgd(model: nn.Module) -> Training:
-    training = _plain(model)
+    training = wrapped(model)
     state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=4)
     training.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return training
@@ -87,7 +88,7 @@ def _halved(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
 
 
 def unknown_hook(model: nn.Module) -> Training:
-    training = _plain(model)
+    training = wrapped(model)
     reduced = lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(_halved)  # noqa: E731
     training.model.register_comm_hook(None, reduced)
     return training
@@ -106,7 +107,7 @@ def tuned_under(wrapper: str, cache: str) -> dict[str, Any]:
     """Weights after the same steps with and without agspeed, and the arms that were tried."""
     tuned = WRAPPERS[wrapper](made(cache, is_optimized=True))
     tuned.until_decided()
-    tuned.steps(_MORE_STEPS)
+    tuned.steps(MORE_STEPS)
     expected = WRAPPERS[wrapper](made(cache, is_optimized=False))
     expected.steps(tuned.num_steps)
     session = session_of(tuned.model.module)
@@ -124,7 +125,7 @@ def joined(cache: str) -> dict[str, Any]:
     """Rank 1 has more batches: who tunes in a join tunes alone."""
     found = {}
     for is_optimized in (True, False):
-        training = _plain(made(cache, is_optimized=is_optimized))
+        training = wrapped(made(cache, is_optimized=is_optimized))
         with Join([training.model]):
             training.steps(150 + 20 * dist.get_rank())
         found["weights" if is_optimized else "expected"] = training.weights()
@@ -135,12 +136,43 @@ def joined(cache: str) -> dict[str, Any]:
     return found
 
 
+def replicated(cache: str, when: str) -> dict[str, Any]:
+    """`replicate()` instead of a wrapper. when: it is asked for "before" or "after" agspeed, or for a module "around"
+    the optimized one.
+    """
+    found: dict[str, Any] = {}
+    count = 0
+    for is_optimized in (True, False):
+        torch.manual_seed(3)
+        net = SlowEagerly()
+        model = nn.Sequential(net) if when == "around" else net
+        if when == "before":
+            replicate(model)
+        if is_optimized:
+            agspeed.optimize(net, mode="max", backends=["aot"], cache_dir=Path(cache))
+        if when != "before":
+            replicate(model)
+        training = Training(model, sgd(model))
+        if is_optimized and when == "around":  # ranks that tune alone may not stop when they have decided
+            training.steps(120)
+        elif is_optimized:
+            while agspeed.status(net) == "tuning" and training.num_steps < _MOST_STEPS:
+                training.steps(1)
+        training.steps(MORE_STEPS if is_optimized else count)
+        count = training.num_steps
+        found["weights" if is_optimized else "expected"] = training.weights()
+        if is_optimized:
+            found |= {"status": str(agspeed.status(net)), "steps": count, "hooks": len(model._forward_hooks)}
+            found["report"] = agspeed.report(net).to_dict()["group"]
+    return found
+
+
 # --- what users do to a tuned model -----------------------------------------------------------------------------------
 
 
 def lived_with(cache: str) -> dict[str, Any]:
     """Weights of a tuned model and of a plain one after each thing that its user does, by what that is."""
-    tuned, plain = (_plain(made(cache, is_optimized=is_optimized)) for is_optimized in (True, False))
+    tuned, plain = (wrapped(made(cache, is_optimized=is_optimized)) for is_optimized in (True, False))
     found: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def compare(what: str) -> None:
@@ -151,9 +183,9 @@ def lived_with(cache: str) -> dict[str, Any]:
     decision = str(agspeed.status(tuned.model))
     compare("decided")
     with agspeed.paused():
-        tuned.steps(_MORE_STEPS)
+        tuned.steps(MORE_STEPS)
     compare("paused")
-    tuned.steps(_MORE_STEPS)
+    tuned.steps(MORE_STEPS)
     compare("went on")
     copied = copy.deepcopy(tuned.model.module)
     found["deepcopy"] = tuple(
@@ -164,19 +196,19 @@ def lived_with(cache: str) -> dict[str, Any]:
     file = io.BytesIO()
     torch.save({"model": tuned.model.state_dict(), "optimizer": tuned.optimizer.state_dict()}, file)
     resumed = _resumed(cache, file, tuned.num_steps)
-    tuned.steps(_MORE_STEPS)
+    tuned.steps(MORE_STEPS)
     compare("saved")
-    resumed.steps(_MORE_STEPS)
+    resumed.steps(MORE_STEPS)
     found["resumed"] = (resumed.weights(), plain.weights())
     agspeed.restore(tuned.model)
-    tuned.steps(_MORE_STEPS)
+    tuned.steps(MORE_STEPS)
     compare("restored")
     return {"found": found, "status": decision, "keys are those of a plain model": keys}
 
 
 def _resumed(cache: str, file: io.BytesIO, num_steps: int) -> Training:
     """As a new process would go on from a checkpoint."""
-    training = _plain(made(cache, is_optimized=True))
+    training = wrapped(made(cache, is_optimized=True))
     file.seek(0)
     saved = torch.load(file)
     training.model.load_state_dict(saved["model"])
@@ -192,20 +224,20 @@ def group_made_anew(cache: str, store: str, is_decided: bool) -> dict[str, Any]:
     model, plain = (made(cache, is_optimized=is_optimized) for is_optimized in (True, False))
     found = []
     for number in range(2):
-        tuned, expected = _plain(model), _plain(plain)
+        tuned, expected = wrapped(model), wrapped(plain)
         if is_decided:
             tuned.until_decided()
         else:
             tuned.steps(30)
         if number == 1:
             tuned.until_decided()
-            tuned.steps(_MORE_STEPS)
+            tuned.steps(MORE_STEPS)
         expected.steps(tuned.num_steps)
         found.append((tuned.weights(), expected.weights()))
         if number == 0:
             dist.barrier()
             dist.destroy_process_group()
             dist.init_process_group("agspeed", init_method=f"file://{store}", rank=rank, world_size=size)
-    fresh = _plain(made(cache + "-fresh", is_optimized=True))
+    fresh = wrapped(made(cache + "-fresh", is_optimized=True))
     fresh.until_decided()
     return {"found": found, "status": str(agspeed.status(model)), "fresh": str(agspeed.status(fresh.model))}

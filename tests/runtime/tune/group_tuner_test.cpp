@@ -26,6 +26,7 @@ struct Job {
   double leaving = 0;          ///< that a rank leaves before a meeting
   double growth = 0;           ///< that a step captures another graph at a rank
   double missedStep = 0;       ///< that a rank has no step to tell of
+  double drift = 1;            ///< of steps of compiled arms from the decision on, at rank 1
   std::string storedAt0 = {};  ///< what the databases say
   std::string storedAt1 = {};
 };
@@ -68,7 +69,8 @@ class Rank {
       return;
     }
     if (happens(job_.missedStep)) return;
-    const double ratio = plan_ == "native" ? 0.7 : plan_ == "inductor" ? 0.8 : plan_ == "mixed" ? 0.6 : 1.0;
+    double ratio = plan_ == "native" ? 0.7 : plan_ == "inductor" ? 0.8 : plan_ == "mixed" ? 0.6 : 1.0;
+    if (hasDecided_ && plan_ != kEagerArm) ratio *= job_.drift;  // all wait for the slowest
     EXPECT_TRUE(tuner_->stepFinished({plan_, 0.02 * ratio * (1 + 0.02 * draw()), "8x8", 100, false}).isOk());
   }
 
@@ -92,7 +94,10 @@ class Rank {
           EXPECT_TRUE(tuner_->addArm({.name = number_ == 0 ? "mixed" : "other"}).isOk());
         }
         return;
-      case ActionKind::kDecide: plan_ = action.arm; return;
+      case ActionKind::kDecide:
+        hasDecided_ = true;
+        plan_ = action.arm;
+        return;
       case ActionKind::kRollback: plan_ = kEagerArm; return;
       case ActionKind::kPriority: return;
     }
@@ -119,6 +124,7 @@ class Rank {
   std::string compiling_;
   int32_t compileLeft_ = 0;
   bool isCapturing_ = false;
+  bool hasDecided_ = false;
 };
 
 struct Group {
@@ -251,6 +257,101 @@ TEST(GroupTuner, AFailureAfterTheDecisionRollsBackThatRankAlone) {
   for (Rank& rank : group.ranks) rank.train();
   EXPECT_EQ(failing.plan(), kEagerArm);
   EXPECT_EQ(group.ranks[0].plan(), plan);
+}
+
+/// Trains after a decision until all ranks are suspicious, or for `most` steps. Returns whether they are.
+bool trainUntilSuspicious(Group& group, int32_t most = 5000) {
+  const auto isSuspicious = [](Rank& rank) { return rank.tuner().isSuspicious(); };
+  for (int32_t step = 0; step < most; ++step) {
+    if (std::all_of(group.ranks.begin(), group.ranks.end(), isSuspicious)) return true;
+    for (Rank& rank : group.ranks) rank.train();
+  }
+  return false;
+}
+
+TEST(GroupTuner, ADecisionThatBecomesSlowerThanEagerIsRolledBackByAllRanks) {
+  Group group({.seed = 19, .numRanks = 3});
+  group.train();
+  ASSERT_NE(group.ranks[0].plan(), kEagerArm);
+  ASSERT_FALSE(trainUntilSuspicious(group)) << "nothing has become slower";
+  group.job.drift = 2.5;
+  ASSERT_TRUE(trainUntilSuspicious(group));
+  for (Rank& rank : group.ranks) rank.tuner().recheck();
+  const int64_t numMeetings = group.train();
+  EXPECT_LT(numMeetings, 400);
+  for (Rank& rank : group.ranks) {
+    EXPECT_EQ(rank.plan(), kEagerArm);
+    EXPECT_NE(rank.tuner().tuner().decision()->reason.find("became slower than eager"), std::string::npos);
+    EXPECT_EQ(rank.tuner().quietSteps(), Tuner::kForever) << "eager needs no guard";
+  }
+}
+
+TEST(GroupTuner, ADecisionThatIsConfirmedStaysAndIsWatchedOn) {
+  Group group({.seed = 23});
+  group.train();
+  const std::string plan = group.ranks[0].plan();
+  group.job.drift = 1.2;  // slower than it was, and still faster than eager
+  ASSERT_TRUE(trainUntilSuspicious(group));
+  for (Rank& rank : group.ranks) rank.tuner().recheck();
+  group.train();
+  for (Rank& rank : group.ranks) {
+    EXPECT_EQ(rank.plan(), plan);
+    EXPECT_FALSE(rank.tuner().isSuspicious());
+    EXPECT_NE(rank.tuner().quietSteps(), Tuner::kForever);
+  }
+}
+
+TEST(GroupTuner, AStoredDecisionIsDoubtedUntilItWasMeasured) {
+  Group group({.seed = 7, .storedAt0 = "native"});
+  group.train();
+  ASSERT_TRUE(trainUntilSuspicious(group, 400));
+  for (Rank& rank : group.ranks) rank.tuner().recheck();
+  EXPECT_GT(group.train(), 10);
+  for (Rank& rank : group.ranks) EXPECT_EQ(rank.plan(), "native");
+}
+
+TEST(GroupTuner, ASuspicionThatOthersDoNotShareIsPutOff) {
+  Group group({.seed = 29, .drift = 2.5});
+  group.train();
+  ASSERT_TRUE(trainUntilSuspicious(group));
+  for (Rank& rank : group.ranks) rank.tuner().postponeRecheck();
+  EXPECT_FALSE(trainUntilSuspicious(group, 3000));
+  EXPECT_TRUE(trainUntilSuspicious(group, 2000));
+}
+
+TEST(GroupTuner, ARecheckThatCannotGoOnLeavesWhatWasDecided) {
+  for (const bool isExchangeBroken : {true, false}) {
+    Group group({.seed = 31, .drift = 2.5});
+    group.train();
+    const std::string plan = group.ranks[0].plan();
+    ASSERT_TRUE(trainUntilSuspicious(group));
+    for (Rank& rank : group.ranks) rank.tuner().recheck();
+    group.train(6);
+    ASSERT_TRUE(group.ranks[0].tuner().isRechecking());
+    if (isExchangeBroken) group.job.death = 1;
+    if (!isExchangeBroken) group.ranks[1].tuner().leave("restored");
+    group.train(1);
+    for (Rank& rank : group.ranks) {
+      EXPECT_EQ(rank.plan(), plan);
+      EXPECT_EQ(rank.tuner().isOverBecause(), "");
+    }
+    EXPECT_FALSE(trainUntilSuspicious(group)) << "copies may differ now";
+  }
+}
+
+TEST(GroupTuner, ARankThatLostWhatWasDecidedEndsARecheck) {
+  Group group({.seed = 37, .drift = 2.5});
+  group.train();
+  const std::string plan = group.ranks[0].plan();
+  ASSERT_TRUE(trainUntilSuspicious(group));
+  ASSERT_TRUE(group.ranks[1].tuner().armChanged({plan, ArmState::kFailed, "raised", 0, 0}).isOk());
+  for (Rank& rank : group.ranks) rank.tuner().recheck();
+  std::vector<std::string> records;
+  for (Rank& rank : group.ranks) records.push_back(rank.tuner().takeRecord());
+  for (Rank& rank : group.ranks) ASSERT_TRUE(rank.tuner().meet(records).isOk());
+  for (Rank& rank : group.ranks) rank.train();
+  EXPECT_EQ(group.ranks[0].plan(), plan);
+  EXPECT_EQ(group.ranks[1].plan(), kEagerArm);
 }
 
 Job drawJob(uint64_t seed) {

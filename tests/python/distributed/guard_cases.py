@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests of what they decided becoming slow: trained until they have looked at it again, with the same
+batches as a plain model. Candidate aot runs eager's operators: weights are to have eager's bits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import agspeed
+from agspeed.frontend.session import Session, session_of
+from agspeed.tuning.decision_store import DecisionStore
+from tests.python.distributed import tuned_cases
+
+_SLOWER_S = 0.03
+"""At least; several of the longest eager steps seen, on a busy machine."""
+_FOR_LONG = 2500
+"""Steps within which a lasting drift is found."""
+
+
+def drifting(
+    cache: str, stored: str = "", slow_ranks: tuple[int, ...] = (), after: int = 0, steps: int = _FOR_LONG
+) -> dict[str, Any]:
+    """Decides, or takes the decision `stored`; from `after` steps on what was chosen is slow at `slow_ranks`. Trains
+    until it was looked at again, for `steps` steps at most.
+    """
+    find = DecisionStore.find
+    if stored:
+        DecisionStore.find = lambda _: {"arm": stored}  # type: ignore[method-assign]
+    try:
+        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
+        tuned.until_decided()
+    finally:
+        DecisionStore.find = find  # type: ignore[method-assign]
+    session = session_of(tuned.model.module)
+    assert session is not None
+    found: dict[str, Any] = {"decided": session.tuner_snapshot()["decision"]["arm"]}
+    tuned.steps(after)
+    if dist.get_rank() in slow_ranks:
+        _slow_down(session)
+    begun = tuned.num_steps
+    while not _is_through(tuned.model, session) and tuned.num_steps - begun < steps:
+        tuned.steps(1)
+    tuned.steps(tuned_cases.MORE_STEPS)
+    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected.steps(tuned.num_steps)
+    return found | {
+        "steps": tuned.num_steps - begun,
+        "status": str(agspeed.status(tuned.model)).partition(":")[0],
+        "reason": agspeed.status(tuned.model).reason,
+        "weights": tuned.weights(),
+        "expected": expected.weights(),
+        "caps": list(tuned.model.bucket_bytes_cap_list),
+        "hooks": len(tuned.model._forward_hooks),
+        "guard": session.tuner_snapshot()["guard"],
+    }
+
+
+def one_rank_doubts(cache: str) -> dict[str, Any]:
+    """Rank 1 alone finds its steps slow; nobody is to wait for anybody."""
+    tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
+    tuned.until_decided()
+    tuned.steps(tuned_cases.MORE_STEPS)
+    session = session_of(tuned.model.module)
+    assert session is not None
+    meetings = session.meetings
+    assert meetings is not None
+    if dist.get_rank() == 1:
+        meetings.meet_again()
+    seeks = [meetings._reunion.is_sought]
+    tuned.steps(1100)
+    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected.steps(tuned.num_steps)
+    return {
+        "seeks": [*seeks, meetings._reunion.is_sought],
+        "status": str(agspeed.status(tuned.model)).partition(":")[0],
+        "weights": tuned.weights(),
+        "expected": expected.weights(),
+        "hooks": len(tuned.model._forward_hooks),
+    }
+
+
+def _is_through(model: torch.nn.Module, session: Session) -> bool:
+    return session.tuner_snapshot()["guard"]["blocks"] > 0 and not model._forward_hooks
+
+
+def _slow_down(session: Session) -> None:
+    """Whatever plan but eager runs takes longer from now on than eager ever did."""
+    eager = session.tuner_snapshot()["arms"][0]["seconds"]
+    seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
+    runner, select = session._runner, session._runner.select
+
+    def selecting(plan: str, *, observed: bool) -> None:
+        select(plan, observed=observed)
+        if plan == "eager":
+            return
+        run = runner.current
+
+        def slowly(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(seconds)
+            return run(*args, **kwargs)
+
+        runner.current = slowly
+
+    runner.select = selecting  # type: ignore[method-assign]
+    selecting(session.plan, observed=False)

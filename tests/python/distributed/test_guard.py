@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks have decided together is looked at again by all of them once it is slow, and by nobody else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from agspeed import native
+from agspeed.distributed.reunion import Reunion
+from tests.python.distributed import guard_cases
+from tests.python.distributed.ranks import Ranks
+
+needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+
+_TIMEOUT_S = 240
+"""Compiling on a busy machine is no hang."""
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with Ranks(2, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+def assert_trained_alike(results: Sequence[dict[str, Any]]) -> None:
+    for result in results:
+        assert torch.equal(result["weights"], result["expected"])
+        assert result["hooks"] == 0, "a settled model pays for no hook"
+        for key in ("status", "steps", "caps"):
+            assert result.get(key) == results[0].get(key), key
+
+
+@needs_extension
+@pytest.mark.parametrize("stored", ["", "aot", "aot/b0.25-1"])
+def test_a_decision_slow_at_one_rank_is_rolled_back_at_all(two_ranks: Ranks, tmp_path: Path, stored: str) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "stored": stored, "slow_ranks": (1,)}
+    results = two_ranks.run(guard_cases.drifting, tmp_path, **arguments)
+    assert_trained_alike(results)
+    for result in results:
+        assert result["decided"] == stored or not stored
+        assert result["status"] == "eager", result
+        assert result["reason"].startswith("aot") and "became slower than eager" in result["reason"]
+        assert result["caps"] == [], "the user's own buckets are back"
+
+
+@needs_extension
+@pytest.mark.slow
+def test_a_drift_long_after_the_decision_is_found(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "slow_ranks": (0,), "after": 400}
+    results = two_ranks.run(guard_cases.drifting, tmp_path, "gloo", **arguments)
+    assert_trained_alike(results)
+    assert results[0]["status"] == "eager", results[0]
+
+
+@needs_extension
+def test_a_stored_decision_is_measured_once_and_stays(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "stored": "aot/b0.25-1"}
+    results = two_ranks.run(guard_cases.drifting, tmp_path, **arguments)
+    assert_trained_alike(results)
+    for result in results:
+        assert result["status"] == "tuned", result["reason"]
+        assert result["guard"]["blocks"] >= 10
+        assert result["guard"]["rollbacks"] == 0
+        assert result["caps"] == [1 << 18, 1 << 20], "the chosen buckets are back"
+
+
+@needs_extension
+def test_nobody_waits_for_the_doubts_of_one_rank(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(guard_cases.one_rank_doubts, tmp_path, cache=str(tmp_path / "cache"))
+    assert_trained_alike(results)
+    assert [result["seeks"] for result in results] == [[False, False], [True, False]]
+    assert results[0]["status"] == "tuned"
+
+
+class Member:
+    """A rank that trains in step with others, and seeks them between two of its backwards."""
+
+    def __init__(self, store: Any, rank: int, size: int, extra: int) -> None:
+        self.num_collectives, self.extra = 0, extra
+        self.reunion = Reunion(store, rank, size, lambda: self.num_collectives)
+        self.met_at: list[int] = []
+
+    def begin(self, backward: int, growth: int) -> None:
+        self.num_collectives += growth + (self.extra if backward % 5 == 0 else 0)
+        if self.reunion.is_sought and self.reunion.of_backward() == "meet":
+            self.met_at.append(backward)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_ranks_meet_in_the_same_backward_or_none_does(seed: int) -> None:
+    """Ranks begin each backward in any order, and seek before or after others have begun theirs. Some wait too long,
+    some count their collectives otherwise."""
+    print("seed", seed)
+    rng, store, size = random.Random(seed), HashStore(), 2 + seed % 3
+    counts_alike = rng.random() < 0.8
+    members = [Member(store, rank, size, 0 if counts_alike else rank) for rank in range(size)]
+    seeks = [{rng.randrange(1500 if rng.random() < 0.3 else 300), 2500 + rng.randrange(100)} for _ in members]
+    for backward in range(4500):
+        growth = 1 + rng.randrange(3)
+        order = [(rng.random(), rank) for rank in range(size)]
+        for _, rank in sorted(order):
+            reunion = members[rank].reunion
+            if backward in seeks[rank] and not (reunion.is_sought or reunion.is_given_up):
+                reunion.seek()
+            members[rank].begin(backward, growth)
+    assert len({tuple(member.met_at) for member in members}) == 1, [member.met_at for member in members]
+    assert not any(member.reunion.is_sought for member in members), "somebody seeks for ever"
+    assert counts_alike == bool(members[0].met_at)
