@@ -139,12 +139,10 @@ def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
     arguments = {"cache": str(tmp_path / "cache"), "what": what, "seconds": 5.0, "timeout_s": 2.5}
     results = two_ranks.run(together_cases.slower_than_the_group_allows, tmp_path, **arguments)
     assert_one_decision(results)
-    for result in results:
+    for result in results if what == "load" else ():
         arm = result["arms"]["native"]
-        assert arm["state"] == ("ready" if what == "capture" else "skipped"), arm
-        if what == "load":
-            assert "may stand still for 1.0 s where collectives run out of time after 2.5 s" in arm["reason"]
-            assert "(rank 1 on " in arm["reason"]
+        assert arm["state"] == "skipped", arm
+        assert "may stand still for 1.0 s where collectives run out of time after 2.5 s (rank " in arm["reason"]
 
 
 def test_a_rank_that_evaluates_alone_waits_for_nobody(two_ranks: Ranks, tmp_path: Path) -> None:
