@@ -50,11 +50,14 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
 
 NamedGroup::~NamedGroup() {
   const Status reason = unavailable(kShutDown);
+  bool isIdle = true;
   engine_.runOnDriver([&] {
     if (failure_) tellOthers({false, reason.message()});
+    isIdle = runner_->isIdle();
     endAll(reason);
     runner_->cancel(reason);
   });
+  if (!isIdle) communicator_->abort(reason.message());  // others may have started what this rank has yet to
   communicator_->close();  // ends what the runner has started, which keeps its buffers until then
   engine_.runOnDriver([&] {
     runner_->cancel(reason);
@@ -81,11 +84,6 @@ StatusOr<bool> NamedGroup::startQuietly(const NamedHandle& operation) {
   const StartQueue::Added added = add(std::span(&operation, 1));
   if (!added.refused.empty()) return added.refused[0].reason;
   return added.isKickDue;
-}
-
-void NamedGroup::kick() {
-  engine_.kick();
-  queue_.kicked();
 }
 
 StartQueue::Added NamedGroup::add(std::span<const NamedHandle> operations) {

@@ -75,7 +75,10 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   Status start(const NamedHandle& operation);
   /// The same for a caller who holds a lock: returns whether kick() is due, which may take as long as a copy.
   StatusOr<bool> startQuietly(const NamedHandle& operation);
-  void kick();
+  void kick() {
+    engine_.kick();
+    queue_.kicked();
+  }
   /// start() of several together; what start() would refuse ends at once with why.
   void startAll(std::span<const NamedHandle> operations) {
     if (add(operations).isKickDue) kick();

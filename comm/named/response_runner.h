@@ -55,6 +55,8 @@ class ResponseRunner final : private Worker {
   /// Null: none is written.
   void setTimeline(Timeline* timeline) { timeline_ = timeline; }
   const RunnerStats& stats() const { return stats_; }
+  /// Whether no response is under way.
+  bool isIdle() const { return runs_.empty(); }
 
  private:
   struct Copy {
