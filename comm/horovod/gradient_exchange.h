@@ -67,8 +67,8 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
     at::Tensor tensor;
     size_t group = 0;
     int numLeft = 1;  ///< backwards until it is ready
-    std::shared_ptr<torch::autograd::Node> accumulator =
-        nullptr;  ///< has our hook as long as it lives; null: not hooked
+    /// Has our hook as long as it lives; null: not hooked.
+    std::shared_ptr<torch::autograd::Node> accumulator = nullptr;
   };
   struct Group {
     std::string name;

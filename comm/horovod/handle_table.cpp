@@ -12,7 +12,7 @@ namespace {
 using Tensors = TensorGroup::Tensors;
 
 /// Of operations that are under way at once; a handle's remainder by it says where it is.
-constexpr int64_t kMaxSlots = int64_t{1} << 32;
+constexpr int64_t kMaxSlots = int64_t{1} << 24;
 
 bool areOfOneType(const Tensors& tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
@@ -62,11 +62,20 @@ HandleTable::Again HandleTable::startAgain(TensorGroup& group, std::string_view 
   if (!PersistentReduction::canBind(inputs) || (!isInPlace && !PersistentReduction::canBind(outputs))) return {};
   std::shared_ptr<PersistentReduction> reduction = group.acquire(name, request);
   if (reduction == nullptr) return {};
-  group.bind(*reduction, inputs, outputs);
-  const StatusOr<bool> isKickDue = group.startQuietly(*reduction);
-  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue};
-  reduction->dropTensors();
-  reduction->release();
+  const auto release = [&] {
+    reduction->dropTensors();
+    reduction->release();
+  };
+  try {
+    group.bind(*reduction, inputs, outputs);
+    if (const StatusOr<bool> isKickDue = group.startQuietly(*reduction)) {
+      return {add({nullptr, std::move(reduction)}), *isKickDue};
+    }
+  } catch (...) {
+    release();
+    throw;
+  }
+  release();
   return {};
 }
 
@@ -98,15 +107,17 @@ HandleTable::UnderWay HandleTable::take(Slot& slot) {
 
 std::optional<bool> HandleTable::poll(int64_t handle) {
   std::shared_ptr<Started> started;
+  std::shared_ptr<PersistentReduction> reduction;  // keeps the world
   NamedHandle operation;  // read under the lock: whoever takes the reduction may give it another
   {
     const std::lock_guard lock(mutex_);
     const Slot* slot = find(handle);
     if (slot == nullptr) return std::nullopt;
     started = slot->pending.started;
-    if (started == nullptr) operation = slot->pending.reduction->operation();
+    reduction = slot->pending.reduction;
+    if (reduction != nullptr) operation = reduction->operation();
   }
-  if (started == nullptr) return operation->poll();
+  if (operation != nullptr) return operation->poll();
   return std::all_of(started->parts.begin(), started->parts.end(), [](Part& part) { return part.work->poll(); });
 }
 

@@ -257,6 +257,7 @@ Response Coordinator::next() {
   Response response = responseFor(*entry);
   recycle(std::move(entry));
   if (response.error.empty()) fuse(response);
+  for (; numWithoutId_ > 0; --numWithoutId_) evictOne();  // when all that is ready is in its place again
   response.evicted = std::exchange(evicted_, {});
   return response;
 }
@@ -338,7 +339,7 @@ uint32_t Coordinator::newIdFor(const std::string& name) {
     cache_.emplace_back().requests.resize(static_cast<size_t>(size_));
     id = static_cast<uint32_t>(cache_.size());
   } else {
-    evictOne();  // free for a later name
+    ++numWithoutId_;
     return 0;
   }
   cache_[id - 1].name = name;

@@ -162,6 +162,7 @@ class Coordinator {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Cached> cache_;  ///< by id - 1
   std::vector<uint32_t> freeIds_;
+  size_t numWithoutId_ = 0;        ///< names of the response under way for which ids are to be free later
   std::vector<uint32_t> evicted_;  ///< to be told with the next response
   Clock::time_point heldUntil_ = Clock::time_point::max();
   uint64_t numItems_ = 0;  ///< operations in all responses so far

@@ -264,11 +264,6 @@ void NamedGroup::follow(const Note& note) {
 
 void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
-  if (!response.evicted.empty()) {
-    pending_.dropIds(response.evicted);
-    say(Forgotten{response.evicted});
-    workSoon();
-  }
   if (timeline_ != nullptr) {
     timeline_->markCycle();
     for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
@@ -287,6 +282,11 @@ void NamedGroup::follow(const Response& response) {
   } else {
     run(response);
   }
+  if (!response.evicted.empty()) {  // only now: its own items may have these ids
+    pending_.dropIds(response.evicted);
+    say(Forgotten{response.evicted});
+    workSoon();
+  }
   if (pending_.isEmpty()) stream_.unwatchAll();
 }
 
@@ -295,17 +295,17 @@ void NamedGroup::run(const Response& response) {
   std::vector<NamedHandle> operations;
   agreements.reserve(response.items.size());
   operations.reserve(response.items.size());
+  Status status;
   for (const Response::Item& item : response.items) {
-    agreements.push_back(pending_.agreementOf(item));
-    if (agreements.back() == nullptr) {
-      return fail(dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId));
-    }
-    operations.push_back(pending_.take(item));
-    if (operations.back() == nullptr && response.kind != NamedKind::kAllReduce) {
-      return fail(
-          dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreements.back()->request.name));
+    const AgreementHandle& agreement = agreements.emplace_back(pending_.agreementOf(item));
+    const NamedHandle& own = operations.emplace_back(agreement == nullptr ? nullptr : pending_.take(item));
+    if (agreement == nullptr) {
+      status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId);
+    } else if (own == nullptr && response.kind != NamedKind::kAllReduce) {
+      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreement->request.name);
     }
   }
+  if (!status) return responseEnded(operations, status);
   running_.began(agreements[0]->request);
   runner_->run(std::move(agreements), std::move(operations));
 }

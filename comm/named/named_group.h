@@ -13,7 +13,7 @@
 // responses at most move data, four where they fill their buffers: what becomes ready meanwhile is fused, so buffers
 // are small while the network is idle and large while it is not. Large tensors run alone, without copies. Nothing here
 // has a thread or a cycle of its own: messages and copies are work of the engine's driver. The first operation of a
-// burst leaves at once; those that follow it within some microseconds go to the driver together.
+// burst leaves at once, the others go to the driver together; a burst that comes again leaves with its last.
 //
 // Failure: a call that is wrong, or that ranks make differently, fails alone, at every rank with the same sentence. A
 // lost rank ends all operations, and later ones fail at once; so does a rank that leaves (shutdown()).

@@ -34,7 +34,8 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   const bool isLookDue = now - lastKick_ >= kGather;
   const bool isHeld = lastName_->isFollowed && now - firstAdd_ < kBurst;
   added.isKickDue = isLookDue && !isHeld;
-  added.isPutOff = added.isFirst && isLookDue && isHeld;
+  added.isPutOff = added.isFirst && isLookDue && isHeld && now - lastWake_ >= kGather;
+  if (added.isPutOff) lastWake_ = now;
   if (added.isKickDue) lastKick_ = now;
   return added;
 }

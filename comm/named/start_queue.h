@@ -64,7 +64,7 @@ class StartQueue {
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
+  Clock::time_point lastKick_{}, lastWake_{}, lastAdd_{}, firstAdd_{};
   OwnNameHandle lastName_;  ///< added last
   Status failure_;
 };

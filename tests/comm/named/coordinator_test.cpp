@@ -222,6 +222,28 @@ TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber)
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("idle"));
 }
 
+TEST(Coordinator, WhatCannotBeFusedIsNotRunByANumberThatIsEvictedMeanwhile) {
+  Coordinator coordinator(1, 1);
+  const auto add = [&](const std::string& name) { coordinator.add(0, requestFor(name), {}); };
+  Request large = requestFor("large");
+  large.shapes = {{1 << 20}};  // runs alone
+  coordinator.add(0, large, {});
+  ASSERT_EQ(coordinator.next().items[0].cacheId, 1u);
+  for (const char* name : {"a", "b"}) {
+    add(name);
+    ASSERT_THAT(coordinator.next().evicted, ElementsAre());
+  }
+  add("c");
+  ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
+  add("d");
+  const Response fused = coordinator.next();
+  ASSERT_THAT(namesOf(fused), ElementsAre("c", "d"));
+  ASSERT_THAT(fused.evicted, ElementsAre(1u));
+  const Response next = coordinator.next();
+  EXPECT_THAT(namesOf(next), ElementsAre("large"));
+  EXPECT_TRUE(next.items[0].isFull) << "ranks have forgotten its number";
+}
+
 TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
   Coordinator coordinator(2, 10);
   EXPECT_EQ(coordinator.addCached(1, 3, {}).code(), StatusCode::kDataLoss);

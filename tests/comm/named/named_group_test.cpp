@@ -275,6 +275,27 @@ TEST(NamedGroup, NamesBeyondTheCapacityOfTheCacheTakeTheNumbersOfThoseThatAreGon
   EXPECT_GT(ranks.groups[0]->stats().numCachedNames, 0u);
 }
 
+TEST(NamedGroup, AResponseMayHaveMoreNamesThanTheCacheEvicts) {
+  for (const int capacity : {1, 3}) {
+    NamedOptions options;
+    options.cacheCapacity = static_cast<size_t>(capacity);
+    NamedRanks ranks(2, options);
+    ranks.run([&](int rank, NamedGroup& group) {
+      for (int step = 0; step < 4; ++step) {
+        std::vector<std::unique_ptr<Started>> started;
+        for (int i = 0; i < 40; ++i) {
+          started.push_back(start(group, requestFor("x" + std::to_string(i), {2}), {{1.0f, static_cast<float>(i)}}));
+        }
+        for (int i = 0; i < 40; ++i) {
+          ASSERT_TRUE(started[static_cast<size_t>(i)]->wait().isOk())
+              << "capacity " << capacity << ", rank " << rank << ", step " << step;
+          EXPECT_EQ(started[static_cast<size_t>(i)]->outputs[0], (std::vector<float>{2, 2.0f * static_cast<float>(i)}));
+        }
+      }
+    });
+  }
+}
+
 TEST(NamedGroup, FusionBuffersAreFourAtMost) {
   constexpr int kCount = 60, kFloats = 4000;
   for (const FusionOrder order :
