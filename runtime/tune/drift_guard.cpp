@@ -127,9 +127,10 @@ void DriftGuard::finishBlock() {
 int64_t DriftGuard::quietSteps(int64_t eagerSteps) const {
   const bool isLearning = !limits_.empty() && numReported_ < static_cast<int64_t>(kWindow);
   if (burstBlocks_ > 0 || isLearning || numReported_ % kWatched != 0 || numReported_ == 0) return 0;
-  const int64_t untilRecheck = std::max<int64_t>(0, lastBlockStep_ + routineSpacing(eagerSteps) - numSteps_);
   const int64_t untilConfirm = isConfirming_ ? std::max<int64_t>(0, confirmAtStep_ - numSteps_) : kQuiet;
-  return std::min({kQuiet, untilConfirm, fraction_ > 0 ? untilRecheck : kQuiet});
+  const int64_t quiet = std::min(kQuiet, untilConfirm);
+  if (fraction_ <= 0) return quiet;
+  return std::min(quiet, std::max<int64_t>(0, lastBlockStep_ + routineSpacing(eagerSteps) - numSteps_));
 }
 
 }  // namespace agspeed::runtime::tune

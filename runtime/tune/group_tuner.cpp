@@ -144,6 +144,7 @@ std::vector<Action> GroupTuner::takeActions() { return std::exchange(actions_, {
 void GroupTuner::end(std::string reason) {
   if (isRechecking_) {
     isRechecking_ = isWatching_ = false;
+    tuner_->abandonRecheck();
     actions_.push_back({.kind = ActionKind::kRun, .arm = tuner_->decision()->arm});
   } else if (!isSettled()) {
     over_ = std::move(reason);
@@ -361,7 +362,7 @@ void GroupTuner::recheck() {
 
 int64_t GroupTuner::quietSteps() const {
   if (!isSettled()) return 0;
-  return isWatching_ && !isSuspicious() ? watch_.quietSteps(1) : Tuner::kForever;
+  return isWatching_ ? watch_.quietSteps(1) : Tuner::kForever;
 }
 
 }  // namespace agspeed::runtime::tune

@@ -178,7 +178,10 @@ void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool co
                            : trial_->kind == TrialKind::kDuel      ? tested.duel
                                                                    : guard_.recheck();
   schedule.addStep(ran, shape, step.seconds, counts, comparison);
-  if (isIncomparable()) return trial_.reset();
+  if (isIncomparable()) {
+    if (trial_->kind == TrialKind::kRecheck) guard_.forgoBurst();
+    return trial_.reset();
+  }
   if (trial_->kind == TrialKind::kVersusEager && isHopeless(tested)) {
     disqualify(trial_->arm, "more than three times slower than eager from the first step on");
     return trial_.reset();

@@ -103,6 +103,12 @@ class Tuner {
   Status adopt(const std::string& arm);
   /// Settled, somebody suspects that the decision no longer holds: re-checks against eager begin.
   void suspect() { guard_.suspect(); }
+  /// The re-check under way ends without a finding: what was decided runs.
+  void abandonRecheck() {
+    trial_.reset();
+    guard_.forgoBurst();
+    current_ = incumbent_;
+  }
   /// `numSearches` >= 1 tuners of this training loop, this one included, share what tuning may cost.
   void shareBudget(int64_t numSearches) { ledger_.shareAmong(numSearches); }
 

@@ -46,6 +46,9 @@ from agspeed.distributed.standstill import LONGEST_S, Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
 
+_num_sessions: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+"""By wrapper, how many have greeted within it: as many at all ranks."""
+
 
 class Meetings:
     """See the module's text. One for each session under a wrapper; it lives in hooks of the wrapper."""
@@ -74,6 +77,7 @@ class Meetings:
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
         self._ddp, self._called = weakref.ref(wrapper), weakref.ref(called)
+        _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
         self._user_group = wrapper.process_group
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
@@ -155,7 +159,9 @@ class Meetings:
 
     def meet_again(self) -> None:
         """This rank doubts what was decided: between two steps, again and again. Meetings go on once all ranks do."""
-        called = self._called()
+        called, ddp = self._called(), self._ddp()
+        if ddp is None or _num_sessions[ddp] > 1:  # each would wait for the other one's ranks
+            self._reunion.give_up()
         if not self._hooks and not self._reunion.is_given_up and called is not None:
             self._reunion.seek()
             self._listen(called)
@@ -240,8 +246,10 @@ class Meetings:
             case "meet":
                 self._connect()
                 self.tuner.recheck()
-                self._num_quiet = 0
+                self._num_quiet, layout = 0, self._wanted_layout
                 self._meet_when_asked()
+                if self.tuner.is_settled:  # a rank has lost what was decided, and runs on in the others' buckets
+                    self._wanted_layout = layout
                 self._on_news()
             case "over":
                 self.tuner.postpone_recheck()

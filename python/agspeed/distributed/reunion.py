@@ -7,7 +7,7 @@ backwards from then on. Once rank 0 finds that all do, it writes with how many c
 the latest meeting, its last backwards have begun, and `_NOTICE` backwards later all meet: each rank knows which of its
 own backwards those are. One in which there are no such says so before its gradients leave; so does one whose patience
 is at its end. Whatever was said before the gradients of one backward is known to everybody in the next: all ranks hear
-of an objection in time, and nobody ever waits for who does not come.
+of an objection in time, and only one whose store has failed is waited for, for a while.
 
 Called at the beginning of each backward that reduces gradients, at the same ones at all ranks.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal
 
 from agspeed.distributed.greetings import answered, found_in, put
@@ -25,8 +26,10 @@ _LOOKED_AT = 16
 """Of a rank's backwards every such one asks the store."""
 _NOTICE = _LOOKED_AT + 4
 """Backwards until a meeting: the last rank to hear of it can still object."""
-_PATIENCE = 1024
-"""Backwards: ranks look at some of their steps only, and not at the same ones."""
+_PATIENCE, _MOST_PATIENCE = 1024, 16384
+"""Backwards: ranks look at some of their steps only, and not at the same ones. Longer at each try, as ranks that begin
+far apart would miss each other again and again.
+"""
 _MOST_FRUITLESS = 8
 
 
@@ -88,15 +91,18 @@ class Reunion:
             self._meets_at = self._num_backwards + _NOTICE
         elif text := found_in(self._store, self._key("begun")):
             self._accept(json.loads(text))
-        elif self._num_backwards >= _PATIENCE:
+        elif self._num_backwards >= min(_PATIENCE << self._num_fruitless, _MOST_PATIENCE):
             self._object()
 
     def _accept(self, theirs: list[int]) -> None:
         """The last backwards of rank 0 began with so many collectives."""
         ours = list(self._begun)
+        is_clear = all(one < other for counts in (ours, theirs) for one, other in pairwise(counts))
         known = ours[: ours.index(theirs[-1]) + 1] if theirs[-1] in ours else []
-        if known and all(one == other for one, other in zip(reversed(known), reversed(theirs), strict=False)):
-            self._meets_at = self._num_backwards - (len(ours) - len(known)) + _NOTICE
+        meets_at = self._num_backwards - (len(ours) - len(known)) + _NOTICE
+        are_alike = all(one == other for one, other in zip(reversed(known), reversed(theirs), strict=False))
+        if is_clear and known and are_alike and meets_at > self._num_backwards:
+            self._meets_at = meets_at
         else:
             self._object()
             self.give_up()

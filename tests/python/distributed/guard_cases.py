@@ -84,6 +84,42 @@ def one_rank_doubts(cache: str) -> dict[str, Any]:
     }
 
 
+def lost_at_one_rank(cache: str) -> dict[str, Any]:
+    """A stored decision with buckets of its own is doubted at both ranks; before they meet, it fails at rank 1."""
+    find = DecisionStore.find
+    DecisionStore.find = lambda _: {"arm": "aot/b0.25-1"}  # type: ignore[method-assign]
+    try:
+        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
+        tuned.until_decided()
+    finally:
+        DecisionStore.find = find  # type: ignore[method-assign]
+    session = session_of(tuned.model.module)
+    assert session is not None
+    meetings = session.meetings
+    assert meetings is not None
+    while not meetings._reunion.is_sought and tuned.num_steps < _FOR_LONG:
+        tuned.steps(1)
+    is_sought = meetings._reunion.is_sought
+    if dist.get_rank() == 1:
+        region = session.regions[0]
+        region.outcomes["aot"].reason = "injected"
+        session._on_region_failure(region, "aot", RuntimeError("injected"))
+    while tuned.model._forward_hooks and tuned.num_steps < _FOR_LONG:
+        tuned.steps(1)
+    tuned.steps(tuned_cases.MORE_STEPS)
+    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected.steps(tuned.num_steps)
+    return {
+        "is_sought": is_sought,
+        "steps": tuned.num_steps,
+        "plan": session.plan,
+        "weights": tuned.weights(),
+        "expected": expected.weights(),
+        "caps": list(tuned.model.bucket_bytes_cap_list),
+        "hooks": len(tuned.model._forward_hooks),
+    }
+
+
 def _is_through(model: torch.nn.Module, session: Session) -> bool:
     return session.tuner_snapshot()["guard"]["blocks"] > 0 and not model._forward_hooks
 

@@ -79,6 +79,15 @@ def test_nobody_waits_for_the_doubts_of_one_rank(two_ranks: Ranks, tmp_path: Pat
     assert results[0]["status"] == "tuned"
 
 
+@needs_extension
+def test_buckets_stay_alike_where_a_rank_has_lost_what_was_decided(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(guard_cases.lost_at_one_rank, tmp_path, cache=str(tmp_path / "cache"))
+    assert all(result["is_sought"] for result in results), "nobody doubted"
+    assert_trained_alike(results)
+    assert [result["plan"] for result in results] == ["aot", "eager"]
+    assert results[0]["caps"] == [1 << 18, 1 << 20]
+
+
 class Member:
     """A rank that trains in step with others, and seeks them between two of its backwards."""
 
@@ -102,7 +111,7 @@ def test_all_ranks_meet_in_the_same_backward_or_none_does(seed: int) -> None:
     counts_alike = rng.random() < 0.8
     members = [Member(store, rank, size, 0 if counts_alike else rank) for rank in range(size)]
     seeks = [{rng.randrange(1500 if rng.random() < 0.3 else 300), 2500 + rng.randrange(100)} for _ in members]
-    for backward in range(4500):
+    for backward in range(7000):
         growth = 1 + rng.randrange(3)
         order = [(rng.random(), rank) for rank in range(size)]
         for _, rank in sorted(order):
