@@ -79,6 +79,7 @@ def _open(team: Team, layers: gradient_sets.Layers, caps: Sequence[float], block
     best = min(tried, key=lambda cap: tried[cap]) if tried else caps[0]
     if best != next(reversed(tried), None):
         team.ask("horovod.ranks.open_session", way=way, layers=layers, bucket_mb=best, forward=FORWARD)
+    _steps(team, way, block[0], 1)  # touches all memory for the first time
     return best
 
 
