@@ -68,13 +68,12 @@ HandleTable::Again HandleTable::startAgain(TensorGroup& group, std::string_view 
   };
   try {
     group.bind(*reduction, inputs, outputs);
-    if (const StatusOr<bool> isKickDue = group.startQuietly(*reduction)) {
-      return {add({nullptr, std::move(reduction)}), *isKickDue};
-    }
   } catch (...) {
     release();
     throw;
   }
+  const StatusOr<bool> isKickDue = group.startQuietly(*reduction);
+  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue};
   release();
   return {};
 }

@@ -95,6 +95,10 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
             raise UserError(
                 f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
             )
+        if local_size_name not in environ and is_step(environ):  # srun's own PMI, or variables that a script copies
+            step = Placement(*step_placement(environ))
+            if (step.rank, step.size) == (rank, size):
+                return step
         local_size = _number(environ, local_size_name) if local_size_name in environ else size
         local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
         cross_size = (

@@ -6,10 +6,12 @@ batches as a plain model. Candidate aot runs eager's operators: weights are to h
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import agspeed
 from agspeed.frontend.session import Session, session_of
@@ -22,22 +24,23 @@ _FOR_LONG = 2500
 """Steps within which a lasting drift is found."""
 
 
+class _Both(nn.Module):
+    def __init__(self, halves: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.halves = nn.ModuleList(halves)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.halves
+        return first(x) + second(x)  # type: ignore[no-any-return]
+
+
 def drifting(
     cache: str, stored: str = "", slow_ranks: tuple[int, ...] = (), after: int = 0, steps: int = _FOR_LONG
 ) -> dict[str, Any]:
     """Decides, or takes the decision `stored`; from `after` steps on what was chosen is slow at `slow_ranks`. Trains
     until it was looked at again, for `steps` steps at most.
     """
-    find = DecisionStore.find
-    if stored:
-        DecisionStore.find = lambda _: {"arm": stored}  # type: ignore[method-assign]
-    try:
-        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
-        tuned.until_decided()
-    finally:
-        DecisionStore.find = find  # type: ignore[method-assign]
-    session = session_of(tuned.model.module)
-    assert session is not None
+    tuned, session = _decided(cache, stored)
     found: dict[str, Any] = {"decided": session.tuner_snapshot()["decision"]["arm"]}
     tuned.steps(after)
     if dist.get_rank() in slow_ranks:
@@ -62,11 +65,8 @@ def drifting(
 
 def one_rank_doubts(cache: str) -> dict[str, Any]:
     """Rank 1 alone finds its steps slow; nobody is to wait for anybody."""
-    tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
-    tuned.until_decided()
+    tuned, session = _decided(cache)
     tuned.steps(tuned_cases.MORE_STEPS)
-    session = session_of(tuned.model.module)
-    assert session is not None
     meetings = session.meetings
     assert meetings is not None
     if dist.get_rank() == 1:
@@ -86,15 +86,7 @@ def one_rank_doubts(cache: str) -> dict[str, Any]:
 
 def lost_at_one_rank(cache: str) -> dict[str, Any]:
     """A stored decision with buckets of its own is doubted at both ranks; before they meet, it fails at rank 1."""
-    find = DecisionStore.find
-    DecisionStore.find = lambda _: {"arm": "aot/b0.25-1"}  # type: ignore[method-assign]
-    try:
-        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
-        tuned.until_decided()
-    finally:
-        DecisionStore.find = find  # type: ignore[method-assign]
-    session = session_of(tuned.model.module)
-    assert session is not None
+    tuned, session = _decided(cache, "aot/b0.25-1")
     meetings = session.meetings
     assert meetings is not None
     while not meetings._reunion.is_sought and tuned.num_steps < _FOR_LONG:
@@ -118,6 +110,44 @@ def lost_at_one_rank(cache: str) -> dict[str, Any]:
         "caps": list(tuned.model.bucket_bytes_cap_list),
         "hooks": len(tuned.model._forward_hooks),
     }
+
+
+def two_sessions(cache: str) -> dict[str, Any]:
+    """Two optimized halves in one wrapper, each with a stored decision, which would be measured after 200 steps."""
+    find = DecisionStore.find
+    DecisionStore.find = lambda _: {"arm": "aot"}  # type: ignore[method-assign]
+    try:
+        halves = [tuned_cases.made(cache, is_optimized=True) for _ in range(2)]
+        tuned = tuned_cases.wrapped(_Both(halves))
+        while any(agspeed.status(half) == "tuning" for half in halves) and tuned.num_steps < _FOR_LONG:
+            tuned.steps(1)
+    finally:
+        DecisionStore.find = find  # type: ignore[method-assign]
+    tuned.steps(600)
+    expected = tuned_cases.wrapped(_Both([tuned_cases.made(cache, is_optimized=False) for _ in range(2)]))
+    expected.steps(tuned.num_steps)
+    return {
+        "status": [str(agspeed.status(half)).partition(":")[0] for half in halves],
+        "steps": tuned.num_steps,
+        "weights": tuned.weights(),
+        "expected": expected.weights(),
+        "hooks": len(tuned.model._forward_hooks),
+    }
+
+
+def _decided(cache: str, stored: str = "") -> tuple[tuned_cases.Training, Session]:
+    """A model for which the ranks have decided, or taken the decision `stored`."""
+    find = DecisionStore.find
+    if stored:
+        DecisionStore.find = lambda _: {"arm": stored}  # type: ignore[method-assign]
+    try:
+        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
+        tuned.until_decided()
+    finally:
+        DecisionStore.find = find  # type: ignore[method-assign]
+    session = session_of(tuned.model.module)
+    assert session is not None
+    return tuned, session
 
 
 def _is_through(model: torch.nn.Module, session: Session) -> bool:

@@ -88,6 +88,13 @@ def test_buckets_stay_alike_where_a_rank_has_lost_what_was_decided(two_ranks: Ra
     assert results[0]["caps"] == [1 << 18, 1 << 20]
 
 
+@needs_extension
+def test_two_sessions_in_one_wrapper_do_not_wait_for_each_other(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(guard_cases.two_sessions, tmp_path, cache=str(tmp_path / "cache"))
+    assert_trained_alike(results)
+    assert results[0]["status"] == ["tuned", "tuned"]
+
+
 class Member:
     """A rank that trains in step with others, and seeks them between two of its backwards."""
 

@@ -141,6 +141,8 @@ def srun(rank: int, size: int, local_rank_of_node: str, tasks_per_node: str) -> 
         (srun(3, 4, "1 of 1", "2(x2)"), (3, 4, 1, 2, 1, 2)),
         (srun(5, 6, "0 of 2", "3,2,1"), (5, 6, 0, 1, 2, 3)),
         (srun(2, 6, "2 of 0", "3,2,1"), (2, 6, 2, 3, 0, 1)),
+        (srun(5, 6, "0 of 2", "3,2,1") | {"PMI_RANK": "5", "PMI_SIZE": "6"}, (5, 6, 0, 1, 2, 3)),
+        (srun(1, 2, "0 of 1", "1(x2)") | {"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, 3, 4, 0, 1)),  # mpiexec's own step
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0, 1)),  # of a batch script
     ],
     ids=str,
