@@ -217,6 +217,22 @@ def _warm_start(cells: list[Cell]) -> str:
     return markdown.table(["case", "threads", "cold s", "warm s", "warm / cold", "chosen"], rows)
 
 
+def _shared_process(cells: list[Cell]) -> str:
+    rows = [
+        [
+            str(cell["threads"]),
+            row["model"],
+            *(markdown.spread(row[way]["speedup"]) for way in ("alone", "together")),
+            markdown.interval(row["over_alone"]),
+            *(row[way]["chosen"] for way in ("alone", "together")),
+        ]
+        for cell in cells
+        for row in cell["shared"]
+    ]
+    columns = ["threads", "model", "alone / eager", "in one process / eager", "in one process / alone (95 %)"]
+    return markdown.table([*columns, "chosen alone", "chosen in one process"], rows)
+
+
 def _native_compile(cells: list[Cell]) -> str:
     rows = [
         [
@@ -301,6 +317,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "regret": _regret,
     "time_to_speed": _time_to_speed,
     "warm_start": _warm_start,
+    "shared_process": _shared_process,
     "native_compile": _native_compile,
     "start": _start,
     "nccl_net": _nccl_net,

@@ -19,6 +19,7 @@ NAMES = (
     "overhead",
     "published",
     "regret",
+    "shared_process",
     "start",
     "steady",
     "time_to_speed",

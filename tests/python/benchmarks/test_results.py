@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from benchmarks import cases, cells, kinds, run, table, workloads
-from benchmarks.kinds import regret, steady, time_to_speed
+from benchmarks.kinds import regret, shared_process, steady, time_to_speed
 from benchmarks.measure import candidates
 
 SCHEMA = json.loads((Path(cells.__file__).parent / "result.schema.json").read_text(encoding="utf-8"))
@@ -187,6 +187,32 @@ def test_time_to_speed_has_its_table() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("control", "status"), [(1.0, "ok"), (1.1, "void")])
+def test_a_shared_process_is_compared_model_by_model(control: float, status: str) -> None:
+    def ended(**speedups: float) -> dict[str, Any]:
+        models = {
+            model: {
+                "chosen": "native",
+                "settle_seconds": 1.0,
+                "control": comparison(control)["speedup"],
+                "speedup": comparison(speedup)["speedup"],
+            }
+            for model, speedup in speedups.items()
+        }
+        return {"models": models, "environment": {}}
+
+    case = {"name": "shared_process/two", "models": ["a", "b"]}
+    assert [row["models"] for row in shared_process.plan(case, 2, {})] == [["a"], ["b"], ["a", "b"]]
+    found = shared_process.summarize(case, [ended(a=1.0), ended(b=2.0), ended(a=1.0, b=1.0)])
+    head = {"case": case["name"], "kind": "shared_process", "stresses": "", "threads": 2, "wall_seconds": 1.0}
+    result = result_of(head | found)
+    jsonschema.validate(result, SCHEMA)
+    assert found["status"] == status
+    assert [row["over_alone"]["value"] for row in found["shared"]] == [1.0, 0.5]
+    if status == "ok":
+        assert "| 2 | b | 2.00 ± 0.010 | 1.00 ± 0.005 | 0.500 (" in table.render(result)
+
+
 def test_a_real_run_gives_a_valid_result(tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     arguments = ["--threads", "1", "--candidates", "eager,aot_eager", "--pairs", "4", "--max-pairs", "4"]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many models that one process tunes one after another, beside each of them alone in a process of its own.
+
+A model's speed is its step beside eager's, in one rotation with a control; speeds of two processes are compared.
+"""
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import workloads
+from benchmarks.kinds import steady
+from benchmarks.measure import candidates
+from benchmarks.measure.machine import Watch
+from benchmarks.measure.pairing import Limits, compare_all
+
+_CANDIDATE = "agspeed"
+
+
+def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """A process for each model and one for all, each with a cache of its own."""
+    return [{"models": [model], "cache": "fresh"} for model in case["models"]] + [
+        {"models": case["models"], "cache": "fresh"}
+    ]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Each model stays optimized while the ones behind it tune."""
+    watch = Watch(spec["cores"])
+    with ExitStack() as stack:
+        stack.callback(torch._dynamo.reset)
+        rows = {model: _measured(model, spec, stack) for model in spec["models"]}
+    return {"models": rows, "environment": watch.read()}
+
+
+def _measured(model: str, spec: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
+    workload, settings = workloads.load(model), spec["settings"]
+    reference, control, training = steady.warm_eager(workload), steady.warm_eager(workload), workload.build()
+    tuned = candidates.running(
+        candidates.find(_CANDIDATE), training, Path(spec["cache_dir"]) / model, settings["settle_seconds"]
+    )
+    settled = stack.enter_context(tuned)
+    compared = compare_all(reference, {steady.CONTROL: control, _CANDIDATE: training}, Limits(**settings["limits"]))
+    return {
+        "chosen": ", ".join(dict.fromkeys(settled.chosen.values())),
+        "settle_seconds": settled.seconds,
+        "control": compared[steady.CONTROL].speedup.to_dict(),
+        "speedup": compared[_CANDIDATE].speedup.to_dict(),
+    }
+
+
+def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Void where eager did not equal eager."""
+    *lonely, together = results
+    alone = {model: row for result in lonely for model, row in result["models"].items()}
+    low, high = steady.CONTROL_RANGE
+    uneven = [
+        f"{model} {row['control']['value']:.3f}"
+        for rows in (alone, together["models"])
+        for model, row in rows.items()
+        if not low <= row["control"]["value"] <= high
+    ]
+    cell: dict[str, Any] = {"status": "ok", "environment": together["environment"]}
+    if uneven:
+        cell |= {"status": "void", "reason": "eager against eager read " + ", ".join(uneven)}
+    return cell | {
+        "shared": [
+            {"model": model, "alone": row, "together": beside, "over_alone": _ratio(beside["speedup"], row["speedup"])}
+            for model, row in alone.items()
+            for beside in [together["models"][model]]
+        ]
+    }
+
+
+def _ratio(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """Of two independent medians: the half-widths of their intervals add up as squares."""
+    value = mine["value"] / other["value"]
+    half = math.hypot(mine["half_width"], other["half_width"])
+    return {"value": value, "low": value * (1 - half), "high": value * (1 + half)}
