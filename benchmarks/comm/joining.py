@@ -61,6 +61,8 @@ def open_tuned(
     for _ in range(_WARM_UP):
         _step(way)
     num_steps = _WARM_UP + programs.tune(model, lambda: _step(way), seconds)
+    if agspeed.status(model) == "tuning":
+        raise TimeoutError(f"tuning had not ended after {num_steps} steps and {seconds:g} s")
     report = agspeed.report(model).to_dict()
     pairs = sum(plan["speedup"]["pairs"] for plan in report["plans"] if plan["speedup"] is not None)
     return {"chosen": report["decision"]["chosen"], "num_steps": num_steps, "num_pairs": pairs}

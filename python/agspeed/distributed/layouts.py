@@ -101,9 +101,9 @@ def best_layouts(ready: Sequence[tuple[float, int]], cost: BucketCost, own: Layo
     return chosen[:count]
 
 
-def neighbours(layout: Layout) -> list[Layout]:
-    """The same with smaller and with larger buckets."""
-    return [
-        Layout(min(layout.first_bytes, layout.rest_bytes // 2), layout.rest_bytes // 2),
-        Layout(layout.first_bytes, layout.rest_bytes * 2),
-    ]
+def neighbours(layout: Layout, ready: Sequence[tuple[float, int]], known: Iterable[Layout]) -> list[Layout]:
+    """The same with smaller and with larger buckets, where those are none of the `known` layouts'."""
+    found = {tuple(buckets_of(ready, other)) for other in (layout, *known)}
+    halved = Layout(min(layout.first_bytes, layout.rest_bytes // 2), layout.rest_bytes // 2)
+    doubled = Layout(layout.first_bytes, layout.rest_bytes * 2)
+    return [other for other in (halved, doubled) if tuple(buckets_of(ready, other)) not in found]

@@ -3,7 +3,7 @@
 
 A plan without a layout runs with the user's own. Layouts come last: once a plan is about to be decided on, with it the
 two that are predicted best, from when that plan's gradients are ready and what a reduction costs, and then their
-neighbours.
+neighbours, where their buckets are not the same.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ class LayoutArms:
         if meetings is None or meetings.layouts is None or meetings.cost is None or not self._is_allowed:
             return []
         known, name, plan = {arm["name"] for arm in arms}, layout_of(decided), plan_of(decided)
+        tried = [Layout.parse(layout_of(arm)) for arm in known if plan_of(arm) == plan and layout_of(arm)]
+        ready = meetings.layouts.ready_times()
         if name:
-            wanted = [f"{plan}/{layout.name}" for layout in neighbours(Layout.parse(name))]
+            others = neighbours(Layout.parse(name), ready, [*tried, meetings.layouts.own])
+            wanted = [f"{plan}/{layout.name}" for layout in others]
             wanted += [f"{other}/{name}" for other in _runners_up(plan, arms)]
-        elif any(plan_of(arm) == plan and layout_of(arm) for arm in known):
+        elif tried:
             return []  # they were measured, and lost
         else:
-            ready = meetings.layouts.ready_times()
             layouts = best_layouts(ready, meetings.cost, meetings.layouts.own)
             logger.debug("gradients ready at %s, a reduction costs %s: layouts %s", ready, meetings.cost, layouts)
             wanted = [f"{plan}/{layout.name}" for layout in layouts]

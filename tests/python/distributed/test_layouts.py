@@ -149,5 +149,12 @@ def test_the_best_layouts_are_predicted_no_slower_than_the_others(seed: int) -> 
 
 
 def test_neighbours_are_half_and_twice_as_large() -> None:
-    assert [layout.name for layout in neighbours(Layout.parse("b1-4"))] == ["b1-2", "b1-8"]
-    assert [layout.name for layout in neighbours(Layout.parse("b4-4"))] == ["b2-2", "b4-8"]
+    ready = [(0.1 * at, MIB // 2) for at in range(32)]
+    assert [layout.name for layout in neighbours(Layout.parse("b1-4"), ready, [])] == ["b1-2", "b1-8"]
+    assert [layout.name for layout in neighbours(Layout.parse("b4-4"), ready, [])] == ["b2-2", "b4-8"]
+
+
+def test_neighbours_have_buckets_that_nobody_has_tried() -> None:
+    large = [(0.1 * at, 2 * MIB) for at in range(8)]
+    assert [layout.name for layout in neighbours(Layout.parse("b1-2"), large, [])] == ["b1-4"]
+    assert neighbours(Layout.parse("b1-2"), large, [Layout.parse("b2-4")]) == []
