@@ -13,14 +13,16 @@ order of summation makes. For S = x_1 + ... + x_n the model is:
   sqrt(n) terms, which is the least that blocks without recursion reach. Vector lanes and threads divide n. The
   yardstick is the middle one, d = 2 sqrt(n).
 
-So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``, never by less than eps |S|: 5 eps at
-16 thousand terms, 22 eps at 8 million; up to `_SHORT` terms it moves by eps |S|. Sums and means of a tensor with up to
+So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``, never by less than eps |S|: 5 eps at 16
+thousand terms, 22 eps at 8 million; up to `_SHORT` terms it moves by eps |S|. Sums and means of a tensor with up to
 `_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
-is run, since roundings of equal terms (a gradient that was broadcast) are not independent. Inner products and
-convolutions are sums too; because they are multilinear, the operator applied to squared arguments gives their sums of
-squares. Sums are taken to be accumulated in float32 or better, whatever their element type, in float64 where that is
-the precision. Normalisations, softmax and losses run as the elementary operators they consist of, so that noise enters
-where their sums are.
+is run, since roundings of equal terms (a gradient that was broadcast) are not independent. In longer ones an
+accumulator takes `_CHUNK` terms, as in Inductor's loops, but all of them in a convolution's gradient for its bias:
+oneDNN adds up one image after the other, with a vector lane for each channel, and how many threads share the images
+depends on the memory format. Inner products and convolutions are sums too; because they are multilinear, the operator
+applied to squared arguments gives their sums of squares. Sums are taken to be accumulated in float32 or better,
+whatever their element type, in float64 where that is the precision. Normalisations, softmax and losses run as the
+elementary operators they consist of, so that noise enters where their sums are.
 
 A product that is added to a tensor may be accumulated onto it, as ``addmm`` does and compilers make of the two: each
 partial sum is as large as that tensor then. How far that is off depends on the library's blocks, so it is run, too: the
@@ -42,6 +44,7 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
@@ -116,8 +119,11 @@ _SUMS: dict[Any, Counts] = {
 }
 _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
+_CHAINED = {**dict.fromkeys(_PLAIN_SUMS, 0), aten.convolution_backward.default: 2}
+"""Which result of an operator is a sum of the elements of its first argument."""
 _SHORT = 64
 _CHAIN = 16384
+_CHUNK = 4096
 _BLOCK = 1 << 17
 """Elements that noise is put into at a time."""
 _MANY = 4096
@@ -239,9 +245,9 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             None if one is None else self._moved(one, square / count if func in _MEANS else square, count)
             for one, square, count in zip(results, squares, _SUMS[func](args, results[0]), strict=True)
         ]
-        chained = _chained(func, args, results[0], self._accumulator) if func in _PLAIN_SUMS else None
-        if chained is not None and moved[0] is not None:
-            return _further(moved[0], chained, results[0])
+        at = _CHAINED.get(func)
+        if at is not None and (one := moved[at]) is not None:
+            moved[at] = _further(one, _chained(func, args, results[at], self._accumulator), results[at])
         return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
 
     def _moved(self, total: torch.Tensor, squares: torch.Tensor, count: int) -> torch.Tensor:
@@ -276,19 +282,30 @@ def _versions(*tensors: torch.Tensor) -> list[int] | None:
     return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
 
 
-def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor | None:
-    """The plain sum or mean by one accumulator per element; None where it is short, long or not real."""
+def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+    """The sum of the first argument's elements with few accumulators; `total` where it is short or not real."""
     terms = args[0]
     count = terms.numel() // max(total.numel(), 1)
-    if not _SHORT < count <= _CHAIN or not terms.is_floating_point():
-        return None
-    dims = [d % terms.dim() for d in args[1]] if len(args) > 1 and args[1] else list(range(terms.dim()))
-    rows = terms.to(precision).movedim(dims, list(range(len(dims)))).flatten(0, len(dims) - 1)
-    accumulator = torch.zeros_like(rows[0])
-    for row in rows.unbind():
-        accumulator += row
-    chained = accumulator.to(total.dtype).reshape(total.shape)
+    if count <= _SHORT or not terms.is_floating_point():
+        return total
+    dims = list(range(terms.dim()))
+    if func not in _PLAIN_SUMS:
+        dims.remove(1)
+    elif len(args) > 1 and args[1]:
+        dims = [d % terms.dim() for d in args[1]]
+    rows = terms.to(precision).movedim(dims, list(range(len(dims)))).reshape(count, -1).contiguous()
+    is_chunked = func in _PLAIN_SUMS and count > _CHAIN
+    chained = _in_order(rows, _CHUNK if is_chunked else count).to(total.dtype).reshape(total.shape)
     return chained / count if func in _MEANS else chained
+
+
+def _in_order(rows: torch.Tensor, longest: int) -> torch.Tensor:
+    """Sums of columns, where an accumulator takes up to `longest` terms, one addition after the other.
+
+    A bag of embeddings is added up like that, in a hundredth of the time that a loop takes.
+    """
+    order = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+    return functional.embedding_bag(order, rows, order[::longest].contiguous(), mode="sum").sum(0)
 
 
 def _var_mean(

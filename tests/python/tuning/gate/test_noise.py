@@ -118,6 +118,19 @@ def test_sums_of_columns_by_one_accumulator_each_are_accepted(rows: int, is_broa
     assert verdict.accepted, verdict.reason
 
 
+def in_chunks(x: torch.Tensor) -> torch.Tensor:
+    """Sums of columns as Inductor's loops make them: an accumulator for 4096 terms, and one that takes their sums."""
+    return in_order(torch.stack([in_order(chunk) for chunk in x.split(4096)]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_sums_of_equal_terms_by_chunks_are_accepted(seed: int) -> None:
+    """As gradients of feature maps that were pooled: all roundings of a chunk go the same way."""
+    x = draw(8, 64, seed=seed).repeat_interleave(4096, 0)
+    verdict = gate.check(lambda x: (in_chunks(x), in_chunks(x) / len(x)), lambda x: (x.sum(0), x.mean(0)), [x])
+    assert verdict.accepted, verdict.reason
+
+
 def test_a_long_sum_that_is_off_by_more_is_rejected() -> None:
     verdict = gate.check(lambda x: (x.sum() * (1 + 1e-5), x.sigmoid()), long_sum, [draw(LONG)])
     assert verdict.outcome == "rejected", verdict.reason
