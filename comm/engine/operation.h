@@ -55,8 +55,9 @@ class Operation {
 
  private:
   Engine& engine_;
-  std::mutex mutex_;  ///< guards callbacks_ against the end of the operation
+  std::mutex mutex_;  ///< guards callbacks_
   std::vector<Callback> callbacks_;
+  std::atomic<bool> hasCallbacks_ = false;  ///< or is about to: whoever ends the operation looks
   Callback driverCallback_;
   Status status_;
   Clock::time_point endedAt_{};

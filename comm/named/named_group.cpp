@@ -90,12 +90,9 @@ StartQueue::Added NamedGroup::add(std::span<const NamedHandle> operations) {
   for (const NamedHandle& operation : operations) {
     if (operation->isDone()) operation->restart();
   }
-  engine_.operationStarted(static_cast<int>(operations.size()));
   StartQueue::Added added = queue_.add(operations, rank());
-  if (!added.refused.empty()) engine_.operationEnded(static_cast<int>(added.refused.size()));
   for (const auto& [operation, reason] : added.refused) operation->complete(reason);
-  if (added.isFirst) engine_.enqueue([this] { takeStarted(); });
-  if (added.isPutOff) engine_.wakeDriver();
+  if (added.isFirst) engine_.enqueueBy(added.takeBy, [this] { takeStarted(); });
   return added;
 }
 
@@ -136,9 +133,11 @@ void NamedGroup::shutdown() {
 // --- what this rank asks for
 
 void NamedGroup::takeStarted() {
-  gatherUntil_ = Clock::now() + StartQueue::kGather;
+  const auto now = Clock::now();
+  gatherUntil_ = now + StartQueue::kGather;
   engine_.tickBy(gatherUntil_);
-  queue_.take(taken_);
+  queue_.take(taken_, now);
+  engine_.operationStarted(static_cast<int>(taken_.size()));
   for (const NamedHandle& operation : taken_) submit(operation);
   taken_.clear();
 }
@@ -215,10 +214,10 @@ void NamedGroup::hear(int rank, const Note& note) {
     if (timeline_ != nullptr) timeline_->requested(rank, wanted);
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequests>(&note)) {
-    for (const uint32_t id : cached->ids) {
-      if (timeline_ != nullptr) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
-      if (status) status = coordinator_->addCached(rank, id, now);
+    if (timeline_ != nullptr) {
+      for (const uint32_t id : cached->ids) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
     }
+    status = coordinator_->addCached(rank, cached->ids, now);
   } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
     for (const uint32_t id : forgotten->ids) {
       if (status) status = coordinator_->dropId(rank, id);

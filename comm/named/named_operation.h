@@ -71,7 +71,7 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 struct OwnName {
   // Guarded by the StartQueue's lock.
   bool isUnderWay = false;
-  bool isFollowed = false;  ///< the last time another start followed closely
+  const OwnName* follower = nullptr;  ///< whose start followed closely the last time, to be compared with; null: none
 
   // Of the driver.
   uint32_t id = 0;                    ///< by which the coordinator knows `request`; 0: it knows none
