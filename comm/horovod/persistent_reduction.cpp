@@ -24,6 +24,17 @@ bool isReduced(at::ScalarType type) {
          type == at::kDouble;
 }
 
+std::optional<NamedReduction> reductionOf(int64_t number) {
+  switch (number) {
+    case 0: return NamedReduction::kAverage;
+    case 1: return NamedReduction::kSum;
+    case 3: return NamedReduction::kMin;
+    case 4: return NamedReduction::kMax;
+    case 5: return NamedReduction::kProduct;
+    default: return std::nullopt;
+  }
+}
+
 PersistentReduction::~PersistentReduction() {
   if (outputs_.empty() || operation_->isDone()) return;
   // Not on the driver: what goes with the tensors may want Python's lock.
@@ -35,11 +46,6 @@ bool PersistentReduction::canBind(Tensors tensors) {
     return each.is_cpu() && each.layout() == at::kStrided && each.is_contiguous() &&
            each.scalar_type() == tensors[0].scalar_type() && isReduced(each.scalar_type());
   });
-}
-
-bool PersistentReduction::differsFrom(const Request& other) const {
-  return other.reduction != request_.reduction || other.prescale != request_.prescale ||
-         other.postscale != request_.postscale;
 }
 
 bool PersistentReduction::fits(Tensors tensors) const {
@@ -67,6 +73,12 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
 void PersistentReduction::wait() {
   if (!operation_->isDone()) std::ignore = operation_->wait();
   if (const Status& status = operation_->status(); !status) raise(status);
+}
+
+at::Tensor PersistentReduction::takeOutput() {
+  at::Tensor output = std::move(outputs_[0]);
+  dropTensors();
+  return output;
 }
 
 void PersistentReduction::dropTensors() {
