@@ -42,15 +42,14 @@ void Operation::complete(Status status, Clock::time_point now) {
   status_ = std::move(status);
   endedAt_ = now;
   isDone_ = true;
-  if (hasCallbacks_) {
-    std::vector<Callback> callbacks;
-    {
-      std::lock_guard lock(mutex_);
-      callbacks.swap(callbacks_);
-    }
-    for (auto& callback : callbacks) {
-      engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
-    }
+  if (!hasCallbacks_) return;
+  std::vector<Callback> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    callbacks.swap(callbacks_);
+  }
+  for (auto& callback : callbacks) {
+    engine_.callLater([callback = std::move(callback), status = status_] { callback(status); });
   }
   if (driverCallback_) std::exchange(driverCallback_, nullptr)(status_);
 }

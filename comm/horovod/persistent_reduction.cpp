@@ -49,7 +49,8 @@ bool PersistentReduction::canBind(Tensors tensors) {
 }
 
 bool PersistentReduction::fits(Tensors tensors) const {
-  if (operation_ == nullptr || tensors[0].scalar_type() != type_) return false;
+  if (operation_ == nullptr || tensors[0].scalar_type() != type_ || !tensors[0].sizes().equals(shape_)) return false;
+  if (tensors.size() == 1 && operation_->numTensors() == 1) return true;
   const std::vector<Dimensions>& shapes = operation_->request().shapes;
   return std::equal(tensors.begin(), tensors.end(), shapes.begin(), shapes.end(),
                     [](const at::Tensor& tensor, const Dimensions& shape) { return tensor.sizes().equals(shape); });
@@ -64,6 +65,7 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
     call.outputs.resize(inputs.size());
     operation_ = group.prepare(std::move(call));
     type_ = inputs[0].scalar_type();
+    shape_ = inputs[0].sizes();
   }
   for (size_t i = 0; i < inputs.size(); ++i) operation_->setBuffers(i, memoryOf(inputs[i]), memoryOf(outputs[i]));
   if (!inputs[0].is_same(outputs[0])) inputs_.assign(inputs.begin(), inputs.end());

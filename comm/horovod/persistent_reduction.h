@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <atomic>
 #include <cstdint>
@@ -41,7 +42,7 @@ class PersistentReduction {
 
   /// `request`: an all-reduce but for dtype and shapes, which are the tensors'.
   PersistentReduction(std::shared_ptr<World> world, Request request)
-      : world_(std::move(world)), request_(std::move(request)) {}
+      : request_(std::move(request)), world_(std::move(world)) {}
   ~PersistentReduction();
   PersistentReduction(const PersistentReduction&) = delete;
 
@@ -69,12 +70,13 @@ class PersistentReduction {
  private:
   bool fits(Tensors tensors) const;
 
-  const std::shared_ptr<World> world_;
-  const Request request_;
-  NamedHandle operation_;
-  at::ScalarType type_ = at::kFloat;          ///< of operation_
-  std::vector<at::Tensor> inputs_, outputs_;  ///< inputs_ is empty where they are the outputs
   std::atomic<bool> isAcquired_ = false;
+  at::ScalarType type_ = at::kFloat;  ///< of operation_
+  NamedHandle operation_;
+  c10::DimVector shape_;                      ///< of its first tensor
+  std::vector<at::Tensor> outputs_, inputs_;  ///< inputs_ is empty where they are the outputs
+  const Request request_;
+  const std::shared_ptr<World> world_;
 };
 
 }  // namespace agspeed::comm

@@ -20,6 +20,7 @@ constexpr std::chrono::milliseconds kMaxHold{2};
 /// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
 /// turns keep theirs, also where they are some more than there are ids.
 constexpr uint64_t kIdleTurns = 4;
+constexpr size_t kMaxExamples = 64;
 
 /// What an operation counts for among what is ready.
 size_t weightOf(size_t numBytes) { return std::max<size_t>(1, numBytes); }
@@ -231,7 +232,7 @@ void Coordinator::addItems(const Entry& entry, Response& response) {
     Cached& cached = cache_[id - 1];
     cached.batch = nullptr;
     cached.lastUse = ++numItems_;
-    response.items.push_back({id, false, cached.agreement});
+    response.items.push_back({id, false, response.items.empty() ? cached.agreement : nullptr});
   }
 }
 
@@ -257,7 +258,20 @@ Response::Item Coordinator::itemFor(const Entry& entry) {
   }
   item.isFull = cached.agreement == nullptr || !(*cached.agreement == *item.agreement);
   cached.agreement = item.agreement;
+  cached.numBytes = entry.numBytes;
+  cached.alike = alikeOf(item.agreement, entry.numBytes);
   return item;
+}
+
+uint32_t Coordinator::alikeOf(const AgreementHandle& agreement, size_t numBytes) {
+  const Request& request = agreement->request;
+  if (numBytes == 0 || runsAlone(request, numBytes) || !canFuse(request, request)) return 0;
+  for (const auto& [example, number] : examples_) {
+    if (canFuse(example->request, request)) return number;
+  }
+  if (examples_.size() == kMaxExamples) examples_.clear();  // numbers are not used again
+  examples_.emplace_back(agreement, ++numExamples_);
+  return numExamples_;
 }
 
 uint32_t Coordinator::newIdFor(const std::string& name) {

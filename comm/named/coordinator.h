@@ -129,17 +129,20 @@ class Coordinator {
   using EntryHandle = std::unique_ptr<Entry>;
 
   struct Cached {
-    std::string name;
-    std::vector<Handle> requests;  ///< per rank, as of the last response
-    bool isOfAll = false;          ///< whether that response had requests of all ranks
-    AgreementHandle agreement;     ///< as told last
-    EntryHandle waiting;           ///< what ranks have submitted under the name and is not ready; null where evicted
-    uint64_t lastUse = 0;          ///< as numItems_ was then
-    Batch* batch = nullptr;        ///< in which it waits or is ready
+    EntryHandle waiting;     ///< what ranks have submitted under the name and is not ready; null where evicted
+    Batch* batch = nullptr;  ///< in which it waits or is ready
+    size_t numBytes = 0;     ///< of `agreement`
+    uint32_t alike = 0;      ///< equal where agreements can be fused; 0: not to be in a batch
+    bool isOfAll = false;    ///< whether the last response had requests of all ranks
     bool isEvicted = false;
-    int numForgotten = 0;  ///< ranks; once evicted
+    int numForgotten = 0;          ///< ranks; once evicted
+    uint64_t lastUse = 0;          ///< as numItems_ was then
+    AgreementHandle agreement;     ///< as told last
+    std::vector<Handle> requests;  ///< per rank, as of the last response
+    std::string name;
 
     bool isEvictable() const { return !isEvicted && batch == nullptr; }
+    bool isBatchable() const { return isOfAll && alike != 0 && isEvictable() && waiting == nullptr; }
   };
 
   /// `cachedId`: 0 where the rank said it in full.
@@ -147,7 +150,7 @@ class Coordinator {
   /// Whether what is so large together runs as one, and in its own order.
   bool runsWhole(size_t numBytes) const;
   /// Null where these are to be looked at one by one.
-  BatchHandle newBatch(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
+  BatchHandle newBatch(const std::vector<uint32_t>& ids, Clock::time_point now);
   void said(Batch& batch, int rank);
   /// Its entries wait one by one.
   void split(Batch& batch);
@@ -172,6 +175,8 @@ class Coordinator {
   void fuse(Response& response, size_t numBytes);
   void addItems(const Entry& entry, Response& response);
   Response::Item itemFor(const Entry& entry);
+  /// See Cached::alike.
+  uint32_t alikeOf(const AgreementHandle& agreement, size_t numBytes);
   /// An id for a name that has none; 0 where there is none left.
   uint32_t newIdFor(const std::string& name);
   void evictOne();
@@ -191,6 +196,9 @@ class Coordinator {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Cached> cache_;  ///< by id - 1
   std::vector<uint32_t> freeIds_;
+  /// An example of those that can be fused, with their number.
+  std::vector<std::pair<AgreementHandle, uint32_t>> examples_;
+  uint32_t numExamples_ = 0;       ///< so far
   size_t numWithoutId_ = 0;        ///< names of the response under way for which ids are to be free later
   std::vector<uint32_t> evicted_;  ///< to be told with the next response
   Clock::time_point heldUntil_ = Clock::time_point::max();

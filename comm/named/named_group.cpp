@@ -133,10 +133,9 @@ void NamedGroup::shutdown() {
 // --- what this rank asks for
 
 void NamedGroup::takeStarted() {
-  const auto now = Clock::now();
-  gatherUntil_ = now + StartQueue::kGather;
+  gatherUntil_ = Clock::now() + StartQueue::kGather;
   engine_.tickBy(gatherUntil_);
-  queue_.take(taken_, now);
+  queue_.take(taken_);
   engine_.operationStarted(static_cast<int>(taken_.size()));
   for (const NamedHandle& operation : taken_) submit(operation);
   taken_.clear();
@@ -265,7 +264,9 @@ void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
   if (timeline_ != nullptr) {
     timeline_->markCycle();
-    for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
+    for (const Response::Item& item : response.items) {
+      if (const AgreementHandle agreed = pending_.agreementOf(item)) timeline_->negotiated(agreed->request.name);
+    }
     if (timeline_->isFull()) engine_.callLater([timeline = timeline_] { timeline->flush(); });
   }
   if (!response.error.empty()) {
@@ -296,12 +297,14 @@ void NamedGroup::run(const Response& response) {
   operations.reserve(response.items.size());
   Status status;
   for (const Response::Item& item : response.items) {
-    const AgreementHandle& agreement = agreements.emplace_back(pending_.agreementOf(item));
-    const NamedHandle& own = operations.emplace_back(agreement == nullptr ? nullptr : pending_.take(item));
-    if (agreement == nullptr) {
+    const bool isKnown = pending_.knows(item);
+    const NamedHandle& own = operations.emplace_back(isKnown ? pending_.take(item) : nullptr);
+    const bool saysAll = own != nullptr && !agreements.empty();
+    const AgreementHandle& agreed = agreements.emplace_back(saysAll ? nullptr : pending_.agreementOf(item));
+    if (!isKnown) {
       status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId);
     } else if (own == nullptr && response.kind != NamedKind::kAllReduce) {
-      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreement->request.name);
+      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreed->request.name);
     }
   }
   if (!status) return responseEnded(operations, status);

@@ -85,14 +85,14 @@ OwnNameHandle StartQueue::find(const std::string& text) {
   return found == names_.end() ? nullptr : found->second.lock();
 }
 
-void StartQueue::take(std::vector<NamedHandle>& taken, Clock::time_point now) {
+void StartQueue::take(std::vector<NamedHandle>& taken) {
   taken.clear();
   const std::lock_guard lock(mutex_);
   if (added_.empty()) return;
   lastName_ = added_.back()->name_;
   if (isAwaiting_) {
     // In vain, or somebody waits for what is there: then what follows may still come the next time.
-    if (now - firstAdd_ >= kBurst) lastName_->follower = nullptr;
+    if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }
   isAwaiting_ = isPutOff_ = false;

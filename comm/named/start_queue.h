@@ -42,7 +42,7 @@ class StartQueue {
   /// The kick that was due has been given, by the thread that starts: it comes back only now.
   void kicked();
   /// Moves what has been added since into `taken`, whose memory is used again.
-  void take(std::vector<NamedHandle>& taken, Clock::time_point now);
+  void take(std::vector<NamedHandle>& taken);
   /// Their names may be used again. Null operations are passed over.
   void ended(std::span<const NamedHandle> operations);
   /// The name of this text, if it is in use.

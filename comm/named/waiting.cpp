@@ -23,7 +23,7 @@ Status Coordinator::addCached(int rank, const std::vector<uint32_t>& ids, Clock:
     said(**same, rank);
     return {};
   }
-  if (BatchHandle made = newBatch(rank, ids, now)) {
+  if (BatchHandle made = newBatch(ids, now)) {
     said(*batches_.emplace_back(std::move(made)), rank);
     return {};
   }
@@ -103,19 +103,16 @@ bool Coordinator::runsWhole(size_t numBytes) const {
   return isInOrder && numBytes <= plan_.fusionBytes;
 }
 
-Coordinator::BatchHandle Coordinator::newBatch(int rank, const std::vector<uint32_t>& ids, Clock::time_point now) {
+Coordinator::BatchHandle Coordinator::newBatch(const std::vector<uint32_t>& ids, Clock::time_point now) {
   if (ids.size() < 2 || numJoined_ > 0) return nullptr;
   size_t numBytes = 0;
   for (const uint32_t id : ids) {
-    if (cachedRequest(rank, id) == nullptr) return nullptr;
+    if (id == 0 || id > cache_.size()) return nullptr;
     const Cached& cached = cache_[id - 1];
-    if (!cached.isOfAll || cached.isEvicted || cached.waiting != nullptr || cached.batch != nullptr) return nullptr;
-    const Request& request = cached.agreement->request;
-    const size_t size = bytesOf(request);
-    numBytes += size;
-    if (size == 0 || runsAlone(request, size) || !runsWhole(numBytes)) return nullptr;
-    if (!canFuse(cache_[ids[0] - 1].agreement->request, request)) return nullptr;
+    if (!cached.isBatchable() || cached.alike != cache_[ids[0] - 1].alike) return nullptr;
+    numBytes += cached.numBytes;
   }
+  if (!runsWhole(numBytes)) return nullptr;
   auto batch = std::make_unique<Batch>();
   for (const uint32_t id : ids) {
     if (std::exchange(cache_[id - 1].batch, batch.get()) == nullptr) continue;
