@@ -2,6 +2,7 @@
 #include "comm/engine/engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -62,15 +63,27 @@ bool Engine::isOwnThread() {
   return isThis(backgroundThread_) || std::any_of(callbackThreads_.begin(), callbackThreads_.end(), isThis);
 }
 
-void Engine::enqueue(std::function<void()> action) {
-  std::lock_guard lock(mutex_);
-  actions_.push_back(std::move(action));
+void Engine::enqueueBy(Clock::time_point time, std::function<void()> action) {
+  const std::lock_guard lock(mutex_);
+  heldActions_.push_back(std::move(action));
+  if (time == Clock::time_point{}) return releaseActions();
+  if (time >= heldUntil_.load()) return;
+  heldUntil_ = time;
+  if (isDriven_) messenger_.wake();  // may sleep longer
+}
+
+void Engine::releaseActions() {
+  if (heldActions_.empty()) return;
+  std::move(heldActions_.begin(), heldActions_.end(), std::back_inserter(actions_));
+  heldActions_.clear();
+  heldUntil_ = Clock::time_point::max();
   hasActions_ = true;
 }
 
 void Engine::kick() {
   std::unique_lock lock(mutex_);
   lastUse_ = now();
+  releaseActions();
   if (isDriven_) return messenger_.wake();
   isDriven_ = true;
   lock.unlock();
@@ -78,11 +91,6 @@ void Engine::kick() {
   lock.lock();
   isDriven_ = false;
   if (numWaiting_ > 0) handOver_.notify_all();
-}
-
-void Engine::wakeDriver() {
-  const std::lock_guard lock(mutex_);
-  if (isDriven_) messenger_.wake();
 }
 
 void Engine::runOnDriver(std::function<void()> action) {
@@ -100,6 +108,7 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
   std::unique_lock lock(mutex_);
   ++numWaiting_;
   ++numWaits_;
+  releaseActions();
   if (isDriven_) messenger_.wake();  // the background thread hands over
   while (!isDone && Clock::now() < until) {
     if (isDriven_) {
@@ -200,8 +209,13 @@ void Engine::driveOnce(Clock::time_point until) {
   // Bytes move between two computations. The network is waited for only when nothing happened that a thread may wait
   // for.
   const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
-  messenger_.progress(mayWait ? std::min({until, nextTick_, Clock::now() + kLongWait}) : Clock::time_point{});
+  messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), Clock::now() + kLongWait})
+                              : Clock::time_point{});
   const auto time = Clock::now();
+  if (time >= heldUntil_.load()) {
+    const std::lock_guard lock(mutex_);
+    releaseActions();
+  }
   if (time < nextTick_) return;
   nextTick_ = Clock::time_point::max();
   for (EngineClient* client : clients_) tickBy(client->tick(time));
@@ -228,8 +242,9 @@ bool Engine::runWork() {
 }
 
 bool Engine::needsBackground() const {
-  return numOperations_ > 0 || hasActions_ || now() - lastUse_ > Clock::duration(kIdleAfter).count() ||
-         messenger_.hasUnsent();
+  const auto time = Clock::now();
+  return numOperations_ > 0 || hasActions_ || time >= heldUntil_.load() ||
+         time.time_since_epoch().count() - lastUse_ > Clock::duration(kIdleAfter).count() || messenger_.hasUnsent();
 }
 
 void Engine::driveInBackground() {

@@ -55,12 +55,12 @@ class Engine {
   // --- from any thread ---
 
   /// Queues an action for the driver; actions run in the order of these calls. kick() makes it soon.
-  void enqueue(std::function<void()> action);
+  void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
+  /// The same of an action that may wait until then. It runs earlier where somebody kicks or waits, or before an action
+  /// that is queued later.
+  void enqueueBy(Clock::time_point time, std::function<void()> action);
   /// Lets a sleeping driver look at new actions, or drives one round without waiting if nobody drives.
   void kick();
-  /// The first half of kick(): where nobody drives, the actions wait until somebody does, for a nap of the background
-  /// thread at most.
-  void wakeDriver();
   /// Runs `action` on the driver and returns when it ran. Not from the driver itself.
   void runOnDriver(std::function<void()> action);
   /// Whether the caller runs on a thread that the destructor waits for, in a callback for instance.
@@ -96,6 +96,8 @@ class Engine {
 
   void stop();
   void driveOnce(Clock::time_point until);
+  /// Actions that may wait do so no more. Requires: mutex_.
+  void releaseActions();
   /// Both return whether there were any.
   bool runActions();
   bool runWork();
@@ -121,10 +123,12 @@ class Engine {
   std::condition_variable handOver_;    ///< waiting threads: an operation ended or nobody drives
   std::condition_variable background_;  ///< the background thread: nobody waits any more, or the engine ends
   std::vector<std::function<void()>> actions_;
+  std::vector<std::function<void()>> heldActions_;  ///< behind those; they may wait until heldUntil_
   bool isDriven_ = false;
   uint64_t numWaits_ = 0;            ///< calls of wait() so far
   bool isBackgroundAsleep_ = false;  ///< until nobody waits
   std::atomic<bool> hasActions_ = false;
+  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< max: there are none
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;
   std::atomic<int> numOperations_ = 0;

@@ -24,6 +24,7 @@ Status Operation::wait() {
 void Operation::whenDone(Callback callback) {
   {
     std::lock_guard lock(mutex_);
+    hasCallbacks_ = true;  // before the look: one of both sees the other
     if (!isDone_) {
       callbacks_.push_back(std::move(callback));
       return;
@@ -34,16 +35,17 @@ void Operation::whenDone(Callback callback) {
 
 void Operation::restart() {
   status_ = {};
-  isDone_ = false;
+  isDone_.store(false, std::memory_order_relaxed);
 }
 
 void Operation::complete(Status status, Clock::time_point now) {
+  status_ = std::move(status);
+  endedAt_ = now;
+  isDone_ = true;
+  if (!hasCallbacks_) return;
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
-    status_ = std::move(status);
-    endedAt_ = now;
-    isDone_ = true;
     callbacks.swap(callbacks_);
   }
   for (auto& callback : callbacks) {

@@ -46,7 +46,10 @@ class Operation {
   void whenDone(Callback callback);
 
   /// As whenDone(), but on the driver, within complete(). Requires: nobody else knows the operation yet.
-  void setDriverCallback(Callback callback) { driverCallback_ = std::move(callback); }
+  void setDriverCallback(Callback callback) {
+    driverCallback_ = std::move(callback);
+    hasCallbacks_ = true;
+  }
 
   /// Ends the operation. On the driver, or before anybody else knows it; once, and once more after each restart().
   void complete(Status status, Clock::time_point now = Clock::now());
@@ -55,12 +58,13 @@ class Operation {
 
  private:
   Engine& engine_;
-  std::mutex mutex_;  ///< guards callbacks_ against the end of the operation
-  std::vector<Callback> callbacks_;
-  Callback driverCallback_;
+  std::atomic<bool> isDone_ = false;
+  std::atomic<bool> hasCallbacks_ = false;  ///< or is about to: whoever ends the operation looks
   Status status_;
   Clock::time_point endedAt_{};
-  std::atomic<bool> isDone_ = false;
+  Callback driverCallback_;
+  std::mutex mutex_;  ///< guards callbacks_
+  std::vector<Callback> callbacks_;
 };
 
 using OperationHandle = std::shared_ptr<Operation>;

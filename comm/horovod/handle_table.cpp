@@ -52,34 +52,43 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
       pending->parts.push_back({std::move(work), std::move(places)});
     }
   }
+  const std::lock_guard lock(mutex_);
   return add({std::move(pending), nullptr});
 }
 
-HandleTable::Again HandleTable::startAgain(TensorGroup& group, std::string_view name, const Request& request,
-                                           const at::Tensor& input, const at::Tensor& output) {
+void HandleTable::use(std::shared_ptr<TensorGroup> group) {
+  const std::lock_guard lock(mutex_);
+  group_.swap(group);  // the old one ends behind the lock
+}
+
+HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& group, std::string_view name,
+                                           PersistentReduction::Kind kind, const at::Tensor& input,
+                                           const at::Tensor& output) {
   const std::span<const at::Tensor> inputs(&input, 1), outputs(&output, 1);
   const bool isInPlace = input.is_same(output);
   if (!PersistentReduction::canBind(inputs) || (!isInPlace && !PersistentReduction::canBind(outputs))) return {};
-  std::shared_ptr<PersistentReduction> reduction = group.acquire(name, request);
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<TensorGroup>& used = group != nullptr ? group : group_;
+  if (used == nullptr) return {};
+  std::shared_ptr<PersistentReduction> reduction = used->acquire(name, kind);
   if (reduction == nullptr) return {};
   const auto release = [&] {
     reduction->dropTensors();
     reduction->release();
   };
   try {
-    group.bind(*reduction, inputs, outputs);
+    used->bind(*reduction, inputs, outputs);
   } catch (...) {
     release();
     throw;
   }
-  const StatusOr<bool> isKickDue = group.startQuietly(*reduction);
-  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue};
+  const StatusOr<bool> isKickDue = used->startQuietly(*reduction);
+  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue ? used : nullptr};
   release();
   return {};
 }
 
 int64_t HandleTable::add(UnderWay pending) {
-  const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     free_.push_back(slots_.size());
     slots_.push_back({.handle = static_cast<int64_t>(slots_.size()) + 1 - kMaxSlots});
@@ -146,18 +155,15 @@ std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
 }
 
 at::Tensor HandleTable::finish(PersistentReduction& reduction) {
-  const auto end = [&] {
-    reduction.dropTensors();
-    reduction.release();
-  };
-  at::Tensor output = reduction.outputs()[0];
   try {
     reduction.wait();
   } catch (...) {
-    end();
+    reduction.dropTensors();
+    reduction.release();
     throw;
   }
-  end();
+  at::Tensor output = reduction.takeOutput();
+  reduction.release();
   return output;
 }
 

@@ -29,14 +29,16 @@ class HandleTable {
   /// As TensorGroup::start(); tensors of several types go as an operation for each type, under a name with the type's.
   /// Without `outputs` those are made whose sizes depend on the other ranks. Returns: a number above 0.
   int64_t start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList);
+  /// The group of calls that name none, from now on; null: none.
+  void use(std::shared_ptr<TensorGroup> group);
   struct Again {
-    int64_t handle = 0;      ///< 0: it is nothing for startAgain()
-    bool isKickDue = false;  ///< as of NamedGroup::startQuietly()
+    int64_t handle = 0;                   ///< 0: it is nothing for startAgain()
+    std::shared_ptr<TensorGroup> toKick;  ///< as of NamedGroup::startQuietly(); null: no kick is due
   };
   /// The all-reduce of one tensor whose name comes again, at less cost and under the caller's locks. What fails, and
-  /// what else it is nothing for, is to be given to start().
-  Again startAgain(TensorGroup& group, std::string_view name, const Request& request, const at::Tensor& input,
-                   const at::Tensor& output);
+  /// what else it is nothing for, is to be given to start(). `group`: null for that of use().
+  Again startAgain(const std::shared_ptr<TensorGroup>& group, std::string_view name, PersistentReduction::Kind kind,
+                   const at::Tensor& input, const at::Tensor& output);
 
   /// Whether wait() would return at once; nothing for a number that stands for no operation.
   std::optional<bool> poll(int64_t handle);
@@ -68,15 +70,17 @@ class HandleTable {
     UnderWay pending = {};
   };
 
+  /// These require: mutex_.
   int64_t add(UnderWay pending);
-  /// Requires: mutex_. Null where it stands for no operation.
+  /// Null where it stands for no operation.
   Slot* find(int64_t handle);
   UnderWay take(Slot& slot);
   static at::Tensor finish(PersistentReduction& reduction);
   static Result finish(Started& started);
 
   std::mutex mutex_;
-  std::vector<Slot> slots_;  ///< a handle's is that of its remainder
+  std::shared_ptr<TensorGroup> group_;  ///< of use()
+  std::vector<Slot> slots_;             ///< a handle's is that of its remainder
   std::vector<size_t> free_;
 };
 

@@ -24,6 +24,17 @@ bool isReduced(at::ScalarType type) {
          type == at::kDouble;
 }
 
+std::optional<NamedReduction> reductionOf(int64_t number) {
+  switch (number) {
+    case 0: return NamedReduction::kAverage;
+    case 1: return NamedReduction::kSum;
+    case 3: return NamedReduction::kMin;
+    case 4: return NamedReduction::kMax;
+    case 5: return NamedReduction::kProduct;
+    default: return std::nullopt;
+  }
+}
+
 PersistentReduction::~PersistentReduction() {
   if (outputs_.empty() || operation_->isDone()) return;
   // Not on the driver: what goes with the tensors may want Python's lock.
@@ -37,13 +48,9 @@ bool PersistentReduction::canBind(Tensors tensors) {
   });
 }
 
-bool PersistentReduction::differsFrom(const Request& other) const {
-  return other.reduction != request_.reduction || other.prescale != request_.prescale ||
-         other.postscale != request_.postscale;
-}
-
 bool PersistentReduction::fits(Tensors tensors) const {
-  if (operation_ == nullptr || tensors[0].scalar_type() != type_) return false;
+  if (operation_ == nullptr || tensors[0].scalar_type() != type_ || !tensors[0].sizes().equals(shape_)) return false;
+  if (tensors.size() == 1 && operation_->numTensors() == 1) return true;
   const std::vector<Dimensions>& shapes = operation_->request().shapes;
   return std::equal(tensors.begin(), tensors.end(), shapes.begin(), shapes.end(),
                     [](const at::Tensor& tensor, const Dimensions& shape) { return tensor.sizes().equals(shape); });
@@ -58,6 +65,7 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
     call.outputs.resize(inputs.size());
     operation_ = group.prepare(std::move(call));
     type_ = inputs[0].scalar_type();
+    shape_ = inputs[0].sizes();
   }
   for (size_t i = 0; i < inputs.size(); ++i) operation_->setBuffers(i, memoryOf(inputs[i]), memoryOf(outputs[i]));
   if (!inputs[0].is_same(outputs[0])) inputs_.assign(inputs.begin(), inputs.end());
@@ -67,6 +75,12 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
 void PersistentReduction::wait() {
   if (!operation_->isDone()) std::ignore = operation_->wait();
   if (const Status& status = operation_->status(); !status) raise(status);
+}
+
+at::Tensor PersistentReduction::takeOutput() {
+  at::Tensor output = std::move(outputs_[0]);
+  dropTensors();
+  return output;
 }
 
 void PersistentReduction::dropTensors() {

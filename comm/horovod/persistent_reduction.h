@@ -9,10 +9,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/api.h"
@@ -22,21 +26,31 @@ namespace agspeed::comm {
 /// What Horovod reduces, and bfloat16.
 bool isReduced(at::ScalarType type);
 
+/// By Horovod's numbers; nothing for Adasum, which is none of ours, and for what is none.
+std::optional<NamedReduction> reductionOf(int64_t number);
+
 class PersistentReduction {
  public:
   using Tensors = std::span<const at::Tensor>;
+  /// What differs between reductions beside the tensors.
+  struct Kind {
+    NamedReduction reduction = NamedReduction::kAverage;
+    double prescale = 1, postscale = 1;
+
+    bool operator==(const Kind&) const = default;
+  };
 
   /// `request`: an all-reduce but for dtype and shapes, which are the tensors'.
   PersistentReduction(std::shared_ptr<World> world, Request request)
-      : world_(std::move(world)), request_(std::move(request)) {}
+      : request_(std::move(request)), world_(std::move(world)) {}
   ~PersistentReduction();
   PersistentReduction(const PersistentReduction&) = delete;
 
   /// Whether these can be bound: dense, in host memory, all of one type that is reduced. Requires: not empty.
   static bool canBind(Tensors tensors);
 
-  /// Whether it is another request than `other` but for dtype and shapes.
-  bool differsFrom(const Request& other) const;
+  const std::string& name() const { return request_.name; }
+  Kind kind() const { return {request_.reduction, request_.prescale, request_.postscale}; }
   /// What the next start reduces, and where to; may be the same. Requires: it is not under way, canBind() both.
   void bind(NamedGroup& group, Tensors inputs, Tensors outputs);
   const NamedHandle& operation() const { return operation_; }
@@ -46,20 +60,23 @@ class PersistentReduction {
   void wait();
   /// Lets the tensors go. Requires: it is not under way.
   void dropTensors();
+  /// The same; returns the first of the outputs.
+  at::Tensor takeOutput();
 
   /// For those who share it: whether the caller may use it alone, until release().
-  bool tryAcquire() { return !isAcquired_.exchange(true); }
-  void release() { isAcquired_ = false; }
+  bool tryAcquire() { return !isAcquired_.exchange(true, std::memory_order_acquire); }
+  void release() { isAcquired_.store(false, std::memory_order_release); }
 
  private:
   bool fits(Tensors tensors) const;
 
-  const std::shared_ptr<World> world_;
-  const Request request_;
-  NamedHandle operation_;
-  at::ScalarType type_ = at::kFloat;          ///< of operation_
-  std::vector<at::Tensor> inputs_, outputs_;  ///< inputs_ is empty where they are the outputs
   std::atomic<bool> isAcquired_ = false;
+  at::ScalarType type_ = at::kFloat;  ///< of operation_
+  NamedHandle operation_;
+  c10::DimVector shape_;                      ///< of its first tensor
+  std::vector<at::Tensor> outputs_, inputs_;  ///< inputs_ is empty where they are the outputs
+  const Request request_;
+  const std::shared_ptr<World> world_;
 };
 
 }  // namespace agspeed::comm

@@ -37,6 +37,17 @@ void checkInput(const at::Tensor& input, bool isReduction) {
   TORCH_CHECK_VALUE(input.is_contiguous(), "Tensor is required to be contiguous.");
 }
 
+Request requestFor(std::string_view name, PersistentReduction::Kind kind) {
+  Request request;
+  request.kind = NamedKind::kAllReduce;
+  request.isCacheable = true;
+  request.reduction = kind.reduction;
+  request.prescale = kind.prescale;
+  request.postscale = kind.postscale;
+  request.name = name;
+  return request;
+}
+
 }  // namespace
 
 std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -130,24 +141,39 @@ void TensorGroup::startAll(std::span<PersistentReduction* const> reductions) {
   if (!operations.empty()) group_->startAll(operations);
 }
 
-std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, const Request& request) {
-  const std::lock_guard lock(mutex_);
-  auto found = persistent_.find(name);
-  if (found != persistent_.end()) {
-    if (!found->second->tryAcquire()) return nullptr;
-    if (!found->second->differsFrom(request)) return found->second;
-    persistent_.erase(found);
+TensorGroup::Recurring* TensorGroup::findRecurring(std::string_view name) {
+  Recurring* const guess = lastAcquired_ != nullptr ? lastAcquired_->next : nullptr;
+  if (guess != nullptr && guess->reduction->name() == name) return guess;
+  const auto found = recurring_.find(name);
+  return found == recurring_.end() ? nullptr : &found->second;
+}
+
+bool TensorGroup::hasRoom() {
+  if (recurring_.size() < options_.cacheCapacity) return true;
+  std::erase_if(recurring_, [](const auto& each) { return each.second.reduction->tryAcquire(); });
+  for (auto& [name, each] : recurring_) each.next = nullptr;
+  lastAcquired_ = nullptr;
+  return recurring_.size() < options_.cacheCapacity;
+}
+
+std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, PersistentReduction::Kind kind) {
+  const auto make = [&] {
+    auto made = std::make_shared<PersistentReduction>(world_, requestFor(name, kind));
+    made->tryAcquire();
+    return made;
+  };
+  Recurring* found = findRecurring(name);
+  if (found == nullptr) {
+    if (!hasRoom()) return nullptr;
+    found = &recurring_.emplace(name, Recurring{make()}).first->second;
+  } else if (!found->reduction->tryAcquire()) {
+    return nullptr;
+  } else if (found->reduction->kind() != kind) {
+    found->reduction = make();
   }
-  if (persistent_.size() >= options_.cacheCapacity) {
-    std::erase_if(persistent_, [](const auto& each) { return each.second->tryAcquire(); });
-  }
-  if (persistent_.size() >= options_.cacheCapacity) return nullptr;
-  Request named = request;
-  named.name = name;
-  auto made = std::make_shared<PersistentReduction>(world_, std::move(named));
-  made->tryAcquire();
-  persistent_.emplace(name, made);
-  return made;
+  if (lastAcquired_ != nullptr) lastAcquired_->next = found;
+  lastAcquired_ = found;
+  return found->reduction;
 }
 
 void TensorGroup::restartNames() {

@@ -62,8 +62,9 @@ class TensorGroup {
   void kick() { group_->kick(); }
   void startAll(std::span<PersistentReduction* const> reductions);
   /// The reduction that comes again under this name, for the caller alone until its release(); null where somebody
-  /// else has it, or there are as many as names may have numbers.
-  std::shared_ptr<PersistentReduction> acquire(std::string_view name, const Request& request);
+  /// else has it, or there are as many as names may have numbers. By one thread at a time. It costs least for a name
+  /// that comes behind the same as the last time.
+  std::shared_ptr<PersistentReduction> acquire(std::string_view name, PersistentReduction::Kind kind);
   /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of
   /// calls.
   void restartNames();
@@ -90,8 +91,19 @@ class TensorGroup {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  /// Guarded by mutex_.
-  std::unordered_map<std::string, std::shared_ptr<PersistentReduction>, TextHash, std::equal_to<>> persistent_;
+  /// A reduction that comes again.
+  struct Recurring {
+    std::shared_ptr<PersistentReduction> reduction;
+    Recurring* next = nullptr;  ///< that was acquired behind it the last time
+  };
+  Recurring* findRecurring(std::string_view name);
+  /// Makes room for another where there is none; returns whether there is.
+  bool hasRoom();
+
+  // Of acquire().
+  std::unordered_map<std::string, Recurring, TextHash, std::equal_to<>> recurring_;
+  Recurring* lastAcquired_ = nullptr;  ///< null: nothing is known of it
+
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<NamedGroup> group_;  ///< ends before its world
 };

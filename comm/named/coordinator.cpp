@@ -8,13 +8,6 @@
 namespace agspeed::comm {
 namespace {
 
-bool canFuse(const Request& left, const Request& right) {
-  if (left.kind != NamedKind::kAllReduce && left.kind != NamedKind::kBroadcast) return false;
-  return left.kind == right.kind && left.dtype == right.dtype && left.reduction == right.reduction &&
-         left.root == right.root && left.prescale == right.prescale && left.postscale == right.postscale &&
-         left.isOnDevice == right.isOnDevice;
-}
-
 /// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
 /// others are packed and unpacked.
 constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
@@ -27,6 +20,19 @@ constexpr std::chrono::milliseconds kMaxHold{2};
 /// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
 /// turns keep theirs, also where they are some more than there are ids.
 constexpr uint64_t kIdleTurns = 4;
+constexpr size_t kMaxExamples = 64;
+
+/// What an operation counts for among what is ready.
+size_t weightOf(size_t numBytes) { return std::max<size_t>(1, numBytes); }
+
+}  // namespace
+
+bool canFuse(const Request& left, const Request& right) {
+  if (left.kind != NamedKind::kAllReduce && left.kind != NamedKind::kBroadcast) return false;
+  return left.kind == right.kind && left.dtype == right.dtype && left.reduction == right.reduction &&
+         left.root == right.root && left.prescale == right.prescale && left.postscale == right.postscale &&
+         left.isOnDevice == right.isOnDevice;
+}
 
 const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests) {
   return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
@@ -35,11 +41,6 @@ const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& reques
 bool runsAlone(const Request& request, size_t numBytes) {
   return request.shapes.size() == 1 && numBytes >= kLargeBytes;
 }
-
-/// What an operation counts for among what is ready.
-size_t weightOf(size_t numBytes) { return std::max<size_t>(1, numBytes); }
-
-}  // namespace
 
 std::string_view toString(FusionOrder order) {
   switch (order) {
@@ -76,27 +77,21 @@ void Coordinator::Running::ended(const Request& first) {
 
 void Coordinator::setPlan(FusionPlan plan) {
   plan_ = plan;
+  for (EntryHandle& entry : std::exchange(ready_, {})) {
+    const BatchHandle batch = entry->batch == nullptr || runsWhole(entry->numBytes) ? nullptr : std::move(entry->batch);
+    if (batch == nullptr) {
+      ready_.push_back(std::move(entry));
+      continue;
+    }
+    for (const uint32_t id : batch->ids) {
+      ready_.push_back(entryOf(*batch, id));
+      ready_.back()->order = entry->order;
+      ready_.back()->numBytes = bytesOf(firstOf(ready_.back()->requests));
+    }
+  }
   for (const EntryHandle& entry : ready_) entry->place = placeOf(*entry);
   std::stable_sort(ready_.begin(), ready_.end(),
                    [](const EntryHandle& left, const EntryHandle& right) { return left->place < right->place; });
-}
-
-void Coordinator::add(int rank, Request request, Clock::time_point now) {
-  if (request.kind == NamedKind::kJoin) return join(rank);
-  add(rank, std::make_shared<const Request>(std::move(request)), 0, now);
-}
-
-Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
-  if (cachedRequest(rank, id) == nullptr) {
-    return dataLoss("rank {} refers to request {}, which it has never made", rank, id);
-  }
-  const Cached& cached = cache_[id - 1];
-  add(rank, cached.requests[static_cast<size_t>(rank)], cached.isEvicted ? 0 : id, now);
-  return {};
-}
-
-const Request* Coordinator::cachedRequest(int rank, uint32_t id) const {
-  return id == 0 || id > cache_.size() ? nullptr : cache_[id - 1].requests[static_cast<size_t>(rank)].get();
 }
 
 Status Coordinator::dropId(int rank, uint32_t id) {
@@ -111,59 +106,11 @@ Status Coordinator::dropId(int rank, uint32_t id) {
   return {};
 }
 
-void Coordinator::add(int rank, Handle request, uint32_t cachedId, Clock::time_point now) {
-  const uint32_t id = idOf(request->name, cachedId);
-  EntryHandle& waiting = id != 0 ? cache_[id - 1].waiting : table_[request->name];
-  if (waiting == nullptr) {
-    waiting = newEntry(cachedId, now);
-    ++numWaiting_;
-  }
-  Entry& entry = *waiting;
-  if (entry.cachedId != cachedId) entry.cachedId = 0;
-  Handle& own = entry.requests[static_cast<size_t>(rank)];
-  if (own == nullptr) ++entry.numSubmitted;
-  own = std::move(request);
-  if (!isReady(entry)) return;
-  EntryHandle ready = std::move(waiting);
-  --numWaiting_;
-  if (id == 0) table_.erase(own->name);
-  makeReady(std::move(ready));
-}
-
-uint32_t Coordinator::idOf(const std::string& name, uint32_t cachedId) const {
-  if (cachedId != 0) return cachedId;
-  const auto found = ids_.find(name);
-  return found == ids_.end() ? 0 : found->second;
-}
-
-Coordinator::EntryHandle Coordinator::newEntry(uint32_t cachedId, Clock::time_point now) {
-  EntryHandle entry;
-  if (spare_.empty()) {
-    entry = std::make_unique<Entry>();
-  } else {
-    entry = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  entry->requests.resize(static_cast<size_t>(size_));
-  entry->cachedId = cachedId;
-  entry->order = ++numEntries_;
-  entry->since = now;
-  return entry;
-}
-
 void Coordinator::recycle(EntryHandle entry) {
   entry->requests.clear();
   entry->numSubmitted = 0;
+  entry->batch = nullptr;
   spare_.push_back(std::move(entry));
-}
-
-bool Coordinator::isReady(const Entry& entry) const {
-  if (entry.numSubmitted == size_) return true;
-  if (entry.numSubmitted + numJoined_ < size_) return false;
-  for (size_t rank = 0; rank < hasJoined_.size(); ++rank) {
-    if (entry.requests[rank] == nullptr && !hasJoined_[rank]) return false;
-  }
-  return true;
 }
 
 bool Coordinator::isKnownToAgree(const Entry& entry) const {
@@ -184,7 +131,7 @@ int64_t Coordinator::placeOf(const Entry& entry) const {
 }
 
 void Coordinator::makeReady(EntryHandle entry) {
-  entry->numBytes = bytesOf(firstOf(entry->requests));
+  entry->numBytes = entry->batch != nullptr ? entry->batch->numBytes : bytesOf(firstOf(entry->requests));
   readyBytes_ += weightOf(entry->numBytes);
   entry->order = ++numEntries_;
   entry->place = placeOf(*entry);
@@ -199,43 +146,12 @@ Coordinator::EntryHandle Coordinator::takeReady() {
   return entry;
 }
 
-void Coordinator::join(int rank) {
-  hasJoined_[static_cast<size_t>(rank)] = true;
-  ++numJoined_;
-  lastJoined_ = rank;
-  moveReady();
-  if (numJoined_ < size_) return;
-  Request request;
-  request.kind = NamedKind::kJoin;
-  request.root = lastJoined_;
-  request.priority = std::numeric_limits<int32_t>::min();  // behind what came before it
-  EntryHandle entry = newEntry(0, {});
-  entry->requests.assign(1, std::make_shared<const Request>(std::move(request)));
-  makeReady(std::move(entry));
-  hasJoined_.assign(hasJoined_.size(), false);
-  numJoined_ = 0;
-}
-
-void Coordinator::moveReady() {
-  std::vector<EntryHandle> found;
-  const auto takeIfReady = [&](EntryHandle& waiting) {
-    if (waiting != nullptr && isReady(*waiting)) found.push_back(std::move(waiting));
-  };
-  for (auto& [name, waiting] : table_) takeIfReady(waiting);
-  std::erase_if(table_, [](const auto& each) { return each.second == nullptr; });
-  for (Cached& cached : cache_) takeIfReady(cached.waiting);
-  numWaiting_ -= found.size();
-  std::sort(found.begin(), found.end(),
-            [](const EntryHandle& left, const EntryHandle& right) { return left->order < right->order; });
-  for (EntryHandle& entry : found) makeReady(std::move(entry));
-}
-
 size_t Coordinator::readyBytes() const { return readyBytes_; }
 
 bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
   if (readyBytes_ == 0) return false;
   const bool isFull = readyBytes_ >= plan_.fusionBytes;
-  const bool isAlone = runsAlone(firstOf(ready_.front()->requests), ready_.front()->numBytes);
+  const bool isAlone = standsAlone(*ready_.front());
   const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
                                 : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
   if (isEnough && plan_.fusionBytes > 0) return false;
@@ -255,11 +171,17 @@ Response Coordinator::next() {
   EntryHandle entry = takeReady();
   readyBytes_ -= weightOf(entry->numBytes);
   Response response = responseFor(*entry);
+  const bool isFusable = response.error.empty() && !standsAlone(*entry);
+  const size_t numBytes = entry->numBytes;
   recycle(std::move(entry));
-  if (response.error.empty()) fuse(response);
+  if (isFusable) fuse(response, numBytes);
   for (; numWithoutId_ > 0; --numWithoutId_) evictOne();  // when all that is ready is in its place again
   response.evicted = std::exchange(evicted_, {});
   return response;
+}
+
+bool Coordinator::standsAlone(const Entry& entry) {
+  return entry.batch == nullptr && runsAlone(firstOf(entry.requests), entry.numBytes);
 }
 
 Response Coordinator::responseFor(const Entry& entry) {
@@ -276,33 +198,42 @@ Response Coordinator::responseFor(const Entry& entry) {
     response.items.push_back({0, true, std::move(named)});
     return response;
   }
-  response.items.push_back(itemFor(entry));
+  addItems(entry, response);
   return response;
 }
 
-void Coordinator::fuse(Response& response) {
+void Coordinator::fuse(Response& response, size_t numBytes) {
   if (response.kind != NamedKind::kAllReduce && response.kind != NamedKind::kBroadcast) return;
   const AgreementHandle agreement = response.items[0].agreement;
   const Request& first = agreement->request;
-  size_t numBytes = bytesOf(first);
-  if (runsAlone(first, numBytes)) return;
   // What cannot go along keeps its place among the others.
   std::deque<EntryHandle> left;
   while (!ready_.empty() && numBytes < plan_.fusionBytes) {
     EntryHandle entry = takeReady();
     const Request& other = firstOf(entry->requests);
     const bool fits = numBytes + entry->numBytes <= plan_.fusionBytes;
-    if (!fits || runsAlone(other, entry->numBytes) || !canFuse(first, other) ||
+    if (!fits || standsAlone(*entry) || !canFuse(first, other) ||
         (!isKnownToAgree(*entry) && findMismatch(entry->requests))) {
       left.push_back(std::move(entry));
       continue;
     }
     numBytes += entry->numBytes;
     readyBytes_ -= weightOf(entry->numBytes);
-    response.items.push_back(itemFor(*entry));
+    addItems(*entry, response);
     recycle(std::move(entry));
   }
   ready_.insert(ready_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
+}
+
+void Coordinator::addItems(const Entry& entry, Response& response) {
+  if (entry.batch == nullptr) return response.items.push_back(itemFor(entry));
+  response.items.reserve(response.items.size() + entry.batch->ids.size());
+  for (const uint32_t id : entry.batch->ids) {
+    Cached& cached = cache_[id - 1];
+    cached.batch = nullptr;
+    cached.lastUse = ++numItems_;
+    response.items.push_back({id, false, response.items.empty() ? cached.agreement : nullptr});
+  }
 }
 
 Response::Item Coordinator::itemFor(const Entry& entry) {
@@ -327,7 +258,20 @@ Response::Item Coordinator::itemFor(const Entry& entry) {
   }
   item.isFull = cached.agreement == nullptr || !(*cached.agreement == *item.agreement);
   cached.agreement = item.agreement;
+  cached.numBytes = entry.numBytes;
+  cached.alike = alikeOf(item.agreement, entry.numBytes);
   return item;
+}
+
+uint32_t Coordinator::alikeOf(const AgreementHandle& agreement, size_t numBytes) {
+  const Request& request = agreement->request;
+  if (numBytes == 0 || runsAlone(request, numBytes) || !canFuse(request, request)) return 0;
+  for (const auto& [example, number] : examples_) {
+    if (canFuse(example->request, request)) return number;
+  }
+  if (examples_.size() == kMaxExamples) examples_.clear();  // numbers are not used again
+  examples_.emplace_back(agreement, ++numExamples_);
+  return numExamples_;
 }
 
 uint32_t Coordinator::newIdFor(const std::string& name) {
@@ -349,9 +293,10 @@ uint32_t Coordinator::newIdFor(const std::string& name) {
 
 void Coordinator::evictOne() {
   const auto oldest = std::min_element(cache_.begin(), cache_.end(), [](const Cached& left, const Cached& right) {
-    return std::pair(left.isEvicted, left.lastUse) < std::pair(right.isEvicted, right.lastUse);
+    return std::pair(!left.isEvictable(), left.lastUse) < std::pair(!right.isEvictable(), right.lastUse);
   });
-  if (oldest == cache_.end() || oldest->isEvicted || oldest->lastUse + kIdleTurns * cacheCapacity_ > numItems_) return;
+  if (oldest == cache_.end() || !oldest->isEvictable() || oldest->lastUse + kIdleTurns * cacheCapacity_ > numItems_)
+    return;
   const auto id = static_cast<uint32_t>(oldest - cache_.begin()) + 1;
   oldest->isEvicted = true;
   ids_.erase(oldest->name);
@@ -364,32 +309,6 @@ void Coordinator::evictOne() {
   for (const EntryHandle& entry : ready_) {
     if (entry->cachedId == id) entry->cachedId = 0;
   }
-}
-
-std::vector<int> Coordinator::unjoined() const {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size_ && numJoined_ > 0; ++rank) {
-    if (!hasJoined_[static_cast<size_t>(rank)]) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-std::vector<Coordinator::Stalled> Coordinator::stalled(Clock::time_point since) const {
-  std::vector<Stalled> found;
-  const auto look = [&](const EntryHandle& entry) {
-    if (entry == nullptr || entry->since > since) return;
-    Stalled& stalled = found.emplace_back(Stalled{firstOf(entry->requests).name, {}, entry->since});
-    for (int rank = 0; rank < size_; ++rank) {
-      const auto at = static_cast<size_t>(rank);
-      if (entry->requests[at] == nullptr && !hasJoined_[at]) stalled.missing.push_back(rank);
-    }
-  };
-  for (const auto& [name, entry] : table_) look(entry);
-  for (const Cached& cached : cache_) look(cached.waiting);
-  std::sort(found.begin(), found.end(), [](const Stalled& left, const Stalled& right) {
-    return left.since < right.since || (left.since == right.since && left.name < right.name);
-  });
-  return found;
 }
 
 }  // namespace agspeed::comm

@@ -9,7 +9,8 @@
 //
 // Names that come again are cached: the response that runs one gives it an id, and a rank whose request has not changed
 // since says the id alone, as does the response. Where all ids are taken, one that has long not been used is evicted: a
-// response tells the ranks, and the id is free once each of them has said that it has forgotten it.
+// response tells the ranks, and the id is free once each of them has said that it has forgotten it. Ids that all ranks
+// say in the same lists are looked at as lists: the first costs a look at each id, the others' a comparison.
 //
 // A plain value: sends nothing, waits for nothing. Threading: one thread at a time.
 #pragma once
@@ -63,6 +64,7 @@ class Coordinator {
   void add(int rank, Request request, Clock::time_point now);
   /// The same as under this id before; fails as data loss where there is none.
   Status addCached(int rank, uint32_t id, Clock::time_point now);
+  Status addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
   /// What `rank` means by the id; null where it has never made such a request.
   const Request* cachedRequest(int rank, uint32_t id) const;
   /// `rank` does not use the evicted id any more; fails as data loss where it is not evicted.
@@ -104,6 +106,16 @@ class Coordinator {
  private:
   using Handle = std::shared_ptr<const Request>;
 
+  /// Ids in one list, as long as the ranks that have said one of them have said the same list: an entry for each.
+  struct Batch {
+    std::vector<uint32_t> ids;
+    std::vector<bool> hasSaid;  ///< by rank
+    int numSaid = 0;
+    size_t numBytes = 0;
+    Clock::time_point since;
+  };
+  using BatchHandle = std::unique_ptr<Batch>;
+
   struct Entry {
     std::vector<Handle> requests;  ///< per rank; null where it has none yet
     int numSubmitted = 0;
@@ -111,23 +123,39 @@ class Coordinator {
     uint64_t order = 0;
     int64_t place = 0;    ///< among what is ready: the lowest first
     size_t numBytes = 0;  ///< once it is ready
+    BatchHandle batch;    ///< not null: the entry is ready and stands for all of it, the rest says what its first is
     Clock::time_point since;
   };
   using EntryHandle = std::unique_ptr<Entry>;
 
   struct Cached {
-    std::string name;
-    std::vector<Handle> requests;  ///< per rank, as of the last response
-    bool isOfAll = false;          ///< whether that response had requests of all ranks
-    AgreementHandle agreement;     ///< as told last
-    EntryHandle waiting;           ///< what ranks have submitted under the name and is not ready; null where evicted
-    uint64_t lastUse = 0;          ///< as numItems_ was then
+    EntryHandle waiting;     ///< what ranks have submitted under the name and is not ready; null where evicted
+    Batch* batch = nullptr;  ///< in which it waits or is ready
+    size_t numBytes = 0;     ///< of `agreement`
+    uint32_t alike = 0;      ///< equal where agreements can be fused; 0: not to be in a batch
+    bool isOfAll = false;    ///< whether the last response had requests of all ranks
     bool isEvicted = false;
-    int numForgotten = 0;  ///< ranks; once evicted
+    int numForgotten = 0;          ///< ranks; once evicted
+    uint64_t lastUse = 0;          ///< as numItems_ was then
+    AgreementHandle agreement;     ///< as told last
+    std::vector<Handle> requests;  ///< per rank, as of the last response
+    std::string name;
+
+    bool isEvictable() const { return !isEvicted && batch == nullptr; }
+    bool isBatchable() const { return isOfAll && alike != 0 && isEvictable() && waiting == nullptr; }
   };
 
   /// `cachedId`: 0 where the rank said it in full.
   void add(int rank, Handle request, uint32_t cachedId, Clock::time_point now);
+  /// Whether what is so large together runs as one, and in its own order.
+  bool runsWhole(size_t numBytes) const;
+  /// Null where these are to be looked at one by one.
+  BatchHandle newBatch(const std::vector<uint32_t>& ids, Clock::time_point now);
+  void said(Batch& batch, int rank);
+  /// Its entries wait one by one.
+  void split(Batch& batch);
+  BatchHandle takeBatch(const Batch& batch);
+  EntryHandle entryOf(const Batch& batch, uint32_t id);
   void join(int rank);
   /// At which id an entry of this name waits; 0: in the table. `cachedId`: under which it was said.
   uint32_t idOf(const std::string& name, uint32_t cachedId) const;
@@ -141,9 +169,14 @@ class Coordinator {
   void makeReady(EntryHandle entry);
   EntryHandle takeReady();
   int64_t placeOf(const Entry& entry) const;
+  static bool standsAlone(const Entry& entry);
   Response responseFor(const Entry& entry);
-  void fuse(Response& response);
+  /// `numBytes`: of what is in the response.
+  void fuse(Response& response, size_t numBytes);
+  void addItems(const Entry& entry, Response& response);
   Response::Item itemFor(const Entry& entry);
+  /// See Cached::alike.
+  uint32_t alikeOf(const AgreementHandle& agreement, size_t numBytes);
   /// An id for a name that has none; 0 where there is none left.
   uint32_t newIdFor(const std::string& name);
   void evictOne();
@@ -152,7 +185,8 @@ class Coordinator {
   const size_t cacheCapacity_;
   FusionPlan plan_;
   std::unordered_map<std::string, EntryHandle> table_;  ///< what waits, of names without an id
-  size_t numWaiting_ = 0;                               ///< entries that wait, at ids or in the table
+  std::vector<BatchHandle> batches_;                    ///< that wait
+  size_t numWaiting_ = 0;                               ///< entries that wait, at ids, in the table or in batches
   std::deque<EntryHandle> ready_;
   std::vector<EntryHandle> spare_;
   size_t readyBytes_ = 0;
@@ -162,12 +196,20 @@ class Coordinator {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Cached> cache_;  ///< by id - 1
   std::vector<uint32_t> freeIds_;
+  /// An example of those that can be fused, with their number.
+  std::vector<std::pair<AgreementHandle, uint32_t>> examples_;
+  uint32_t numExamples_ = 0;       ///< so far
   size_t numWithoutId_ = 0;        ///< names of the response under way for which ids are to be free later
   std::vector<uint32_t> evicted_;  ///< to be told with the next response
   Clock::time_point heldUntil_ = Clock::time_point::max();
   uint64_t numItems_ = 0;  ///< operations in all responses so far
 };
 
+/// The first that is not null. Requires: there is one.
+const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests);
+/// Whether both may be parts of one operation; whether the request is to be one of its own, by its size.
+bool canFuse(const Request& left, const Request& right);
+bool runsAlone(const Request& request, size_t numBytes);
 /// Why the requests cannot run together: a sentence that names two ranks and both values; nothing where they can.
 /// Requires: at least one is not null.
 std::optional<std::string> findMismatch(const std::vector<std::shared_ptr<const Request>>& requests);

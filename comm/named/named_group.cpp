@@ -90,12 +90,9 @@ StartQueue::Added NamedGroup::add(std::span<const NamedHandle> operations) {
   for (const NamedHandle& operation : operations) {
     if (operation->isDone()) operation->restart();
   }
-  engine_.operationStarted(static_cast<int>(operations.size()));
   StartQueue::Added added = queue_.add(operations, rank());
-  if (!added.refused.empty()) engine_.operationEnded(static_cast<int>(added.refused.size()));
   for (const auto& [operation, reason] : added.refused) operation->complete(reason);
-  if (added.isFirst) engine_.enqueue([this] { takeStarted(); });
-  if (added.isPutOff) engine_.wakeDriver();
+  if (added.isFirst) engine_.enqueueBy(added.takeBy, [this] { takeStarted(); });
   return added;
 }
 
@@ -139,6 +136,7 @@ void NamedGroup::takeStarted() {
   gatherUntil_ = Clock::now() + StartQueue::kGather;
   engine_.tickBy(gatherUntil_);
   queue_.take(taken_);
+  engine_.operationStarted(static_cast<int>(taken_.size()));
   for (const NamedHandle& operation : taken_) submit(operation);
   taken_.clear();
 }
@@ -215,10 +213,10 @@ void NamedGroup::hear(int rank, const Note& note) {
     if (timeline_ != nullptr) timeline_->requested(rank, wanted);
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequests>(&note)) {
-    for (const uint32_t id : cached->ids) {
-      if (timeline_ != nullptr) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
-      if (status) status = coordinator_->addCached(rank, id, now);
+    if (timeline_ != nullptr) {
+      for (const uint32_t id : cached->ids) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
     }
+    status = coordinator_->addCached(rank, cached->ids, now);
   } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
     for (const uint32_t id : forgotten->ids) {
       if (status) status = coordinator_->dropId(rank, id);
@@ -266,7 +264,9 @@ void NamedGroup::follow(const Response& response) {
   waitingSince_ = Clock::now();
   if (timeline_ != nullptr) {
     timeline_->markCycle();
-    for (const Response::Item& item : response.items) timeline_->negotiated(item.agreement->request.name);
+    for (const Response::Item& item : response.items) {
+      if (const AgreementHandle agreed = pending_.agreementOf(item)) timeline_->negotiated(agreed->request.name);
+    }
     if (timeline_->isFull()) engine_.callLater([timeline = timeline_] { timeline->flush(); });
   }
   if (!response.error.empty()) {
@@ -297,12 +297,14 @@ void NamedGroup::run(const Response& response) {
   operations.reserve(response.items.size());
   Status status;
   for (const Response::Item& item : response.items) {
-    const AgreementHandle& agreement = agreements.emplace_back(pending_.agreementOf(item));
-    const NamedHandle& own = operations.emplace_back(agreement == nullptr ? nullptr : pending_.take(item));
-    if (agreement == nullptr) {
+    const bool isKnown = pending_.knows(item);
+    const NamedHandle& own = operations.emplace_back(isKnown ? pending_.take(item) : nullptr);
+    const bool saysAll = own != nullptr && !agreements.empty();
+    const AgreementHandle& agreed = agreements.emplace_back(saysAll ? nullptr : pending_.agreementOf(item));
+    if (!isKnown) {
       status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId);
     } else if (own == nullptr && response.kind != NamedKind::kAllReduce) {
-      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreement->request.name);
+      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreed->request.name);
     }
   }
   if (!status) return responseEnded(operations, status);

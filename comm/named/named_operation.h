@@ -23,12 +23,13 @@ namespace agspeed::comm {
 /// What a caller wants done under a name. The bytes stay in place until the operation is done.
 struct NamedCall {
   Request request;
-  BufferList inputs = {};   ///< one per shape; empty for barrier and join
-  BufferList outputs = {};  ///< the same; may be the inputs. Of kinds whose sizes depend on other ranks: empty
-  /// Makes the outputs of those kinds, once their rows are known: rows[tensor]. Called on the driver.
+  /// Makes the outputs of kinds whose sizes depend on other ranks, once their rows are known: rows[tensor]. Called on
+  /// the driver.
   std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
   /// Where the inputs come after the call: says when they are there.
   Readiness readiness = nullptr;
+  BufferList inputs = {};   ///< one per shape, of its size; empty for barrier and join
+  BufferList outputs = {};  ///< the same; may be the inputs. Empty where there is `allocate`
 };
 
 struct OwnName;
@@ -39,6 +40,7 @@ class NamedOperation final : public Operation {
   NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call(std::move(wanted)) {}
 
   const Request& request() const { return call.request; }
+  size_t numTensors() const { return call.inputs.size(); }
   /// Other memory for the next start, of the same sizes. Requires: it is done, or has never been started.
   void setBuffers(size_t at, std::span<std::byte> input, std::span<std::byte> output) {
     call.inputs[at] = input;
@@ -71,13 +73,13 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 struct OwnName {
   // Guarded by the StartQueue's lock.
   bool isUnderWay = false;
-  bool isFollowed = false;  ///< the last time another start followed closely
+  const OwnName* follower = nullptr;  ///< whose start followed closely the last time, to be compared with; null: none
 
-  // Of the driver.
+  // Of the driver. What each operation looks at stands together: thousands of names take turns in a cache.
   uint32_t id = 0;                    ///< by which the coordinator knows `request`; 0: it knows none
-  Request request;                    ///< what this rank means by the id
   uint64_t version = 0;               ///< counts changes of both
   NamedOperation* pending = nullptr;  ///< the coordinator has been told, and has yet to respond
+  Request request;                    ///< what this rank means by the id
 };
 
 using OwnNameHandle = std::shared_ptr<OwnName>;

@@ -17,9 +17,14 @@ uint32_t PendingTable::add(const NamedHandle& operation) {
   return name.id;
 }
 
+bool PendingTable::knows(const Response::Item& item) const {
+  if (item.isFull) return true;
+  return item.cacheId != 0 && item.cacheId <= numbered_.size() && numbered_[item.cacheId - 1].agreement != nullptr;
+}
+
 AgreementHandle PendingTable::agreementOf(const Response::Item& item) const {
   if (item.isFull) return item.agreement;
-  return item.cacheId == 0 || item.cacheId > numbered_.size() ? nullptr : numbered_[item.cacheId - 1].agreement;
+  return knows(item) ? numbered_[item.cacheId - 1].agreement : nullptr;
 }
 
 NamedHandle PendingTable::take(const Response::Item& item) {

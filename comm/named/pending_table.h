@@ -25,10 +25,12 @@ class PendingTable {
   /// The coordinator is told of it now. Returns: by which number; 0: in full.
   uint32_t add(const NamedHandle& operation);
 
+  /// Whether there is an agreementOf() it.
+  bool knows(const Response::Item& item) const;
   /// What the ranks have agreed on; null for a number that has never come with it.
   AgreementHandle agreementOf(const Response::Item& item) const;
   /// The operation that a response has come for, or null where this rank has started none; remembers what the response
-  /// says of its name. Requires: agreementOf() the item.
+  /// says of its name. Requires: knows() the item.
   NamedHandle take(const Response::Item& item);
   /// The pending operation of this name, or null.
   NamedHandle take(const std::string& name);

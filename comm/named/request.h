@@ -84,7 +84,7 @@ struct Response {
     uint32_t cacheId = 0;  ///< 0: the name is not cached
     /// Whether `agreement` travels; else it is what the last response with this id said.
     bool isFull = true;
-    AgreementHandle agreement;  ///< not null where isFull
+    AgreementHandle agreement;  ///< not null where isFull, and of the first
   };
 
   NamedKind kind = NamedKind::kBarrier;

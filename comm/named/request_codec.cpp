@@ -144,6 +144,7 @@ class Decoder {
   }
   void take(CachedRequests& requests) {
     const uint32_t count = takeCount();
+    requests.ids.reserve(count);
     uint32_t last = 0;
     for (uint32_t i = 0; i < count && isGood(); ++i) {
       requests.ids.push_back(last = idAfter(last, takeNumber()));
@@ -151,6 +152,7 @@ class Decoder {
   }
   void take(std::vector<Response::Item>& items) {
     const uint32_t count = takeCount();
+    items.reserve(count);
     uint32_t last = 0;
     for (uint32_t i = 0; i < count && isGood(); ++i) {
       Response::Item& item = items.emplace_back();

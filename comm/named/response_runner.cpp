@@ -55,8 +55,14 @@ int64_t sum(const Dimensions& rows) {
 ResponseRunner::~ResponseRunner() { engine_.removeWork(*this); }
 
 bool ResponseRunner::Run::needsBuffer() const {
-  if (first().kind != NamedKind::kAllReduce && first().kind != NamedKind::kBroadcast) return false;
-  return agreements.size() > 1 || first().shapes.size() != 1 || operations[0] == nullptr;
+  return isFusable() && (agreements.size() > 1 || first().shapes.size() != 1 || operations[0] == nullptr);
+}
+
+size_t ResponseRunner::Run::bytesOf(size_t at) const {
+  if (operations[at] == nullptr) return comm::bytesOf(agreements[at]->request);
+  size_t count = 0;
+  for (const auto& each : operations[at]->call.outputs) count += each.size();
+  return count;
 }
 
 void ResponseRunner::run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations) {
@@ -64,7 +70,7 @@ void ResponseRunner::run(std::vector<AgreementHandle> agreements, std::vector<Na
   run->agreements = std::move(agreements);
   run->operations = std::move(operations);
   run->dtype = run->first().dtype;
-  for (const AgreementHandle& each : run->agreements) run->numBytes += bytesOf(each->request);
+  for (size_t i = 0; run->isFusable() && i < run->agreements.size(); ++i) run->numBytes += run->bytesOf(i);
   ++stats_.numResponses;
   stats_.numOperations += run->agreements.size();
   begin(*run, upperCase(toString(run->first().kind)));
@@ -163,13 +169,18 @@ void ResponseRunner::prepareFused(Run& run) {
     run.after.copies.reserve(run.agreements.size());
     const double after = isSum ? factorAfter(first) : 1;
     for (size_t i = 0; i < run.agreements.size(); ++i) {
-      const NamedOperation* own = run.operations[i].get();
-      for (size_t j = 0; j < run.agreements[i]->request.shapes.size(); ++j) {
-        const auto count = static_cast<size_t>(numElements(run.agreements[i]->request.shapes[j]));
-        if (isRoot)
-          run.before.copies.push_back({at, own != nullptr ? own->call.inputs[j].data() : nullptr, count, factor});
-        if (own != nullptr) run.after.copies.push_back({own->call.outputs[j].data(), at, count, after});
-        at += count * size;
+      if (run.operations[i] == nullptr) {
+        const size_t numBytes = run.bytesOf(i);
+        run.before.copies.push_back({at, nullptr, numBytes / size});
+        at += numBytes;
+        continue;
+      }
+      const NamedCall& own = run.operations[i]->call;
+      for (size_t j = 0; j < own.outputs.size(); ++j) {
+        const size_t numBytes = own.outputs[j].size();
+        if (isRoot) run.before.copies.push_back({at, own.inputs[j].data(), numBytes / size, factor});
+        run.after.copies.push_back({own.outputs[j].data(), at, numBytes / size, after});
+        at += numBytes;
       }
     }
     const std::span<std::byte> whole(run.buffer.get(), run.numBytes);
@@ -325,12 +336,12 @@ void ResponseRunner::end(Run& run) {
 
 void ResponseRunner::begin(const Run& run, std::string_view activity) {
   if (timeline_ == nullptr) return;
-  for (const AgreementHandle& each : run.agreements) timeline_->begin(each->request.name, activity);
+  for (size_t i = 0; i < run.agreements.size(); ++i) timeline_->begin(run.name(i), activity);
 }
 
 void ResponseRunner::endActivity(const Run& run) {
   if (timeline_ == nullptr) return;
-  for (const AgreementHandle& each : run.agreements) timeline_->end(each->request.name);
+  for (size_t i = 0; i < run.agreements.size(); ++i) timeline_->end(run.name(i));
 }
 
 }  // namespace agspeed::comm

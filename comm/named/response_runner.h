@@ -48,7 +48,8 @@ class ResponseRunner final : private Worker {
   /// Requires: cancel(), and no operation of the communicator is left.
   ~ResponseRunner();
 
-  /// Runs agreements of one kind; operations[i] is this rank's part of agreements[i] or null.
+  /// Runs agreements of one kind; operations[i] is this rank's part of agreements[i] or null. All agreements but the
+  /// first may be null where there is an operation: its request says the same.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
   /// Ends what has not been started. What has ends by its communicator.
   void cancel(const Status& reason);
@@ -73,7 +74,13 @@ class ResponseRunner final : private Worker {
   /// A response under way.
   struct Run {
     const Request& first() const { return agreements[0]->request; }
+    const std::string& name(size_t at) const {
+      return agreements[at] != nullptr ? agreements[at]->request.name : operations[at]->request().name;
+    }
+    bool isFusable() const { return first().kind == NamedKind::kAllReduce || first().kind == NamedKind::kBroadcast; }
     bool needsBuffer() const;
+    /// Of all tensors of an operation that is fusable.
+    size_t bytesOf(size_t at) const;
 
     std::vector<AgreementHandle> agreements;
     std::vector<NamedHandle> operations;

@@ -15,7 +15,6 @@ constexpr const char* kDuplicateName =
 
 StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int rank) {
   Added added;
-  const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
   const size_t numBefore = added_.size();
   for (const NamedHandle& operation : operations) {
@@ -26,18 +25,33 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
     }
   }
   if (added_.size() == numBefore) return added;
+  const OwnName& last = *added_.back()->name_;
+  const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name_->follower == added_[numBefore]->name_.get();
+  if (isExpected && last.follower != nullptr) return added;  // amid a burst
+  const auto now = Clock::now();
+  if (!isExpected) follow(numBefore, now);
   added.isFirst = numBefore == 0;
   if (added.isFirst) firstAdd_ = now;
-  if (lastName_ != nullptr) lastName_->isFollowed = now - lastAdd_ < kFollow;
-  lastName_ = added_.back()->name_;
   lastAdd_ = now;
-  const bool isLookDue = now - lastKick_ >= kGather;
-  const bool isHeld = lastName_->isFollowed && now - firstAdd_ < kBurst;
-  added.isKickDue = isLookDue && !isHeld;
-  added.isPutOff = added.isFirst && isLookDue && isHeld && now - lastWake_ >= kGather;
-  if (added.isPutOff) lastWake_ = now;
+  isAwaiting_ = last.follower != nullptr;
+  if (isAwaiting_) {
+    isPutOff_ = isPutOff_ || added.isFirst;
+    added.takeBy = now + kBurst;
+    return added;
+  }
+  if (isPutOff_ && now - firstAdd_ > kFollow * added_.size()) {
+    for (const NamedHandle& each : added_) each->name_->follower = nullptr;  // too slow for a burst
+  }
+  added.isKickDue = std::exchange(isPutOff_, false) || now - lastKick_ >= kGather;
   if (added.isKickDue) lastKick_ = now;
   return added;
+}
+
+void StartQueue::follow(size_t numBefore, Clock::time_point now) {
+  const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name_ : lastName_;
+  if (before == nullptr) return;
+  const bool hasFollowed = (numBefore > 0 && isAwaiting_) || now - lastAdd_ < kFollow;
+  before->follower = hasFollowed ? added_[numBefore]->name_.get() : nullptr;
 }
 
 void StartQueue::kicked() {
@@ -74,6 +88,14 @@ OwnNameHandle StartQueue::find(const std::string& text) {
 void StartQueue::take(std::vector<NamedHandle>& taken) {
   taken.clear();
   const std::lock_guard lock(mutex_);
+  if (added_.empty()) return;
+  lastName_ = added_.back()->name_;
+  if (isAwaiting_) {
+    // In vain, or somebody waits for what is there: then what follows may still come the next time.
+    if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
+    lastName_ = nullptr;
+  }
+  isAwaiting_ = isPutOff_ = false;
   taken.swap(added_);
 }
 

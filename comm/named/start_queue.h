@@ -2,8 +2,8 @@
 // StartQueue: operations on their way from the threads that start them to the engine's driver, and the names in use.
 //
 // Calls that follow each other closely are taken together: a round of the driver takes longer than a call does. Steps
-// repeat themselves, so a name that another followed closely the last time waits for that one: a burst of names that
-// come again leaves with its last.
+// repeat themselves, so a name waits for the one that followed it closely the last time: a burst of names that come
+// again leaves with its last, and costs each of them no look at the clock.
 // Thread-safety: all functions, from any thread.
 #pragma once
 
@@ -23,7 +23,7 @@ class StartQueue {
   static constexpr std::chrono::microseconds kGather{200};
   /// What is started so soon after the last start follows it.
   static constexpr std::chrono::microseconds kFollow{20};
-  /// A burst that lasts longer leaves in parts of that length.
+  /// A burst that lasts longer leaves in parts.
   static constexpr std::chrono::milliseconds kBurst{1};
 
   /// The name is under way, or the group is over.
@@ -32,14 +32,14 @@ class StartQueue {
     Status reason;
   };
   struct Added {
-    bool isFirst = false;    ///< the queue was empty: the driver is to be told
-    bool isKickDue = false;  ///< and is to look at once; else it does so within kGather, or where somebody waits
-    bool isPutOff = false;   ///< the first of what is probably a burst: only a driver that sleeps is to look
+    bool isFirst = false;    ///< the queue was empty: the driver is to take what is there by `takeBy`
+    bool isKickDue = false;  ///< it is to do so at once; else then, or where somebody waits
+    Clock::time_point takeBy{};
     std::vector<Refusal> refused;
   };
   /// `rank` is for the sentence of a refusal.
   Added add(std::span<const NamedHandle> operations, int rank);
-  /// The caller who has added last has kicked, and comes back only now.
+  /// The kick that was due has been given, by the thread that starts: it comes back only now.
   void kicked();
   /// Moves what has been added since into `taken`, whose memory is used again.
   void take(std::vector<NamedHandle>& taken);
@@ -58,14 +58,18 @@ class StartQueue {
   /// Requires: mutex_.
   Status refusalOf(NamedOperation& operation, int rank);
   OwnNameHandle nameOf(const std::string& text);
+  /// What has been added after the first `numBefore`, as seen now: learns what follows what.
+  void follow(size_t numBefore, Clock::time_point now);
 
   std::mutex mutex_;
   /// By text. Those that are out of use are removed when so many have been added as there were.
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  Clock::time_point lastKick_{}, lastWake_{}, lastAdd_{}, firstAdd_{};
-  OwnNameHandle lastName_;  ///< added last
+  bool isAwaiting_ = false;  ///< the name that was added last waits for the one that follows it
+  bool isPutOff_ = false;    ///< `added_` is to be taken once that has come
+  Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
+  OwnNameHandle lastName_;  ///< of what has been taken: added last; null: nothing is to be learned of it
   Status failure_;
 };
 

@@ -3,9 +3,11 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, ParamSpec, TypedDict
 
 import torch
+
+_P = ParamSpec("_P")
 
 # --- build (bind_build_info.cpp) --------------------------------------------------------------------------------------
 
@@ -221,11 +223,28 @@ class NamedHandles:
         prescale: float,
         postscale: float,
     ) -> int: ...
-    # reduce, and what waits for it, at less cost for a name that comes again; None where that is not so
-    def quick_calls(self) -> tuple[Callable[..., int | None], Callable[[int], torch.Tensor | None]]: ...
+    def use(self, group: NamedGroup | None) -> None: ...  # of quick calls from now on
     def poll(self, handle: int) -> bool | None: ...
     def wait(self, handle: int) -> torch.Tensor | list[torch.Tensor] | None: ...
     def wait_for_all(self, handle: int) -> tuple[list[torch.Tensor], list[int], int] | None: ...
+
+# --- quick calls (bind_quick_calls.cpp) -------------------------------------------------------------------------------
+
+def quick_allreduce(handles: NamedHandles, function: Callable[_P, int], global_set: object) -> Callable[_P, int]:
+    """Stands for allreduce_async_(), and calls it for all that it is nothing for itself."""
+
+def quick_synchronize(handles: NamedHandles, function: Callable[[int], Any]) -> Callable[[int], Any]: ...
+def reduce_again(
+    handles: NamedHandles,
+    group: NamedGroup,
+    input: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+) -> int | None:
+    """As NamedHandles.reduce(), at less cost for a name that comes again; None for what it is nothing for."""
 
 class GradientExchange:
     """The gradients of an optimizer, reduced while the backward runs (comm/horovod/gradient_exchange.h).

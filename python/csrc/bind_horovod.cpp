@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/horovod/gradient_exchange.h"
@@ -38,16 +37,9 @@ NamedKind kindOf(const std::string& name) {
   throw pybind11::value_error("there is no operation '" + name + "'");
 }
 
-/// By Horovod's numbers; 2 is Adasum, which is none of ours.
 NamedReduction reductionOf(int op) {
-  switch (op) {
-    case 0: return NamedReduction::kAverage;
-    case 1: return NamedReduction::kSum;
-    case 3: return NamedReduction::kMin;
-    case 4: return NamedReduction::kMax;
-    case 5: return NamedReduction::kProduct;
-    default: throw pybind11::value_error("there is no reduction " + std::to_string(op));
-  }
+  if (const auto reduction = comm::reductionOf(op)) return *reduction;
+  throw pybind11::value_error("there is no reduction " + std::to_string(op));
 }
 
 FusionOrder orderOf(const std::string& name) {
@@ -88,64 +80,6 @@ int64_t reduce(HandleTable& table, TensorGroup& group, at::Tensor input, std::op
   request.postscale = postscale;
   Tensors outputs = {output.has_value() ? std::move(*output) : input};
   return table.start(group, std::move(request), {std::move(input)}, std::move(outputs), false);
-}
-
-/// Two calls that training scripts make for every tensor: without what pybind adds to a call, and with Python's lock
-/// held, which is let go where the network is looked at. Bound to a table; None is the answer to all that the usual
-/// calls have to do.
-/// (group, input, output or None, name, op, prescale, postscale) -> handle or None.
-PyObject* startAgain(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 7 || !THPVariable_Check(args[1]) || !PyUnicode_Check(args[3]) || !PyLong_Check(args[4]) ||
-      !PyFloat_Check(args[5]) || !PyFloat_Check(args[6])) {
-    Py_RETURN_NONE;
-  }
-  Py_ssize_t size = 0;
-  const char* name = PyUnicode_AsUTF8AndSize(args[3], &size);
-  if (name == nullptr || size == 0) {
-    PyErr_Clear();
-    Py_RETURN_NONE;
-  }
-  try {
-    auto& group = *pybind11::handle(args[0]).cast<TensorGroup*>();
-    comm::Request request;
-    request.kind = NamedKind::kAllReduce;
-    request.isCacheable = true;
-    request.reduction = reductionOf(static_cast<int>(PyLong_AsLong(args[4])));
-    request.prescale = PyFloat_AS_DOUBLE(args[5]);
-    request.postscale = PyFloat_AS_DOUBLE(args[6]);
-    const at::Tensor& input = THPVariable_Unpack(args[1]);
-    const at::Tensor& output = THPVariable_Check(args[2]) ? THPVariable_Unpack(args[2]) : input;
-    const HandleTable::Again again = pybind11::handle(self).cast<HandleTable&>().startAgain(
-        group, {name, static_cast<size_t>(size)}, request, input, output);
-    if (again.isKickDue) {
-      const pybind11::gil_scoped_release released;
-      group.kick();
-    }
-    if (again.handle != 0) return PyLong_FromLongLong(again.handle);
-  } catch (const std::exception&) {
-    PyErr_Clear();  // the usual call says it
-  }
-  Py_RETURN_NONE;
-}
-
-/// handle -> the reduced tensor or None.
-PyObject* takeReduced(PyObject* self, PyObject* handle) {
-  if (!PyLong_Check(handle)) Py_RETURN_NONE;
-  const int64_t number = PyLong_AsLongLong(handle);
-  PyErr_Clear();
-  const auto output = pybind11::handle(self).cast<HandleTable&>().takeReduced(number);
-  if (!output.has_value()) Py_RETURN_NONE;
-  return THPVariable_Wrap(*output);
-}
-
-PyMethodDef againMethod = {"start_again", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&startAgain)),
-                           METH_FASTCALL, nullptr};
-PyMethodDef takeMethod = {"take_reduced", &takeReduced, METH_O, nullptr};
-
-/// Both, of this table.
-pybind11::tuple quickCalls(const pybind11::object& self) {
-  return pybind11::make_tuple(pybind11::reinterpret_steal<pybind11::object>(PyCFunction_New(&againMethod, self.ptr())),
-                              pybind11::reinterpret_steal<pybind11::object>(PyCFunction_New(&takeMethod, self.ptr())));
 }
 
 pybind11::object wait(HandleTable& table, int64_t handle) {
@@ -248,7 +182,7 @@ void bindHorovod(pybind11::module_& module) {
       .def("reduce", &reduce, py::arg("group"), py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"),
            py::arg("prescale"), py::arg("postscale"), released)
       .def("poll", &HandleTable::poll, py::arg("handle"), released)
-      .def("quick_calls", &quickCalls)
+      .def("use", &HandleTable::use, py::arg("group"), released)
       .def("wait", &wait, py::arg("handle"))
       .def("wait_for_all", &waitForAll, py::arg("handle"));
   py::class_<GradientExchange, std::shared_ptr<GradientExchange>>(module, "GradientExchange",

@@ -22,6 +22,8 @@ void bindMemoryMeter(pybind11::module_& module);
 void bindNetwork(pybind11::module_& module);
 /// ProcessGroup: the backend "agspeed" of torch.distributed.
 void bindProcessGroup(pybind11::module_& module);
+/// quick_allreduce() and quick_synchronize(): callables in place of functions; reduce_again().
+void bindQuickCalls(pybind11::module_& module);
 /// Region: a compiled forward/backward pair with its own autograd node.
 void bindRegion(pybind11::module_& module);
 /// configure(): takes over the settings that the Python side has resolved.

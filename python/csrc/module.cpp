@@ -10,6 +10,7 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindDispatcher(module);
   agspeed::python::bindExecutable(module);
   agspeed::python::bindHorovod(module);
+  agspeed::python::bindQuickCalls(module);
   agspeed::python::bindRegion(module);
   agspeed::python::bindMemoryMeter(module);
   agspeed::python::bindNetwork(module);

@@ -12,15 +12,17 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# One state machine in chapters: what happened, what is next (max mode apart), how arms are judged, what is told of it.
+# One state machine in chapters. Tuner: what happened, what is next (max mode apart), how arms are judged, what is told
+# of it. Coordinator: what not all ranks have said yet, and what they have.
 CHAPTERS = {
+    "Coordinator": {"comm/named/coordinator", "comm/named/waiting"},
     "Tuner": {
         "runtime/tune/snapshot",
         "runtime/tune/tuner",
         "runtime/tune/tuner_judge",
         "runtime/tune/tuner_plan",
         "runtime/tune/tuner_plan_max",
-    }
+    },
 }
 
 _CLASS = re.compile(r"^\s*(?:class|struct)\s+(?:\[\[\w+\]\]\s+)?(\w+)(?:\s+final)?\s*(?::[^;{]*)?\{", re.MULTILINE)

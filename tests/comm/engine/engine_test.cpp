@@ -85,6 +85,37 @@ TEST(Engine, IsDrivenInTheBackgroundAfterALongWait) {
   EXPECT_FALSE(messenger.hasUnsent());
 }
 
+TEST(Engine, AnActionThatMayWaitRunsByItsTimeThoughNobodyComes) {
+  Unflushed messenger;
+  Engine engine(messenger);
+  std::atomic<bool> hasRun = false;
+  engine.enqueueBy(Clock::now() + milliseconds(2), [&] { hasRun = true; });
+  const Clock::time_point limit = Clock::now() + seconds(20);
+  while (!hasRun && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(hasRun);
+}
+
+TEST(Engine, AnActionThatMayWaitDoesSoUntilSomebodyComes) {
+  using std::chrono::hours;
+  Unflushed messenger;
+  Engine engine(messenger);
+  std::vector<int> ran;
+  const auto note = [&](int number) { return [&ran, number] { ran.push_back(number); }; };
+  engine.enqueueBy(Clock::now() + hours(1), note(1));
+  engine.enqueueBy(Clock::now() + hours(2), note(2));
+  engine.runOnDriver([&] { ran.push_back(3); });
+  engine.enqueueBy(Clock::now() + hours(1), note(4));
+  std::atomic<bool> isLast = false;
+  engine.enqueueBy(Clock::now() + hours(1), [&] { isLast = true; });
+  const Clock::time_point limit = Clock::now() + seconds(20);
+  while (!isLast && Clock::now() < limit) engine.kick();
+  engine.runOnDriver([&] { EXPECT_EQ(ran, (std::vector<int>{1, 2, 3, 4})); });
+  engine.enqueueBy(Clock::now() + hours(1), [&] { isLast = false; });
+  const std::atomic<bool> never = false;
+  while (isLast && Clock::now() < limit) engine.wait(never, Clock::now() + milliseconds(1));
+  EXPECT_FALSE(isLast);
+}
+
 TEST(Engine, CallbacksThatBlockAloneStartFewThreads) {
   constexpr int kCallbacks = 2000;
   std::promise<void> gate;

@@ -249,6 +249,123 @@ TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
   EXPECT_EQ(coordinator.addCached(1, 3, {}).code(), StatusCode::kDataLoss);
 }
 
+/// A coordinator whose ranks have run these names, as numbers 1, 2, ...; tensors of 16 bytes.
+Coordinator coordinatorWith(int size, const std::vector<std::string>& names, FusionPlan plan = {}) {
+  Coordinator coordinator(size, names.size(), plan);
+  int priority = 0;
+  for (const std::string& name : names) {
+    Request request = requestFor(name);
+    request.priority = ++priority;
+    for (int rank = 0; rank < size; ++rank) coordinator.add(rank, request, {});
+  }
+  while (coordinator.readyBytes() > 0) coordinator.next();
+  return coordinator;
+}
+
+std::vector<uint32_t> numbersOf(const Response& response) {
+  std::vector<uint32_t> numbers;
+  for (const Response::Item& item : response.items) {
+    EXPECT_FALSE(item.isFull);
+    numbers.push_back(item.cacheId);
+  }
+  return numbers;
+}
+
+using Ids = std::vector<uint32_t>;
+
+TEST(Coordinator, AListThatAllRanksSayRunsInItsOrder) {
+  Coordinator coordinator = coordinatorWith(3, {"a", "b", "c"});
+  for (const int rank : {1, 0, 2}) {
+    EXPECT_EQ(coordinator.readyBytes(), 0u);
+    ASSERT_TRUE(coordinator.addCached(rank, Ids{3, 1, 2}, {}).isOk());
+    EXPECT_EQ(coordinator.isWaiting(), rank != 2);
+  }
+  EXPECT_EQ(coordinator.readyBytes(), 48u);
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 1u, 2u));
+  EXPECT_EQ(coordinator.readyBytes(), 0u);
+}
+
+TEST(Coordinator, ListsThatDifferAreMatchedNameByName) {
+  Coordinator coordinator = coordinatorWith(3, {"a", "b", "c"});
+  ASSERT_TRUE(coordinator.addCached(0, Ids{1, 2, 3}, {}).isOk());
+  ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2, 3}, {}).isOk());
+  ASSERT_TRUE(coordinator.addCached(2, Ids{3, 1}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 1u));
+  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  ASSERT_TRUE(coordinator.addCached(2, Ids{2}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(2u));
+  EXPECT_FALSE(coordinator.isWaiting());
+}
+
+TEST(Coordinator, OfAListTheNameThatARankCallsDifferentlyFailsAlone) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b", "c"});
+  ASSERT_TRUE(coordinator.addCached(0, Ids{1, 2, 3}, {}).isOk());
+  coordinator.add(1, requestFor("b", {7}), {});
+  EXPECT_THAT(coordinator.next().error, HasSubstr("rank 0 has [4], but rank 1 has [7], for 'b'"));
+  ASSERT_TRUE(coordinator.addCached(1, Ids{1, 3}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(1u, 3u));
+}
+
+TEST(Coordinator, AListIsFusedWithWhatElseIsReadyUpToTheLimit) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b", "c", "d", "e"}, {.fusionBytes = 64});
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(coordinator.addCached(rank, 5, {}).isOk());
+    ASSERT_TRUE(coordinator.addCached(rank, Ids{1, 2}, {}).isOk());
+    ASSERT_TRUE(coordinator.addCached(rank, Ids{3, 4}, {}).isOk());
+  }
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(5u, 1u, 2u));
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 4u));
+}
+
+TEST(Coordinator, AListThatIsReadyFollowsAPlanThatChanges) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b", "c"});
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(coordinator.addCached(rank, Ids{1, 2, 3}, {}).isOk());
+  coordinator.setPlan({.fusionBytes = 32, .order = FusionOrder::kPriority});
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 2u));
+  ASSERT_TRUE(coordinator.addCached(0, Ids{3, 2}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(1u));
+  coordinator.setPlan({.fusionBytes = 0});
+  ASSERT_TRUE(coordinator.addCached(1, Ids{3, 2}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u));
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(2u));
+  EXPECT_EQ(coordinator.readyBytes(), 0u);
+}
+
+TEST(Coordinator, AListIsCompleteOnceAllOthersHaveJoined) {
+  Coordinator coordinator = coordinatorWith(3, {"a", "b"});
+  ASSERT_TRUE(coordinator.addCached(0, Ids{1, 2}, {}).isOk());
+  ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2}, {}).isOk());
+  coordinator.add(2, requestFor("", {}, NamedKind::kJoin), {});
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
+  ASSERT_TRUE(coordinator.addCached(1, Ids{2, 1}, {}).isOk());
+  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  ASSERT_TRUE(coordinator.addCached(0, Ids{2, 1}, {}).isOk());
+  EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("b", "a"));
+}
+
+TEST(Coordinator, NumbersOfAListThatWaitsAreNotGivenToOthers) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b"});
+  ASSERT_TRUE(coordinator.addCached(0, Ids{1, 2}, {}).isOk());
+  for (int i = 0; i < 20; ++i) {
+    for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("new"), {});
+    EXPECT_THAT(coordinator.next().evicted, ElementsAre());
+  }
+  ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2}, {}).isOk());
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(1u, 2u));
+}
+
+TEST(Coordinator, AListMayNotHaveANumberTwiceOrOneThatWasNeverGiven) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b"});
+  EXPECT_EQ(coordinator.addCached(0, Ids{1, 3}, {}).code(), StatusCode::kDataLoss);
+  Coordinator other = coordinatorWith(1, {"a", "b"});
+  ASSERT_TRUE(other.addCached(0, Ids{1, 1, 2}, {}).isOk());
+  std::vector<uint32_t> ran;
+  while (other.readyBytes() > 0) {
+    for (const uint32_t each : numbersOf(other.next())) ran.push_back(each);
+  }
+  EXPECT_THAT(ran, ElementsAre(1u, 1u, 2u));
+}
+
 TEST(Coordinator, JoinedRanksCountAsHavingSubmitted) {
   Coordinator coordinator(2, 10);
   coordinator.add(0, requestFor("a"), {});
@@ -278,6 +395,18 @@ TEST(Coordinator, StalledOperationsNameTheMissingRanks) {
   ASSERT_EQ(stalled.size(), 1u);
   EXPECT_EQ(stalled[0].name, "old");
   EXPECT_THAT(stalled[0].missing, ElementsAre(0, 2));
+}
+
+TEST(Coordinator, StalledListsNameEachOperation) {
+  Coordinator coordinator = coordinatorWith(3, {"b", "a"});
+  const Clock::time_point start{};
+  ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2}, start).isOk());
+  ASSERT_TRUE(coordinator.addCached(2, Ids{1, 2}, start + std::chrono::seconds(5)).isOk());
+  const auto stalled = coordinator.stalled(start + std::chrono::seconds(1));
+  ASSERT_EQ(stalled.size(), 2u);
+  EXPECT_EQ(stalled[0].name, "a");
+  EXPECT_EQ(stalled[1].name, "b");
+  for (const auto& each : stalled) EXPECT_THAT(each.missing, ElementsAre(0));
 }
 
 struct MismatchCase {

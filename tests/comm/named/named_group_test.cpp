@@ -373,6 +373,31 @@ TEST(NamedGroup, GroupsEndWhileTheirEnginesGoOn) {
   });
 }
 
+TEST(NamedGroup, ABurstWhoseEndDoesNotComeAgainEndsByItself) {
+  NamedRanks ranks(2);
+  ranks.run([](int, NamedGroup& group) {
+    std::vector<std::vector<float>> values(4, std::vector<float>(2, 1));
+    std::vector<NamedHandle> operations;
+    for (size_t i = 0; i < values.size(); ++i) {
+      operations.push_back(group.prepare(inPlace(requestFor("x" + std::to_string(i), {2}), values[i])));
+    }
+    const auto startFirst = [&](size_t count) {
+      for (size_t i = 0; i < count; ++i) ASSERT_TRUE(group.start(operations[i]).isOk());
+    };
+    for (int round = 0; round < 20; ++round) {
+      startFirst(4);
+      for (const NamedHandle& each : operations) ASSERT_TRUE(each->wait().isOk());
+    }
+    startFirst(2);
+    const auto until = Clock::now() + std::chrono::seconds(30);
+    while (!(operations[0]->isDone() && operations[1]->isDone()) && Clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(operations[0]->isDone());
+    EXPECT_TRUE(operations[1]->isDone());
+  });
+}
+
 TEST(NamedGroup, OperationsThatNobodyWaitsForEndByThemselves) {
   NamedRanks ranks(2);
   std::vector<std::unique_ptr<Started>> started;

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -201,45 +200,6 @@ def wrong_calls() -> dict[str, str]:
     found["before init"] = message_of(hvd.rank)
     found["operation before init"] = message_of(lambda: hvd.allreduce(torch.ones(1)))
     return found
-
-
-def names_that_come_again() -> dict[str, Any]:
-    with job() as (rank, _):
-        found: dict[str, Any] = {}
-        shapes = [
-            torch.ones(3),
-            torch.ones(3) * 2,
-            torch.ones(5),
-            torch.ones(5).double(),
-            torch.ones(1),
-            torch.ones(()),
-        ]
-        found["changing"] = [hvd.synchronize(hvd.allreduce_async_(each, name="again", op=hvd.Sum)) for each in shapes]
-        operations = (hvd.Sum, hvd.Max, hvd.Average, hvd.Sum)
-        found["operations"] = [
-            hvd.synchronize(hvd.allreduce_async(torch.ones(2) * rank, name="again", op=op)) for op in operations
-        ]
-        kept = torch.ones(2)
-        found["scaled"] = [
-            hvd.synchronize(hvd.allreduce_async(kept, name="again", op=hvd.Sum, prescale_factor=factor))
-            for factor in (1.0, 0.5, 1)
-        ]
-        found["kept"] = kept
-        handles = [hvd.allreduce_async_(torch.ones(1), name=f"{at}", op=hvd.Sum) for at in range(3)]
-        found["same name"] = message_of(lambda: hvd.allreduce_async_(torch.ones(1), name="1", op=hvd.Sum))
-        found["backwards"] = [hvd.synchronize(handle) for handle in reversed(handles)]
-        found["taken"] = [hvd.synchronize(handle) for handle in handles]
-        found["poll"] = message_of(lambda: hvd.poll(handles[0]))
-        done = torch.ones(4)
-        reference = weakref.ref(done)
-        hvd.synchronize(hvd.allreduce_async_(done, name="again"))
-        del done
-        found["is held"] = reference() is not None
-        left = hvd.allreduce_async_(torch.ones(4), name="left", op=hvd.Sum)
-        while not hvd.poll(left):  # nobody waits for it
-            pass
-        found["left"] = message_of(lambda: hvd.synchronize(hvd.allreduce_async_(torch.ones(4), name="left")))
-        return found
 
 
 def join_with(kind: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 
 import pytest
@@ -104,6 +105,15 @@ def test_run_takes_horovods_arguments() -> None:
         agspeed.horovod.run(print, min_np=1)
     with pytest.raises(UserError, match="every rank looks the function up by its name"):
         agspeed.horovod.run(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["allreduce_async_", "synchronize"])
+def test_functions_that_are_quick_calls_look_like_functions(name: str) -> None:
+    function = getattr(hvd, name)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert (function.__name__, function.__doc__) == (name, inspect.unwrap(function).__doc__)
+    with pytest.raises(TypeError, match=f"{name}\\(\\) missing 1 required positional argument"):
+        function()
 
 
 def test_every_name_is_there_and_no_other_is_public() -> None:

@@ -13,7 +13,7 @@ import torch
 from agspeed import native
 from tests.python.distributed import delayed_device
 from tests.python.distributed.ranks import Ranks
-from tests.python.horovod import programs
+from tests.python.horovod import call_programs, programs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -170,7 +170,7 @@ def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, 
 
 
 def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_path: Path) -> None:
-    for found in three.run(programs.names_that_come_again, tmp_path):
+    for found in three.run(call_programs.names_that_come_again, tmp_path):
         changing = [
             torch.ones(3),
             torch.ones(3) * 2,
@@ -189,6 +189,30 @@ def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_
         assert "is none of an operation that is under way" in found["poll"]
         assert not found["is held"]
         assert found["left"] == "nothing"
+
+
+def test_arguments_may_be_given_in_all_ways_the_first_time_and_again(three: Ranks, tmp_path: Path) -> None:
+    for rank, found in enumerate(three.run(call_programs.ways_to_call, tmp_path)):
+        values = {
+            "positions": 3.0,
+            "keywords": 6.0,
+            "average": 1.0,
+            "whole factor": 6.0,
+            "no name": 3.0,
+            "old average": 3.0,
+        }
+        for name, value in values.items():
+            torch.testing.assert_close(found[name], [torch.full((2,), value)] * 2, msg=name)
+        assert found["in place"]
+        if rank == 2:
+            assert found["outside"].startswith("ValueError: rank 2 cannot start an operation of process set")
+        else:
+            torch.testing.assert_close(found["set"], [torch.full((2,), 2.0)] * 2)
+        assert found["strided"] == "ValueError: Tensor is required to be contiguous."
+        assert "multiple values for argument 'name'" in found["two names"]
+        assert "unexpected keyword argument 'nome'" in found["unknown"]
+        assert "missing 1 required positional argument: 'tensor'" in found["no tensor"]
+        assert found["after the job"] == "ValueError: Horovod has not been initialized; use hvd.init()."
 
 
 def test_other_operations_than_allreduce_fail_while_a_rank_has_joined(three: Ranks, tmp_path: Path) -> None:

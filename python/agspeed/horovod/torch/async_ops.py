@@ -16,6 +16,7 @@ from agspeed.horovod.torch.adasum import start_adasum
 from agspeed.horovod.torch.arguments import Adasum, Average, Sum, check_tensors, name_of, reduction_of
 from agspeed.horovod.torch.handles import reduce, start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
+from agspeed.horovod.torch.quick import quick_allreduce
 
 __all__ = [
     "allgather_async",
@@ -58,6 +59,7 @@ def allreduce_async(
     return reduce(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
+@quick_allreduce(global_process_set)
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations under way: starts one by name, and gives it the number that poll() and synchronize() take.
 
-What is under way is kept in C++ (``comm/horovod/handle_table.h``): a call is one crossing, and so is waiting for it.
+What is under way is kept in C++ (quick.py): a call is one crossing, and so is waiting for it.
 
 Thread-safety: all functions, from any thread.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from agspeed import native
 from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch.arguments import check_tensors, name_of
 from agspeed.horovod.torch.process_sets import ProcessSet
+from agspeed.horovod.torch.quick import quick_synchronize, table
 
 __all__ = ["poll", "reduce", "start", "synchronize"]
 
@@ -26,19 +26,6 @@ Finish = Callable[[list[torch.Tensor], list[int], int], Any]
 
 _finish: dict[int, Finish] = {}
 """Of the handles whose operations give something else than their outputs."""
-
-
-@functools.cache
-def _table() -> Any:
-    module: Any = native.load()
-    return module.NamedHandles()
-
-
-@functools.cache
-def _quick_calls() -> tuple[Callable[..., int | None], Callable[[int], torch.Tensor | None]]:
-    """To start a reduction whose name comes again, and to take its output; both give None where they do not apply."""
-    calls: tuple[Callable[..., int | None], Callable[[int], torch.Tensor | None]] = _table().quick_calls()
-    return calls
 
 
 def reduce(
@@ -55,11 +42,12 @@ def reduce(
     Raises: ValueError for what cannot be reduced, HorovodInternalError where the job is over or the name under way.
     """
     group = process_set.group()
-    again = _quick_calls()[0](group, tensor, output, name, op, prescale, postscale)
+    module: Any = native.load()
+    again: int | None = module.reduce_again(table(), group, tensor, output, name, op, prescale, postscale)
     if again is not None:
         return again
     try:
-        handle: int = _table().reduce(group, tensor, output, name, op, prescale, postscale)
+        handle: int = table().reduce(group, tensor, output, name, op, prescale, postscale)
     except (RuntimeError, ValueError) as error:
         name_of(op)
         check_tensors([tensor], is_reduction=True)
@@ -87,7 +75,7 @@ def start(
     module: Any = native.load()
     try:
         request = module.NamedRequest(kind=kind, name=name, **wanted)
-        handle: int = _table().start(group, request, inputs, outputs, is_list)
+        handle: int = table().start(group, request, inputs, outputs, is_list)
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
     if finish is not None:
@@ -97,7 +85,7 @@ def start(
 
 def poll(handle: int) -> bool:
     """Whether synchronize() would return at once. Raises: ValueError for a handle that is none."""
-    found: bool | None = _table().poll(handle)
+    found: bool | None = table().poll(handle)
     if found is None:
         raise ValueError(
             f"handle {handle} is none of an operation that is under way: it was synchronized, or never given."
@@ -105,19 +93,17 @@ def poll(handle: int) -> bool:
     return found
 
 
+@quick_synchronize
 def synchronize(handle: int) -> Any:
     """Waits for an operation; returns its output, or None for a handle that is none any more.
 
     Raises: HorovodInternalError where it failed.
     """
-    output = _quick_calls()[1](handle)
-    if output is not None:
-        return output
     finish = _finish.pop(handle, None)
     try:
         if finish is None:
-            return _table().wait(handle)
-        result = _table().wait_for_all(handle)
+            return table().wait(handle)
+        result = table().wait_for_all(handle)
     except (RuntimeError, ValueError) as error:
         raise HorovodInternalError(str(error)) from None
     return finish(*result)

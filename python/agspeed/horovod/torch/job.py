@@ -21,6 +21,7 @@ import torch
 from agspeed import native
 from agspeed.errors import AgspeedError, UserError
 from agspeed.horovod import environment
+from agspeed.horovod.torch import quick
 from agspeed.horovod.torch.autotune import Autotuner
 from agspeed.log import warn_once
 
@@ -98,6 +99,7 @@ def init(comm: Any = None) -> None:
         timeout=options.timeout,
     )
     _job = Job(group, where, options)
+    quick.use(group)
     if options.timeline:
         group.start_timeline(options.timeline, options.marks_cycles)
     if options.is_tuned and where.rank == 0:
@@ -116,6 +118,7 @@ def shutdown() -> None:
     if _job is None:
         return
     job, _job = _job, None
+    quick.use(None)
     atexit.unregister(shutdown)
     if job.tuner is not None:
         job.tuner.finish()

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quick calls: what training scripts call for every tensor, without a frame of Python where a name comes again.
+//
+// A quick call stands for a function of Python, which it calls for all that it is nothing for itself: other arguments,
+// first calls, and what fails, so that each error is said in one place. Python's lock is held, and let go where the
+// network is looked at.
+#include <structmember.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "comm/horovod/handle_table.h"
+#include "python/csrc/bindings.h"
+
+namespace agspeed::python {
+namespace {
+
+using comm::HandleTable;
+
+/// An object of Python that is called as a function is. Holds what it stands for, for good: there is one per function.
+struct QuickCall {
+  PyObject_HEAD vectorcallfunc call;
+  HandleTable* table;
+  PyObject* owner;      ///< of the table
+  PyObject* function;   ///< that it stands for
+  PyObject* globalSet;  ///< the process set of calls that name none
+  PyObject* attributes;
+};
+
+/// The arguments of allreduce_async_(), in their order.
+enum Argument : size_t { kTensor, kAverage, kName, kOp, kPrescale, kPostscale, kProcessSet, kNumArguments };
+using Arguments = std::array<PyObject*, kNumArguments>;
+
+const Arguments& argumentNames() {
+  static const Arguments kNames = {
+      PyUnicode_InternFromString("tensor"),
+      PyUnicode_InternFromString("average"),
+      PyUnicode_InternFromString("name"),
+      PyUnicode_InternFromString("op"),
+      PyUnicode_InternFromString("prescale_factor"),
+      PyUnicode_InternFromString("postscale_factor"),
+      PyUnicode_InternFromString("process_set"),
+  };
+  return kNames;
+}
+
+/// Puts each in its place; false where one has none.
+bool arrange(PyObject* const* args, size_t count, PyObject* keywords, Arguments& arguments) {
+  const size_t numKeywords = keywords == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(keywords));
+  if (count > kNumArguments) return false;
+  std::copy_n(args, count, arguments.begin());
+  const Arguments& names = argumentNames();
+  for (size_t i = 0; i < numKeywords; ++i) {
+    // Keywords in the text of a program are interned, as these are.
+    const auto at = std::find(names.begin(), names.end(), PyTuple_GET_ITEM(keywords, i));
+    if (at == names.end() || arguments[static_cast<size_t>(at - names.begin())] != nullptr) return false;
+    arguments[static_cast<size_t>(at - names.begin())] = args[count + i];
+  }
+  return true;
+}
+
+bool isGiven(PyObject* argument) { return argument != nullptr && argument != Py_None; }
+
+/// Empty where it is no name.
+std::string_view textOf(PyObject* name) {
+  if (name == nullptr || !PyUnicode_Check(name)) return {};
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+  if (text != nullptr) return {text, static_cast<size_t>(size)};
+  PyErr_Clear();
+  return {};
+}
+
+/// What op, prescale_factor and postscale_factor come to, where that is a reduction.
+std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* prescale, PyObject* postscale) {
+  comm::PersistentReduction::Kind kind;
+  if (isGiven(op)) {
+    if (!PyLong_Check(op)) return std::nullopt;
+    int hasOverflown = 0;
+    const auto reduction = comm::reductionOf(PyLong_AsLongAndOverflow(op, &hasOverflown));
+    if (!reduction.has_value() || hasOverflown != 0) return std::nullopt;
+    kind.reduction = *reduction;
+  }
+  for (const auto& [factor, place] : {std::pair(prescale, &kind.prescale), std::pair(postscale, &kind.postscale)}) {
+    if (factor == nullptr) continue;
+    if (!PyFloat_Check(factor)) return std::nullopt;
+    *place = PyFloat_AS_DOUBLE(factor);
+  }
+  return kind;
+}
+
+/// A handle, or null without an error of Python's where that call is nothing for it.
+PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup>& group, PyObject* input,
+                     PyObject* output, PyObject* name, comm::PersistentReduction::Kind kind) {
+  const std::string_view text = textOf(name);
+  if (text.empty() || input == nullptr || !THPVariable_Check(input)) return nullptr;
+  if (isGiven(output) && !THPVariable_Check(output)) return nullptr;
+  try {
+    const at::Tensor& from = THPVariable_Unpack(input);
+    const at::Tensor& to = isGiven(output) ? THPVariable_Unpack(output) : from;
+    const HandleTable::Again again = table.startAgain(group, text, kind, from, to);
+    if (again.toKick != nullptr) {
+      const pybind11::gil_scoped_release released;
+      again.toKick->kick();
+    }
+    return again.handle == 0 ? nullptr : PyLong_FromLongLong(again.handle);
+  } catch (const std::exception&) {
+    return nullptr;  // the usual call says it
+  }
+}
+
+PyObject* allreduce(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  const auto& call = *reinterpret_cast<QuickCall*>(self);
+  Arguments given{};
+  if (arrange(args, static_cast<size_t>(PyVectorcall_NARGS(flags)), keywords, given) && !isGiven(given[kAverage]) &&
+      (given[kProcessSet] == nullptr || given[kProcessSet] == call.globalSet)) {
+    const auto kind = kindOf(given[kOp], given[kPrescale], given[kPostscale]);
+    PyObject* handle =
+        kind.has_value() ? startAgain(*call.table, nullptr, given[kTensor], nullptr, given[kName], *kind) : nullptr;
+    if (handle != nullptr || PyErr_Occurred() != nullptr) return handle;
+  }
+  return PyObject_Vectorcall(call.function, args, flags, keywords);
+}
+
+PyObject* synchronize(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  const auto& call = *reinterpret_cast<QuickCall*>(self);
+  if (PyVectorcall_NARGS(flags) == 1 && keywords == nullptr && PyLong_CheckExact(args[0])) {
+    int hasOverflown = 0;
+    const auto output = call.table->takeReduced(PyLong_AsLongLongAndOverflow(args[0], &hasOverflown));
+    if (output.has_value()) return THPVariable_Wrap(*output);
+  }
+  return PyObject_Vectorcall(call.function, args, flags, keywords);
+}
+
+/// As functions are: by their name.
+PyObject* reduceToName(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+void destroy(PyObject* self) {
+  auto& call = *reinterpret_cast<QuickCall*>(self);
+  for (PyObject** each : {&call.owner, &call.function, &call.globalSet, &call.attributes}) Py_CLEAR(*each);
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* quickCallType() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(QuickCall, call), READONLY, nullptr},
+      {"__dictoffset__", T_PYSSIZET, offsetof(QuickCall, attributes), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr},
+  };
+  static PyMethodDef methods[] = {
+      {"__reduce__", &reduceToName, METH_NOARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyGetSetDef properties[] = {
+      {"__dict__", &PyObject_GenericGetDict, &PyObject_GenericSetDict, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot slots[] = {
+      {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
+      {Py_tp_getset, properties},
+      {Py_tp_members, members},
+      {Py_tp_methods, methods},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"agspeed._native.QuickCall", sizeof(QuickCall), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+  static PyObject* const type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw pybind11::error_already_set();
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+pybind11::object quickCall(const pybind11::object& handles, const pybind11::object& function,
+                           const pybind11::object& globalSet, vectorcallfunc call) {
+  PyTypeObject* type = quickCallType();
+  auto made = pybind11::reinterpret_steal<pybind11::object>(type->tp_alloc(type, 0));
+  if (!made) throw pybind11::error_already_set();
+  auto& quick = *reinterpret_cast<QuickCall*>(made.ptr());
+  quick.call = call;
+  quick.table = &handles.cast<HandleTable&>();
+  quick.owner = handles.inc_ref().ptr();
+  quick.function = function.inc_ref().ptr();
+  quick.globalSet = globalSet.inc_ref().ptr();
+  return made;
+}
+
+}  // namespace
+
+void bindQuickCalls(pybind11::module_& module) {
+  namespace py = pybind11;
+  module.def(
+      "quick_allreduce",
+      [](const py::object& handles, const py::object& function, const py::object& globalSet) {
+        return quickCall(handles, function, globalSet, &allreduce);
+      },
+      py::arg("handles"), py::arg("function"), py::arg("global_set"));
+  module.def(
+      "quick_synchronize",
+      [](const py::object& handles, const py::object& function) {
+        return quickCall(handles, function, py::none(), &synchronize);
+      },
+      py::arg("handles"), py::arg("function"));
+  module.def(
+      "reduce_again",
+      [](HandleTable& handles, const std::shared_ptr<comm::TensorGroup>& group, const py::object& input,
+         const py::object& output, const py::object& name, const py::object& op, const py::object& prescale,
+         const py::object& postscale) {
+        const auto kind = kindOf(op.ptr(), prescale.ptr(), postscale.ptr());
+        PyObject* handle =
+            kind.has_value() ? startAgain(handles, group, input.ptr(), output.ptr(), name.ptr(), *kind) : nullptr;
+        if (handle == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+        return handle == nullptr ? py::none() : py::reinterpret_steal<py::object>(handle);
+      },
+      py::arg("handles"), py::arg("group"), py::arg("input"), py::arg("output"), py::arg("name"), py::arg("op"),
+      py::arg("prescale"), py::arg("postscale"));
+}
+
+}  // namespace agspeed::python

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in the tests of names that come again, which take another way through the calls than new ones."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import agspeed.horovod.torch as hvd
+from tests.python.horovod.programs import job, message_of
+
+
+def names_that_come_again() -> dict[str, Any]:
+    with job() as (rank, _):
+        found: dict[str, Any] = {}
+        shapes = [
+            torch.ones(3),
+            torch.ones(3) * 2,
+            torch.ones(5),
+            torch.ones(5).double(),
+            torch.ones(1),
+            torch.ones(()),
+        ]
+        found["changing"] = [hvd.synchronize(hvd.allreduce_async_(each, name="again", op=hvd.Sum)) for each in shapes]
+        operations = (hvd.Sum, hvd.Max, hvd.Average, hvd.Sum)
+        found["operations"] = [
+            hvd.synchronize(hvd.allreduce_async(torch.ones(2) * rank, name="again", op=op)) for op in operations
+        ]
+        kept = torch.ones(2)
+        found["scaled"] = [
+            hvd.synchronize(hvd.allreduce_async(kept, name="again", op=hvd.Sum, prescale_factor=factor))
+            for factor in (1.0, 0.5, 1)
+        ]
+        found["kept"] = kept
+        handles = [hvd.allreduce_async_(torch.ones(1), name=f"{at}", op=hvd.Sum) for at in range(3)]
+        found["same name"] = message_of(lambda: hvd.allreduce_async_(torch.ones(1), name="1", op=hvd.Sum))
+        found["backwards"] = [hvd.synchronize(handle) for handle in reversed(handles)]
+        found["taken"] = [hvd.synchronize(handle) for handle in handles]
+        found["poll"] = message_of(lambda: hvd.poll(handles[0]))
+        done = torch.ones(4)
+        reference = weakref.ref(done)
+        hvd.synchronize(hvd.allreduce_async_(done, name="again"))
+        del done
+        found["is held"] = reference() is not None
+        left = hvd.allreduce_async_(torch.ones(4), name="left", op=hvd.Sum)
+        while not hvd.poll(left):  # nobody waits for it
+            pass
+        found["left"] = message_of(lambda: hvd.synchronize(hvd.allreduce_async_(torch.ones(4), name="left")))
+        return found
+
+
+def ways_to_call() -> dict[str, Any]:
+    """allreduce_async_ with its arguments in all places, twice each: names that come again take another way."""
+    with job() as (_, size):
+        everybody = hvd.global_process_set
+        part = hvd.add_process_set(list(range(size - 1)))
+        is_in = part.included()
+
+        def run(call: Callable[[torch.Tensor], Any]) -> list[torch.Tensor]:
+            return [hvd.synchronize(handle=call(torch.ones(2))) for _ in range(2)]
+
+        call: Any = hvd.allreduce_async_
+        found: dict[str, Any] = {
+            "positions": run(lambda x: call(x, None, "way", hvd.Sum, 0.5, 2.0, everybody)),
+            "keywords": run(lambda x: call(name="way", tensor=x, op=hvd.Sum, postscale_factor=2.0)),
+            "average": run(lambda x: call(x, name="way")),
+            "whole factor": run(lambda x: call(x, name="way", op=hvd.Sum, prescale_factor=2)),
+            "no name": run(lambda x: call(x, op=hvd.Sum)),
+            "set": run(lambda x: call(x, name="way", op=hvd.Sum, process_set=part)) if is_in else None,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found["old average"] = run(lambda x: call(x, False, name="way"))
+        x = torch.ones(2)
+        found["in place"] = hvd.synchronize(call(x, name="way")) is x
+        found["strided"] = message_of(lambda: call(torch.ones(4)[::2], name="way"))
+        found["two names"] = message_of(lambda: call(x, None, "way", name="way"))
+        found["unknown"] = message_of(lambda: call(x, nome="way"))
+        found["no tensor"] = message_of(lambda: call(name="way"))
+        found["outside"] = "nothing" if is_in else message_of(lambda: call(x, name="way", process_set=part))
+        hvd.remove_process_set(part)
+    found["after the job"] = message_of(lambda: call(x, name="way"))
+    return found
