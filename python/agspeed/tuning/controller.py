@@ -332,7 +332,7 @@ class Controller:
         self._unfinished.end()
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
-        self._session.settle(plan_of(arm), reason + self._company)
+        self._session.settle(arm, reason + self._company)
         self._store_decision()
         self._meter.release(self)
         self._compiles.queue.close()

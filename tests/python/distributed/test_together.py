@@ -17,6 +17,7 @@ from torch import nn
 from agspeed import config, native
 from agspeed.distributed import greetings
 from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
+from agspeed.distributed.layouts import plan_of
 from agspeed.tuning import together
 from tests.python.distributed import random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
@@ -113,14 +114,13 @@ def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
         assert arm["state"] == "ready" and arm["background_seconds"] > 0, arm
 
 
-@pytest.mark.parametrize("is_compiled", [True, False], ids=["native", "eager"])
+@pytest.mark.parametrize("arm", ["native", "eager", "eager/b0.25-1"])
 def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
-    two_ranks: Ranks, tmp_path: Path, is_compiled: bool
+    two_ranks: Ranks, tmp_path: Path, arm: str
 ) -> None:
-    arguments = {"cache": str(tmp_path / "cache"), "is_compiled": is_compiled}
-    for found in two_ranks.run(together_cases.work_of_settled_steps, tmp_path, **arguments):
+    for found in two_ranks.run(together_cases.work_of_settled_steps, tmp_path, cache=str(tmp_path / "cache"), arm=arm):
         group, alone = found["work"]["group"], found["work"]["alone"]
-        assert found["plan"] == ("native" if is_compiled else "eager"), found["reason"]
+        assert found["plan"] == plan_of(arm), found["reason"]
         assert group["requests"] == []
         # Now and then steps are seen, for the report and by the guard; the others are counted down to them.
         assert statistics.median(group["lines"]) <= min(statistics.median(alone["lines"]), _SETTLED_LINES), group
