@@ -19,7 +19,7 @@ from agspeed.distributed import greetings
 from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
 from agspeed.distributed.layouts import plan_of
 from agspeed.tuning import together
-from tests.python.distributed import random_jobs, together_cases
+from tests.python.distributed import cold_cases, random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
@@ -143,6 +143,18 @@ def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
         arm = result["arms"]["native"]
         assert arm["state"] == "skipped", arm
         assert "may stand still for 1.0 s where collectives run out of time after 2.5 s (rank " in arm["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_cold_cache_of_inductor_at_one_rank_costs_that_arm_alone(ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "timeout_s": 20.0, "seconds": 8.5}
+    for result in ranks.run(cold_cases.inductor_cold_at_one_rank, tmp_path, **arguments):
+        arm = result["arms"]["inductor"]
+        assert arm["state"] == "skipped", arm
+        assert "training may stand still for 8.0 s where collectives run out of time after 20 s (rank " in arm["reason"]
+        assert result["plan"] == "aot", result["reason"]
+        assert torch.equal(result["weights"], result["expected"])
 
 
 def test_a_rank_that_evaluates_alone_waits_for_nobody(two_ranks: Ranks, tmp_path: Path) -> None:
