@@ -37,9 +37,10 @@ from torch import distributed, nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
-from agspeed.distributed.exchange import Exchange, longest_wait, timeout_of
+from agspeed.distributed.exchange import Exchange
 from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
+from agspeed.distributed.patience import Patience
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.distributed.reunion import Reunion
 from agspeed.distributed.standstill import LONGEST_S, Standstill
@@ -79,6 +80,7 @@ class Meetings:
         self._ddp, self._called = weakref.ref(wrapper), weakref.ref(called)
         _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
         self._user_group = wrapper.process_group
+        self.patience = Patience(self._user_group, LONGEST_S)
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
         self._make_tuner, self._on_news = make_tuner, on_news
@@ -122,21 +124,6 @@ class Meetings:
     def keeps_order(self) -> bool:
         """Whether a gradient's sum has the same bits in whatever bucket it is reduced."""
         return self._size == 2 or groups.backend_of(self._user_group) == "agspeed"
-
-    @property
-    def longest_wait_s(self) -> float:
-        """For how long a rank may stand still without the others' collectives running out of time."""
-        return min(LONGEST_S, longest_wait(self._user_group).total_seconds())
-
-    def why_too_slow(self, seconds: float) -> str | None:
-        """Why ranks had better not stand still for `seconds` again, or None."""
-        if seconds <= self.longest_wait_s:
-            return None
-        limit = timeout_of(self._user_group).total_seconds()
-        return (
-            f"a part of compiling or checking it took {seconds:.1f} s: training may stand still for "
-            f"{self.longest_wait_s:.1f} s where collectives run out of time after {limit:g} s"
-        )
 
     def why_replaced(self) -> str | None:
         """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""

@@ -119,7 +119,7 @@ class DeferredRegions:
             name = self._session.candidate_for(region)
             is_through = self._session.compile_part(name, region) is not None
             meetings = self._session.meetings
-            too_slow = meetings.why_too_slow(time.perf_counter() - begun) if meetings is not None else None
+            too_slow = meetings.patience.why_too_slow(time.perf_counter() - begun) if meetings is not None else None
             if too_slow and not is_through:
                 region.unfinished.pop(name, None)
                 region.outcomes[name] = Outcome(name, "skipped", too_slow)
@@ -130,4 +130,4 @@ class DeferredRegions:
     @property
     def _longest_stop_s(self) -> float:
         meetings = self._session.meetings
-        return meetings.longest_wait_s if meetings is not None else math.inf
+        return meetings.patience.longest_wait_s if meetings is not None else math.inf

@@ -22,6 +22,7 @@ class Session:
         self.settings, self.options = SimpleNamespace(mode="auto"), None
         self.now, self.adopted, self._part_s = 0.0, [], part_s
         self.meetings: Any = self if is_in_group else None
+        self.patience = self
         self.longest_wait_s = _LONGEST_S
 
     def why_too_slow(self, seconds: float) -> str | None:
