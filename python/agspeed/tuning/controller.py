@@ -347,7 +347,8 @@ class Controller:
         arms, plans = tuner["arms"], []
         if decided != self._refined and not layout_of(decided):
             self._refined = decided
-            plans = refinements(decided, arms, self._session.regions)
+            whole = [region for region in self._session.regions if region.part is None]  # parts are run alike
+            plans = refinements(decided, arms, whole)
         plans = plans or self._layouts.beside(decided, arms)
         for plan in plans:
             self._tuner.add_arm(plan)

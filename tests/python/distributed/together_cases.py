@@ -429,7 +429,7 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
 
 def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
     """The reason of a model of four blocks under FSDP2, and its weights without and with agspeed, which is asked for
-    after or before the blocks are sharded, or for one block before the whole is.
+    before the blocks are sharded, or for one block before the whole is.
     """
     weights, reason = [], ""
     for is_optimized in (False, True):
@@ -437,13 +437,11 @@ def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
         model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
         target = model[1] if when == "a block, before" else model
         settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": Path(cache)}
-        if is_optimized and when != "after":
+        if is_optimized:
             agspeed.optimize(target, **settings)
         for block in model if when != "a block, before" else ():
             fully_shard(block)
         fully_shard(model)
-        if is_optimized and when == "after":
-            agspeed.optimize(target, **settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         generator = torch.Generator().manual_seed(dist.get_rank())
         for _ in range(40):
