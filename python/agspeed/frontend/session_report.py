@@ -87,14 +87,10 @@ def _group(session: Session) -> Json:
 def _units(session: Session, target: ShardedTarget) -> list[Json]:
     """What runs each unit of a sharded module."""
     units = []
-    for name in target.units:
+    for name, why in target.units.items():
         regions = [region for region in session.regions if region.part == name]
         runs = sorted({region.selected for region in regions}) if session.plan != EAGER else []
-        why = None
-        if name not in target.compiled_units:
-            why = "it calls other units"
-        elif not regions:
-            why = "nothing of it was captured"
+        why = why if regions else why or "nothing of it was captured"
         units.append({"name": name or target.name, "runs": ", ".join(runs) or EAGER, "why": why})
     return units
 

@@ -103,9 +103,10 @@ class ShardedTarget(ModuleTarget):
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
-        self.units = dict(units)
         self.sharding = Sharding.of(module, units)
-        self.compiled_units = {name: unit for name, unit in units.items() if not calls_others(unit, units)}
+        self.units: dict[str, str | None] = {name: _why_left(unit, units) for name, unit in units.items()}
+        """By name, with the reason where a unit is not to be captured."""
+        self._captured = {name: units[name] for name, why in self.units.items() if why is None}
         self._own: dict[str, Any] = {}  # what users have put in the place of a unit's forward
         self._entries: dict[str, Callable[..., Any]] = {}
         self._is_on = False  # for a training call and its backward, in which checkpoints may call a unit again
@@ -121,7 +122,7 @@ class ShardedTarget(ModuleTarget):
 
     def captured(self, capture: Capturing) -> Callable[..., Any]:
         eager = self.eager
-        for name, unit in self.compiled_units.items():
+        for name, unit in self._captured.items():
             self._own[name] = vars(unit).get("forward")
             self._entries[name] = self._unit_entry(unit.forward, capture(unit.forward, name))
 
@@ -133,7 +134,7 @@ class ShardedTarget(ModuleTarget):
 
     def switch_parts(self, *, captured: bool) -> None:
         for name, entry in self._entries.items():
-            attributes = vars(self.compiled_units[name])
+            attributes = vars(self._captured[name])
             if captured:
                 attributes["forward"] = entry
             elif attributes.get("forward") is entry:
@@ -215,6 +216,12 @@ class CompiledFramesTarget(Target):
 
 def _not_callable(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("a torch.compile session has no callable of its own")
+
+
+def _why_left(unit: nn.Module, units: Mapping[str, nn.Module]) -> str | None:
+    if calls_others(unit, units):
+        return "it calls other units"
+    return "it is compiled already" if unit._compiled_call_impl is not None else None
 
 
 def target_of(module: nn.Module) -> ModuleTarget:

@@ -24,16 +24,18 @@ _MOST_STEPS = 1500
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, *, is_slow: bool = False, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, *, is_slow: bool = False, has_breaks: bool = False, dropout: float = 0.1) -> None:
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self._is_slow = is_slow
+        self._is_slow, self._has_breaks = is_slow, has_breaks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self._is_slow and not torch.compiler.is_compiling():
             time.sleep(0.003)
         hidden = self.up(self.norm(x))
+        if self._has_breaks:
+            torch._dynamo.graph_break()
         return x + self.dropout(self.down(torch.sigmoid(hidden) * torch.tanh(hidden)))
 
 
@@ -56,13 +58,22 @@ class Model(nn.Module):
 class Training:
     """A sharded model, trained on batches that each rank has for itself."""
 
-    def __init__(self, *, is_one_unit: bool = False, options: dict[str, Any] | None = None, **of_model: Any) -> None:
-        """options: of `fully_shard`."""
+    def __init__(
+        self,
+        *,
+        is_one_unit: bool = False,
+        compiles_first: bool = False,
+        options: dict[str, Any] | None = None,
+        **of_model: Any,
+    ) -> None:
+        """options: of `fully_shard`. compiles_first: the user compiles the first block."""
         torch.manual_seed(3)
         self.model = Model(**of_model)
         for block in self.model.blocks if not is_one_unit else ():
             fully_shard(block, **(options or {}))
         fully_shard(self.model, **(options or {}))
+        if compiles_first:
+            self.model.blocks[0].compile(backend="eager")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.num_steps = 0
         self._batches = _batches()
@@ -122,6 +133,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mixed precision": {"options": {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}, "dropout": 0.0},
     "checkpoints": {"checkpoints": True},
     "one unit": {"is_one_unit": True},
+    "graph breaks": {"has_breaks": True},
+    "one compiled": {"compiles_first": True},
 }
 
 

@@ -52,10 +52,8 @@ def test_units_run_compiled_and_weights_are_those_of_eager(
         assert torch.equal(result["tuned"], results[0]["tuned"])
 
 
-@pytest.mark.parametrize("kind", ["kept whole", "mixed precision", "checkpoints"])
-def test_weights_are_those_of_eager_whatever_is_asked_of_fully_shard(
-    two_ranks: Ranks, tmp_path: Path, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["kept whole", "mixed precision", "checkpoints", "graph breaks"])
+def test_weights_are_those_of_eager_whatever_units_are_like(two_ranks: Ranks, tmp_path: Path, kind: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": kind}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
         assert_compiled(result["units"], "aot")
@@ -66,6 +64,15 @@ def test_a_model_that_is_one_unit_is_compiled_as_a_whole(two_ranks: Ranks, tmp_p
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": "one unit"}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
         assert {unit["name"]: unit["runs"] for unit in result["units"]} == {"FSDPModel": "aot"}
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": "one compiled"}
+    for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
+        runs = {unit["name"]: (unit["runs"], unit["why"]) for unit in result["units"]}
+        assert runs["blocks.0"] == ("eager", "it is compiled already")
+        assert [runs[name] for name in _BLOCKS[1:]] == 3 * [("aot", None)]
         assert torch.equal(result["tuned"], result["plain"])
 
 
