@@ -106,7 +106,8 @@ class Meetings:
         reduced = () if isinstance(wrapper, Sharding) else wrapper.parameters()  # sharded: in any backward
         trained = (parameter for parameter in reduced if parameter.requires_grad)
         self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
-        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
+        # Parts of torch that may change.
+        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id, wrapper.require_backward_grad_sync
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
         self._device = next(wrapper.parameters()).device

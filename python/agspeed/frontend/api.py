@@ -66,7 +66,7 @@ def optimize(
     ``backward`` and steps an optimizer) is wrapped: ``@agspeed.optimize`` or ``step = agspeed.optimize(step)``.
 
     Args:
-        model: an ``nn.Module`` on its device, before or after a DDP wrap, or a step function.
+        model: an ``nn.Module`` on its device, before or after a DDP wrap, after `fully_shard`; or a step function.
         optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well.
         mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
             decisions and what compiles within about a second; "deterministic" takes no timing; "off" does nothing.

@@ -20,6 +20,12 @@ _TIMEOUT_S = 240
 _BLOCKS = [f"blocks.{number}" for number in range(4)]
 
 
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with Ranks(request.param, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
 @pytest.fixture(scope="module")
 def two_ranks() -> Iterator[Ranks]:
     with Ranks(2, timeout_s=_TIMEOUT_S) as started:
@@ -34,10 +40,10 @@ def assert_compiled(units: list[dict[str, str | None]], candidate: str) -> None:
 @pytest.mark.parametrize("backend", ["agspeed", "gloo"])
 @pytest.mark.parametrize("candidate", ["aot", "native"])
 def test_units_run_compiled_and_weights_are_those_of_eager(
-    two_ranks: Ranks, tmp_path: Path, backend: str, candidate: str
+    ranks: Ranks, tmp_path: Path, backend: str, candidate: str
 ) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": candidate}
-    results = two_ranks.run(sharded_cases.trained, tmp_path, backend, **arguments)
+    results = ranks.run(sharded_cases.trained, tmp_path, backend, **arguments)
     for result in results:
         assert result["status"].startswith("tuned"), result["status"]
         assert_compiled(result["units"], candidate)
