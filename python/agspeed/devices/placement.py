@@ -20,8 +20,8 @@ TIMED_DEVICES = {"cpu", "cuda"}
 """Types of devices whose steps can be timed and metered."""
 
 _SHARDED = (
-    "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan, "
-    "and only what fully_shard has sharded on the CPU, before agspeed.optimize, is compiled"
+    "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan; "
+    "of such, only modules are compiled, on the CPU, where agspeed.optimize comes after fully_shard"
 )
 
 
