@@ -20,8 +20,8 @@ TIMED_DEVICES = {"cpu", "cuda"}
 """Types of devices whose steps can be timed and metered."""
 
 _SHARDED = (
-    "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan, "
-    "and sharded modules are not compiled yet"
+    "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan; "
+    "of such, only modules are compiled, on the CPU, where agspeed.optimize comes after fully_shard"
 )
 
 
@@ -35,7 +35,7 @@ def why_eager(tensors: Iterable[torch.Tensor], home: torch.device = CPU) -> str 
     not.
     """
     for tensor in tensors:
-        if _is_sharded(tensor):
+        if is_sharded(tensor):
             return _SHARDED
         is_elsewhere = tensor.device != home or home.type not in TIMED_DEVICES
         if is_elsewhere and (reason := _why_elsewhere(tensor, home)) is not None:
@@ -48,7 +48,7 @@ def naming(reason: str | None, module: torch.nn.Module | None) -> str | None:
     if reason != _SHARDED or module is None:
         return reason
     for name, part in module.named_modules():
-        if any(map(_is_sharded, part.parameters(recurse=False))):
+        if any(map(is_sharded, part.parameters(recurse=False))):
             where = f"of {name} ({type(part).__name__})" if name else f"of {type(part).__name__} itself"
             return f"{reason}: first those {where}"
     return reason
@@ -67,7 +67,8 @@ def _why_elsewhere(tensor: torch.Tensor, home: torch.device) -> str | None:
     return f"it works on the device {device} and on {home}: what is spread over devices, or moves later, is not tuned"
 
 
-def _is_sharded(tensor: torch.Tensor) -> bool:
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """This process has a part of it."""
     home = sys.modules.get("torch.distributed.tensor")  # where nobody has loaded it, there are none
     return home is not None and isinstance(tensor, home.DTensor)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meetings: when and how the ranks around one wrapper (DistributedDataParallel, also what `replicate()` leaves) tell
-each other what happened to their tuners.
+"""Meetings: when and how the ranks around one wrapper (DistributedDataParallel, what `replicate()` leaves, the units of
+`fully_shard`) tell each other what happened to their tuners.
 
 Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
 same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
@@ -37,16 +37,18 @@ from torch import distributed, nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
-from agspeed.distributed.exchange import Exchange, longest_wait, timeout_of
+from agspeed.distributed.exchange import Exchange
 from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
+from agspeed.distributed.patience import Patience
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.distributed.reunion import Reunion
+from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.standstill import LONGEST_S, Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
 
-_num_sessions: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+_num_sessions: weakref.WeakKeyDictionary[nn.Module | Sharding, int] = weakref.WeakKeyDictionary()
 """By wrapper, how many have greeted within it: as many at all ranks."""
 
 
@@ -55,7 +57,7 @@ class Meetings:
 
     def __init__(
         self,
-        wrapper: nn.parallel.DistributedDataParallel,
+        wrapper: nn.parallel.DistributedDataParallel | Sharding,
         called: nn.Module,
         greeting: Greeting,
         make_tuner: Callable[[list[str]], Any],
@@ -79,10 +81,12 @@ class Meetings:
         self._ddp, self._called = weakref.ref(wrapper), weakref.ref(called)
         _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
         self._user_group = wrapper.process_group
+        self.patience = Patience(self._user_group, LONGEST_S)
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
         self._make_tuner, self._on_news = make_tuner, on_news
-        self.layouts = WrapperLayouts(wrapper) if why_left_alone(wrapper) is None else None
+        is_left_alone = isinstance(wrapper, Sharding) or why_left_alone(wrapper) is not None
+        self.layouts = None if is_left_alone else WrapperLayouts(wrapper)  # type: ignore[arg-type]
         """The wrapper's; None where they are to be left alone."""
         self.layout = ""
         """The name of the one that the latest reducing backward had; "" for the user's own."""
@@ -99,9 +103,11 @@ class Meetings:
         self._is_due = False
         self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
         self._task = -1  # autograd's number of that backward
-        trained = (parameter for parameter in wrapper.parameters() if parameter.requires_grad)
+        reduced = () if isinstance(wrapper, Sharding) else wrapper.parameters()  # sharded: in any backward
+        trained = (parameter for parameter in reduced if parameter.requires_grad)
         self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
-        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id  # parts of torch that may change
+        # Parts of torch that may change.
+        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id, wrapper.require_backward_grad_sync
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
         self._device = next(wrapper.parameters()).device
@@ -122,21 +128,6 @@ class Meetings:
     def keeps_order(self) -> bool:
         """Whether a gradient's sum has the same bits in whatever bucket it is reduced."""
         return self._size == 2 or groups.backend_of(self._user_group) == "agspeed"
-
-    @property
-    def longest_wait_s(self) -> float:
-        """For how long a rank may stand still without the others' collectives running out of time."""
-        return min(LONGEST_S, longest_wait(self._user_group).total_seconds())
-
-    def why_too_slow(self, seconds: float) -> str | None:
-        """Why ranks had better not stand still for `seconds` again, or None."""
-        if seconds <= self.longest_wait_s:
-            return None
-        limit = timeout_of(self._user_group).total_seconds()
-        return (
-            f"a part of compiling or checking it took {seconds:.1f} s: training may stand still for "
-            f"{self.longest_wait_s:.1f} s where collectives run out of time after {limit:g} s"
-        )
 
     def why_replaced(self) -> str | None:
         """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
@@ -236,7 +227,7 @@ class Meetings:
 
     def _reduces(self) -> bool:
         """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing."""
-        return any(map(torch._C._will_engine_execute_node, self._gradients))
+        return not self._gradients or any(map(torch._C._will_engine_execute_node, self._gradients))
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
@@ -323,7 +314,7 @@ class Meetings:
     def latest_step(self) -> StepProfile | None:
         """When the buckets of the latest timed step were full and reduced; None where nobody timed one."""
         wrapper = self._ddp()
-        return latest_step(wrapper) if wrapper is not None else None
+        return latest_step(wrapper) if isinstance(wrapper, nn.parallel.DistributedDataParallel) else None
 
     # --- meetings -----------------------------------------------------------------------------------------------------
 

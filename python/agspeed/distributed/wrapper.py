@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from agspeed.distributed.groups import backend_of
+from agspeed.distributed.sharded import Sharding
 from agspeed.log import logger
 
 if TYPE_CHECKING:
@@ -31,18 +32,18 @@ class Wrapper:
     """A wrapper as found in the first training call."""
 
     kind: str
-    """ "DistributedDataParallel" or "replicate"."""
+    """ "DistributedDataParallel", "replicate" or "fully_shard"."""
     backend: str
     num_ranks: int
     num_hosts: int | None
     """None where the launcher does not tell how many ranks share a host."""
     bucket_bytes: int
-    """Of the smallest bucket that it makes."""
+    """Of the smallest bucket that it makes; 0 where it makes none."""
 
     @property
     def stage_bytes(self) -> int:
-        """What the gradients of a stage take at least."""
-        return max(self.bucket_bytes // _STAGES_PER_BUCKET, 1)
+        """What the gradients of a stage take at least; 0: no stages."""
+        return max(self.bucket_bytes // _STAGES_PER_BUCKET, 1) if self.bucket_bytes else 0
 
 
 def wrapper_of(module: nn.Module | None) -> Wrapper | None:
@@ -53,6 +54,13 @@ def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     group: Any = ddp.process_group
     num_ranks = torch.distributed.get_world_size(group)
     return Wrapper(kind, backend_of(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
+
+
+def sharded_by(sharding: Sharding) -> Wrapper:
+    """The units of a module as its wrapper."""
+    group = sharding.process_group
+    num_ranks = torch.distributed.get_world_size(group)
+    return Wrapper("fully_shard", backend_of(group), num_ranks, _num_hosts(num_ranks), 0)
 
 
 def is_awaited(module: nn.Module | None) -> bool:

@@ -19,7 +19,7 @@ from agspeed.errors import UserError
 from agspeed.frontend import live_sessions, mistakes, startup
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
-from agspeed.frontend.target import FunctionTarget, ModuleTarget
+from agspeed.frontend.target import FunctionTarget, target_of
 from agspeed.log import logger, set_level, warn_once
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -66,7 +66,7 @@ def optimize(
     ``backward`` and steps an optimizer) is wrapped: ``@agspeed.optimize`` or ``step = agspeed.optimize(step)``.
 
     Args:
-        model: an ``nn.Module`` on its device, before or after a DDP wrap, or a step function.
+        model: an ``nn.Module`` on its device, before or after a DDP wrap, after `fully_shard`; or a step function.
         optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well.
         mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
             decisions and what compiles within about a second; "deterministic" takes no timing; "off" does nothing.
@@ -221,14 +221,15 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
-    home = placement.home_of(placement.module_tensors(inner))
-    reason = placement.naming(placement.why_eager(placement.module_tensors(inner), home), inner)
+    target = target_of(inner)
+    home = placement.home_of(target.tensors())
+    reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
     reason = reason or _why_unusable(settings)
     if reason is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module
-    live_sessions.open_session(ModuleTarget(inner), settings)
+    live_sessions.open_session(target, settings)
     return module
 
 

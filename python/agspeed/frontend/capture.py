@@ -49,6 +49,7 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _LIBRARIES = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
+    "skip_fsdp_guards": False,  # flags and parameters of a sharded module are looked at as those of any other
     "skip_nnmodule_hook_guards": False,  # a hook added later is seen
     "specialize_float": False,  # see `float_inputs.py`
     "allow_rnn": True,  # else a frame that only mentions a recurrent layer is left to eager from there on

@@ -49,22 +49,26 @@ class PlanRunner:
         self._target, self._dynamic = target, dynamic
         self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
         self._on_call, self._on_failure = weakly(on_call), weakly(on_failure)
-        self._capture: Capture | None = None
+        self._captures: list[Capture] = []
+        self._run_captured: Callable[..., Any] | None = None
         weakref.finalize(self, _close, self.regions).atexit = False
 
     def select(self, plan: str, *, observed: bool) -> None:
         """Runs `plan` from the next call on. observed: see `Region.select`."""
         if self._target.has_untouched_eager:
             self.current = self._target.eager if plan == EAGER else self._captured()
+            self._target.switch_parts(captured=plan != EAGER)
         if plan != EAGER or not self._target.has_untouched_eager:
             for region in self.regions:
                 region.select(candidate_of(plan, region.index), observed=observed)
 
-    def add_region(self, gm: fx.GraphModule) -> Region:
-        """A graph was captured, by us or by torch.compile."""
+    def add_region(self, gm: fx.GraphModule, part: str | None = None) -> Region:
+        """A graph was captured, by us or by torch.compile. part: see `Region.part`."""
         from agspeed.frontend.machinery import Region
 
-        region = Region(len(self.regions), gm, self._on_call, self._on_failure)
+        region = Region(len(self.regions), gm, self._on_call, self._on_failure, part=part)
+        if part is not None:
+            region.twin = next((other for other in self.regions if other.key == region.key), None)
         self.regions.append(region)
         self._on_new_region(region)
         return region
@@ -93,14 +97,19 @@ class PlanRunner:
         return outcome
 
     def _captured(self) -> Callable[..., Any]:
+        if self._run_captured is None:
+            self._run_captured = self._target.captured(self._capture)
+        return self._run_captured
+
+    def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture
 
-        if self._capture is None:
-            self._capture = Capture(self._target.eager, self._make_region, self._on_capture_event, self._dynamic)
-        return self._capture.call
+        def make_region(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+            return self.add_region(gm, part).dispatcher  # type: ignore[no-any-return]
 
-    def _make_region(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        return self.add_region(gm).dispatcher  # type: ignore[no-any-return]
+        capture = Capture(function, make_region, self._on_capture_event, self._dynamic)
+        self._captures.append(capture)
+        return capture.call
 
 
 def _close(regions: list[Region]) -> None:

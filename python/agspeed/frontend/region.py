@@ -68,6 +68,11 @@ class Region:
     """By candidate: what the compile child has proven of its code."""
     code_digests: dict[str, str] = field(default_factory=dict)
     """Which candidate first generated the code with that digest."""
+    part: str | None = None
+    """The name of the part of the target that it was captured from, whose parameters have memory only while that runs;
+    None: the whole target, with parameters that stay."""
+    twin: Region | None = None
+    """An earlier one of the same graph, of another part: what was copied of its inputs serves this one, too."""
 
     def __post_init__(self) -> None:
         self.gm, self._lifted = lift_tensors(self.gm)
@@ -123,7 +128,7 @@ class Region:
     def _observing(self, target: Runner) -> Runner:
         def observed(*args: Any) -> Sequence[Any]:
             if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
-                self.sample = _copied(args)
+                self._take_sample(args)
             self.on_call(self, args)
             if self._effects is not None or target is not self._eager:
                 return target(*args)
@@ -131,6 +136,13 @@ class Region:
             return outputs
 
         return observed
+
+    def _take_sample(self, args: Sequence[Any]) -> None:
+        twin = self.twin
+        if twin is not None and twin.sample is not None and twin._effects is not None:
+            self.sample, self._effects = twin.sample, twin._effects
+        else:
+            self.sample = _copied(args, with_parameters=self.part is not None)
 
     def _protected(self, name: str, runner: Runner) -> Runner:
         direct: Runner | None = getattr(runner, "direct", None)
@@ -243,17 +255,17 @@ def _not_selected(*args: Any) -> Any:
     raise AssertionError("the region has no target yet")
 
 
-def _copied(args: Sequence[Any]) -> list[Any] | None:
+def _copied(args: Sequence[Any], *, with_parameters: bool) -> list[Any] | None:
     """Inputs to gate with later; None where a device has no room for them."""
     try:
-        return [_kept(arg) for arg in args]
+        return [_kept(arg) if with_parameters or not isinstance(arg, torch.nn.Parameter) else arg for arg in args]
     except torch.OutOfMemoryError:
         return None
 
 
 def _kept(arg: Any) -> Any:
-    """An input to gate with later: parameters by reference, everything else copied now."""
-    if not isinstance(arg, torch.Tensor) or isinstance(arg, torch.nn.Parameter):
+    """A copy of an input, to gate with later."""
+    if not isinstance(arg, torch.Tensor):
         return arg
     plain = arg.detach()
     if plain.layout is not torch.strided or plain.numel() == 0:
@@ -261,6 +273,8 @@ def _kept(arg: Any) -> Any:
     else:  # copying the memory span keeps any strides, overlapping ones included
         span = 1 + sum((size - 1) * stride for size, stride in zip(plain.size(), plain.stride(), strict=True))
         kept = plain.as_strided((span,), (1,)).clone().as_strided(plain.size(), plain.stride(), 0)
+    if isinstance(arg, torch.nn.Parameter):
+        return torch.nn.Parameter(kept, requires_grad=arg.requires_grad)
     return kept.requires_grad_(arg.requires_grad)
 
 

@@ -26,6 +26,7 @@ from torch import fx
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.devices import placement
+from agspeed.distributed.layouts import plan_of
 from agspeed.errors import AgspeedError
 from agspeed.frontend import startup
 from agspeed.frontend.earned_start import EarnedStart
@@ -89,7 +90,7 @@ class Session:
         self._sampler = StepSampler(self.clock)
         self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
-        self._is_paused = False
+        self._is_paused = self._is_left = False
         self.clock.start()
         self._install(self._managed_call)
         self.history.start_up_seconds = time.perf_counter() - begun
@@ -106,20 +107,20 @@ class Session:
         self._runner.select(plan, observed=self.state == "tuning")
         self.plan = plan
 
-    def settle(self, plan: str, reason: str, level: int = logging.INFO) -> None:
-        """Ends tuning with `plan`, logged at `level`. Eager leaves the target as it was; others keep a light entry."""
+    def settle(self, arm: str, reason: str, level: int = logging.INFO) -> None:
+        """Ends tuning with `arm`, logged at `level`. Eager leaves the target as it was, others keep a light entry."""
         for region in self.regions:
             region.release_sample()
-        self._runner.select(plan, observed=False)
-        self.plan = plan
-        self.state, self.reason = ("eager" if plan == EAGER else "tuned"), reason
-        logger.log(level, "%s: %s (%s)", self.target.name, plan, reason)
-        if plan == EAGER or not self.target.has_untouched_eager:
+        self.plan, self._is_left = plan_of(arm), arm == EAGER
+        self._runner.select(self.plan, observed=False)
+        self.state, self.reason = ("eager" if self.plan == EAGER else "tuned"), reason
+        logger.log(level, "%s: %s (%s)", self.target.name, self.plan, reason)
+        if self._is_left or not self.target.has_untouched_eager:
             self._sampler.end()
             self.clock.stop()
-        if plan == EAGER:
+        if self._is_left:
             self._end_background_work()
-        self._install(self.target.eager_entry() if plan == EAGER else self._compiled_entry())
+        self._install(self.target.eager_entry() if self._is_left else self._light_entry())
         self.save_report()
 
     def save_report(self) -> None:
@@ -271,11 +272,11 @@ class Session:
     def _is_training_call(self) -> bool:
         return not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
 
-    def _compiled_entry(self) -> Callable[..., Any]:
+    def _light_entry(self) -> Callable[..., Any]:
         eager, runner, sampler = self.target.eager, self._runner, self._sampler
         is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
 
-        def run_compiled(*args: Any, **kwargs: Any) -> Any:
+        def run_decided(*args: Any, **kwargs: Any) -> Any:
             if not is_function and (not is_grad_enabled() or is_traced()):
                 return eager(*args, **kwargs)
             if sampler.forwards_left > 0:
@@ -283,7 +284,7 @@ class Session:
                 return runner.current(*args, **kwargs)
             return self._run_seen(args, kwargs)
 
-        return run_compiled
+        return run_decided
 
     def _run_seen(self, args: Any, kwargs: Any) -> Any:
         """A call after the decision that the clock is to see."""
@@ -363,8 +364,7 @@ class Session:
         if self._sampler.is_first_step():
             self._skip_steps(1, times.busy)
             return
-        step = EndedStep(self.plan, times, shape, self._learner.ran())
-        for ended in self.home.known_steps(step, self._skip_steps):
+        for ended in self.home.known_steps(EndedStep(self.plan, times, shape, self._learner.ran()), self._skip_steps):
             self._learn(ended)
 
     def _learn(self, step: EndedStep) -> None:
@@ -373,7 +373,7 @@ class Session:
         num_quiet = self._learner.after_step(step.times.busy, step.shape, step.ran)
         if self.state == "tuned" and self._deferred is not None:
             self._deferred.advance()
-        may_skip = self.state != "eager" and self.target.has_untouched_eager and self._watch.is_over
+        may_skip = not self._is_left and self.target.has_untouched_eager and self._watch.is_over
         if may_skip and (self._deferred is None or self._deferred.is_idle):
             self._sampler.skip(num_quiet, step.times.forwards, self.history)
 

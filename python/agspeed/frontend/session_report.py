@@ -17,10 +17,11 @@ import torch
 from agspeed import config
 from agspeed.distributed import groups, metrics
 from agspeed.distributed.layouts import plan_of, predicted_seconds
+from agspeed.frontend.target import ShardedTarget
 from agspeed.reporting import environment, listing, model, parts
 from agspeed.tuning import balance, plan_times
 from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.plan import candidate_of
+from agspeed.tuning.plan import EAGER, candidate_of
 from agspeed.tuning.tuner_config import MEMORY_SLACK_BYTES
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def make_report(session: Session) -> model.Report:
     data["warnings"] = [tuner["note"]] if tuner.get("note") else []
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["group"] = _group(session) if session.wrapper is not None else None
+    data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {
         "command": environment.command(),
@@ -73,13 +75,24 @@ def make_report(session: Session) -> model.Report:
 def _group(session: Session) -> Json:
     assert session.wrapper is not None
     stages = {}
-    for region in session.regions:
+    for region in session.regions if session.wrapper.bucket_bytes else ():
         outcome = region.outcomes.get(region.selected)
         runner = outcome.runner if outcome is not None else None
         stages[f"region {region.index}"] = getattr(runner, "num_stages", None)
     wrapper = session.wrapper
     described = {"wrapper": wrapper.kind, "backend": wrapper.backend, "ranks": wrapper.num_ranks}
     return {**described, "hosts": wrapper.num_hosts, "stages": stages, "together": _together(session.meetings)}
+
+
+def _units(session: Session, target: ShardedTarget) -> list[Json]:
+    """What runs each unit of a sharded module."""
+    units = []
+    for name, why in target.units.items():
+        regions = [region for region in session.regions if region.part == name]
+        runs = sorted({region.selected for region in regions}) if session.plan != EAGER else []
+        why = why if regions else why or "nothing of it was captured"
+        units.append({"name": name or target.name, "runs": ", ".join(runs) or EAGER, "why": why})
+    return units
 
 
 def _together(meetings: Meetings | None) -> Json | None:

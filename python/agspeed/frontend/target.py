@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,12 @@ from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.devices.placement import module_tensors
+from agspeed.distributed.sharded import Sharding, calls_others, local_parts, units_of
 
 _MARK = "agspeed_session"
+
+Capturing = Callable[[Callable[..., Any], str | None], Callable[..., Any]]
+"""Called with a function and the name of the part of the target that it belongs to; None: it is the whole target."""
 
 
 class Target(ABC):
@@ -40,6 +44,13 @@ class Target(ABC):
             return eager(*args, **kwargs)
 
         return run_eagerly
+
+    def captured(self, capture: Capturing) -> Callable[..., Any]:
+        """Runs the user's code as captured graphs, after `switch_parts`. capture: makes what does so of a function."""
+        return capture(self.eager, None)
+
+    def switch_parts(self, *, captured: bool) -> None:  # noqa: B027 - most targets have no parts
+        """From the next call on `captured` is what is called, or `eager`. Between two steps."""
 
     @abstractmethod
     def install(self, entry: Callable[..., Any], owner: object) -> None:
@@ -82,6 +93,69 @@ class ModuleTarget(Target):
 
     def tensors(self) -> Iterable[torch.Tensor]:
         return module_tensors(self.module)
+
+
+class ShardedTarget(ModuleTarget):
+    """A module with units of `fully_shard`. Each unit that calls no other one is captured on its own: its forward is
+    switched in the instance's dictionary, so that FSDP's hooks stay outside of what is compiled. All other code of the
+    module runs as it is.
+    """
+
+    def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
+        super().__init__(module)
+        self.sharding = Sharding.of(module, units)
+        self.units: dict[str, str | None] = {name: _why_left(unit, units) for name, unit in units.items()}
+        """By name, with the reason where a unit is not to be captured."""
+        self._captured = {name: units[name] for name, why in self.units.items() if why is None}
+        self._own: dict[str, Any] = {}  # what users have put in the place of a unit's forward
+        self._entries: dict[str, Callable[..., Any]] = {}
+        self._is_on = False  # for a training call and its backward, in which checkpoints may call a unit again
+
+    def eager_entry(self) -> Callable[..., Any]:
+        eager = self.eager
+
+        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
+            self._is_on = False
+            return eager(*args, **kwargs)
+
+        return run_eagerly
+
+    def captured(self, capture: Capturing) -> Callable[..., Any]:
+        eager = self.eager
+        for name, unit in self._captured.items():
+            self._own[name] = vars(unit).get("forward")
+            self._entries[name] = self._unit_entry(unit.forward, capture(unit.forward, name))
+
+        def run_captured(*args: Any, **kwargs: Any) -> Any:
+            self._is_on = True
+            return eager(*args, **kwargs)
+
+        return run_captured
+
+    def switch_parts(self, *, captured: bool) -> None:
+        for name, entry in self._entries.items():
+            attributes = vars(self._captured[name])
+            if captured:
+                attributes["forward"] = entry
+            elif attributes.get("forward") is entry:
+                del attributes["forward"]
+                if self._own[name] is not None:
+                    attributes["forward"] = self._own[name]
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self.switch_parts(captured=False)
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        return local_parts(super().tensors())
+
+    def _unit_entry(self, eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._is_on and torch.is_grad_enabled() and not is_traced():
+                return compiled(*args, **kwargs)
+            return eager(*args, **kwargs)
+
+        return forward
 
 
 class FunctionTarget(Target):
@@ -142,6 +216,18 @@ class CompiledFramesTarget(Target):
 
 def _not_callable(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("a torch.compile session has no callable of its own")
+
+
+def _why_left(unit: nn.Module, units: Mapping[str, nn.Module]) -> str | None:
+    if calls_others(unit, units):
+        return "it calls other units"
+    return "it is compiled already" if unit._compiled_call_impl is not None else None
+
+
+def target_of(module: nn.Module) -> ModuleTarget:
+    """The target that a module is."""
+    units = units_of(module)
+    return ShardedTarget(module, units) if units else ModuleTarget(module)
 
 
 def is_traced() -> bool:

@@ -113,6 +113,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
         "optimizer": None,
         "group": None,
+        "units": None,
         "communication": None,
         "warnings": [],
         "reproduce": {"command": "", "environment": {}, "plan": None},
@@ -144,7 +145,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """With what files of version 1 may lack."""
-    data = {"communication": None, "group": None, "optimizer": None, **data}
+    data = {"communication": None, "group": None, "optimizer": None, "units": None, **data}
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
             data[section] = {**added, **data[section]}

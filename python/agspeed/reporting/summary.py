@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "group", "headline", "mean_ms", "next_steps"]
+__all__ = ["Answer", "answers", "group", "headline", "mean_ms", "next_steps", "units"]
 
 Json = Mapping[str, Any]
 
@@ -53,7 +53,21 @@ def group(group: Json) -> str:
     staged = [f"{region} in {fmt.plural(count, 'stage')}" for region, count in group["stages"].items() if count]
     leave = f"; gradients leave {', '.join(staged)}" if staged else ""
     members = f"{fmt.plural(group['ranks'], 'rank')}{hosts}, {group['wrapper']} over {group['backend']}"
+    if group["wrapper"] == "fully_shard":
+        return f"Group: {members}{'; all tune as one' if group['together'] is not None else ''}."
     return f"Group: {members}{leave}{_buckets(group['together'])}."
+
+
+def units(units: Sequence[Json]) -> str:
+    """What runs the units of a sharded module."""
+    alike: dict[tuple[str, str | None], list[str]] = {}
+    for unit in units:
+        alike.setdefault((unit["runs"], unit["why"]), []).append(unit["name"])
+    parts = [
+        f"{runs} runs {fmt.plural(len(names), 'unit')} ({', '.join(names)}{f': {why}' if why else ''})"
+        for (runs, why), names in alike.items()
+    ]
+    return f"Sharded by fully_shard: {'; '.join(parts)}."
 
 
 def _buckets(together: Json | None) -> str:

@@ -65,6 +65,8 @@ def _view(report: Json, is_wide: bool) -> Group:
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
     if report["group"]:
         blocks.append(_group(report["group"]))
+    if report["units"]:
+        blocks.append(Text(summary.units(report["units"])))
     if report["communication"]:
         tables = (_rails(report["communication"]), _operations(report["communication"]))
         blocks += [table for table in tables if table.row_count]

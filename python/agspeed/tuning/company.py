@@ -3,10 +3,21 @@
 
 from __future__ import annotations
 
+from torch import distributed
+
 from agspeed.config import Settings
 from agspeed.distributed.groups import world_size
 from agspeed.distributed.meetings import Meetings
+from agspeed.distributed.patience import Patience
 from agspeed.log import warn_once
+
+
+def patience(settings: Settings, meetings: Meetings | None) -> Patience | None:
+    """Of the ranks that may wait for this one; None where none does, or where what runs must not depend on time."""
+    if meetings is not None:
+        return meetings.patience
+    is_waited_for = world_size() > 1 and settings.mode != "deterministic"
+    return Patience(distributed.group.WORLD) if is_waited_for else None
 
 
 def company(settings: Settings, meetings: Meetings | None) -> str:

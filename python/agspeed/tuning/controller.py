@@ -20,7 +20,7 @@ from agspeed.distributed.layouts import layout_of, plan_of
 from agspeed.distributed.meetings import Meetings
 from agspeed.log import logger
 from agspeed.tuning.capture_cost import expected_seconds
-from agspeed.tuning.company import company
+from agspeed.tuning.company import company, patience
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.interrupted import hide_own_frames
@@ -60,7 +60,9 @@ class Controller:
         self._layouts = LayoutArms(session.meetings, is_exact=session.settings.numerics == "exact")
         self._regions_seen = 0
         self._is_settled = False
-        self._longest_wait_s = _LONGEST_WAIT_S
+        self._patience = patience(session.settings, session.meetings)
+        others_s = self._patience.longest_wait_s if self._patience is not None else _LONGEST_WAIT_S
+        self._longest_wait_s = min(_LONGEST_WAIT_S, others_s)
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
         self._meter = session.home.meter or METER
@@ -68,7 +70,6 @@ class Controller:
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
         if session.meetings is not None:
             self._tuner = session.meetings.tuner
-            self._longest_wait_s = min(_LONGEST_WAIT_S, session.meetings.longest_wait_s)
         elif self._module is not None:
             place = {"max_late": session.home.max_late, "device": session.home.device.type}
             self._tuner = self._module.Tuner(tuner_config(session.settings, session.options, **place))
@@ -303,8 +304,8 @@ class Controller:
                     outcomes.append(outcome)
                     regions.pop(0)
                 seconds, begun = time.perf_counter() - begun, time.perf_counter()
-                if self._session.meetings is not None:
-                    too_slow = self._session.meetings.why_too_slow(seconds)
+                if self._patience is not None:
+                    too_slow = self._patience.why_too_slow(seconds)
         except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
@@ -332,7 +333,7 @@ class Controller:
         self._unfinished.end()
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
-        self._session.settle(plan_of(arm), reason + self._company)
+        self._session.settle(arm, reason + self._company)
         self._store_decision()
         self._meter.release(self)
         self._compiles.queue.close()
@@ -346,7 +347,8 @@ class Controller:
         arms, plans = tuner["arms"], []
         if decided != self._refined and not layout_of(decided):
             self._refined = decided
-            plans = refinements(decided, arms, self._session.regions)
+            whole = [region for region in self._session.regions if region.part is None]  # parts are run alike
+            plans = refinements(decided, arms, whole)
         plans = plans or self._layouts.beside(decided, arms)
         for plan in plans:
             self._tuner.add_arm(plan)

@@ -22,10 +22,11 @@ from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
 from agspeed.distributed.meetings import Meetings
 from agspeed.tuning.child.queue import CompileQueue
+from agspeed.tuning.company import patience
 from agspeed.tuning.outcome import Outcome
 
-_MAX_REGIONS = 32
-"""More different graphs than that stay on graph-eager."""
+_MAX_GRAPHS = 32
+"""More different ones than that stay on graph-eager."""
 _LONGEST_WAIT_S = {"deterministic": 600.0, "max": 5.0}
 """By mode; others do not wait."""
 
@@ -48,7 +49,9 @@ class DeferredRegions:
     def __init__(self, session: Adopter) -> None:
         self._session = session
         self._compile_queue = CompileQueue(lambda: session.options, session.settings)
+        self._patience = patience(session.settings, session.meetings)
         self._seen: set[Any] = set()
+        self._graphs: set[str] = set()
         self._new: list[Any] = []
         self._compiling: list[Any] = []
         self._compiled: list[Any] = []
@@ -57,6 +60,7 @@ class DeferredRegions:
         """A region without an outcome for the chosen plan was called; repeated calls change nothing."""
         if region not in self._seen:
             self._seen.add(region)
+            self._graphs.add(region.key)
             self._new.append(region)
 
     @property
@@ -91,7 +95,7 @@ class DeferredRegions:
 
     def _start(self, region: Any) -> None:
         name = self._session.candidate_for(region)
-        if len(self._seen) > _MAX_REGIONS:
+        if len(self._graphs) > _MAX_GRAPHS:
             region.outcomes[name] = Outcome(name, "skipped", "too many different graphs were captured")
         elif not candidate(name).in_process and self._compile_queue.start(str(region.index), [(region, name)], "idle"):
             self._compiling.append(region)
@@ -118,8 +122,8 @@ class DeferredRegions:
             region, begun = self._compiled[0], time.perf_counter()
             name = self._session.candidate_for(region)
             is_through = self._session.compile_part(name, region) is not None
-            meetings = self._session.meetings
-            too_slow = meetings.why_too_slow(time.perf_counter() - begun) if meetings is not None else None
+            seconds = time.perf_counter() - begun
+            too_slow = self._patience.why_too_slow(seconds) if self._patience is not None else None
             if too_slow and not is_through:
                 region.unfinished.pop(name, None)
                 region.outcomes[name] = Outcome(name, "skipped", too_slow)
@@ -129,5 +133,4 @@ class DeferredRegions:
 
     @property
     def _longest_stop_s(self) -> float:
-        meetings = self._session.meetings
-        return meetings.longest_wait_s if meetings is not None else math.inf
+        return self._patience.longest_wait_s if self._patience is not None else math.inf

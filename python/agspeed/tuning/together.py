@@ -21,7 +21,8 @@ from agspeed.config import Settings
 from agspeed.distributed.greetings import Greeting
 from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.reducers import why_left_alone
-from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, wrapper_of
+from agspeed.distributed.sharded import Sharding
+from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, sharded_by, wrapper_of
 from agspeed.log import logger
 
 _SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
@@ -49,24 +50,28 @@ def surroundings(
     the wrapper's other ranks, who are greeted. None each where there is none. on_news: see `Meetings`.
     """
     module: nn.Module | None = getattr(target, "module", None)
-    wrapper = wrapper_of(module)
+    sharding: Sharding | None = getattr(target, "sharding", None)
+    wrapper = sharded_by(sharding) if sharding is not None else wrapper_of(module)
     if wrapper is None:
         return None, options, None
     options = dataclasses.replace(options, stage_bytes=wrapper.stage_bytes)
-    return wrapper, options, _meetings(module, wrapper, settings, options, on_news)
+    if module is None or wrapper.num_ranks == 1:
+        return wrapper, options, None
+    if sharding is not None:
+        return wrapper, options, _meetings(module, sharding, module, settings, options, on_news)
+    if (around := ddp_around(module)) is None:
+        return wrapper, options, None
+    return wrapper, options, _meetings(module, *around, settings, options, on_news)
 
 
 def _meetings(
-    module: nn.Module | None,
-    wrapper: Wrapper,
+    module: nn.Module,
+    ddp: nn.parallel.DistributedDataParallel | Sharding,
+    called: nn.Module,
     settings: Settings,
     options: CompileOptions,
     on_news: Callable[[], None],
 ) -> Meetings | None:
-    around = ddp_around(module)
-    if module is None or around is None or wrapper.num_ranks == 1:
-        return None
-    ddp, called = around
     if settings.mode == "deterministic" or ddp._join_config.enable:
         return None  # nothing is measured, and ranks choose alike; or ranks run out of batches one by one
 
@@ -83,7 +88,7 @@ def _meetings(
         return None
 
 
-def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, settings: Settings) -> Greeting:
+def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Sharding, settings: Settings) -> Greeting:
     rank = torch.distributed.get_rank(ddp.process_group)
     must_agree = {
         "agspeed": version.__version__,
@@ -92,7 +97,7 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel, setti
         "model": _structure(module),
         **{f"setting {name}": repr(getattr(settings, name)) for name in _SETTINGS},
         **{f"wrapper option {name}": repr(getattr(ddp, name, None)) for name in _OPTIONS},
-        "reason to leave its buckets alone": str(why_left_alone(ddp)),
+        "reason to leave its buckets alone": str(None if isinstance(ddp, Sharding) else why_left_alone(ddp)),
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
     host = socket.gethostname()

@@ -21,11 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
 from agspeed.backends import candidate
+from agspeed.distributed.layouts import layout_of
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import Capture
 from agspeed.frontend.session import session_of
 from agspeed.tuning import controller
 from agspeed.tuning.child.process import Child, Job
+from agspeed.tuning.decision_store import DecisionStore
 
 _MOST_STEPS = 6000
 
@@ -118,16 +120,36 @@ def reported(path: str, cache: str) -> dict[str, Any]:
     return {"report": report.to_dict(), "text": str(report)}
 
 
-def work_of_settled_steps(cache: str, is_compiled: bool) -> dict[str, Any]:
-    """Lines of agspeed that this thread ran in each of some settled steps, and its requests to stores, in a group and
-    in a model that trains alone with the same plan.
+def work_of_settled_steps(cache: str, arm: str) -> dict[str, Any]:
+    """Lines of agspeed that this thread ran in each of some settled steps, and its requests to stores, in a group that
+    chose `arm` and in a model that trains alone with such a plan, or with a compiled one where buckets were chosen.
     """
-    kind, backends = (SlowEagerly, ["native"]) if is_compiled else (Net, ["eager"])
-    model = wrapped(Path(cache), kind=kind, backends=backends)
-    result = train(model)
+    kind, backends = (SlowEagerly, ["native"]) if arm == "native" else (Net, ["eager"])
+    find = DecisionStore.find
+    if layout_of(arm):
+        DecisionStore.find = lambda _: {"arm": arm}  # type: ignore[method-assign]
+    try:
+        model = wrapped(Path(cache), kind=kind, backends=backends)
+        result = train(model)
+    finally:
+        DecisionStore.find = find  # type: ignore[method-assign]
+    if layout_of(arm):
+        _await_recheck(model)
+    backends = ["native"] if layout_of(arm) else backends
     alone = agspeed.optimize(kind(), mode="deterministic", backends=backends, cache_dir=Path(cache))
     found = {name: _work_of_steps(trained) for name, trained in (("group", model), ("alone", alone))}
     return result | {"work": found}
+
+
+def _await_recheck(model: DistributedDataParallel) -> None:
+    """Trains until a stored decision has been measured."""
+    session = session_of(model.module)
+    assert session is not None
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(_MOST_STEPS):
+        step(model, optimizer)
+        if session.tuner_snapshot()["guard"]["blocks"] and not model._forward_hooks:
+            return
 
 
 def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
@@ -407,7 +429,7 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
 
 def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
     """The reason of a model of four blocks under FSDP2, and its weights without and with agspeed, which is asked for
-    after or before the blocks are sharded, or for one block before the whole is.
+    before the blocks are sharded, or for one block before the whole is.
     """
     weights, reason = [], ""
     for is_optimized in (False, True):
@@ -415,13 +437,11 @@ def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
         model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
         target = model[1] if when == "a block, before" else model
         settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": Path(cache)}
-        if is_optimized and when != "after":
+        if is_optimized:
             agspeed.optimize(target, **settings)
         for block in model if when != "a block, before" else ():
             fully_shard(block)
         fully_shard(model)
-        if is_optimized and when == "after":
-            agspeed.optimize(target, **settings)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         generator = torch.Generator().manual_seed(dist.get_rank())
         for _ in range(40):

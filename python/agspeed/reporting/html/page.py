@@ -45,6 +45,7 @@ def render(report: Mapping[str, Any]) -> str:
         answers=summary.answers(report),
         next_steps=summary.next_steps(report),
         group=summary.group,
+        units=summary.units,
         mean_ms=summary.mean_ms,
         timeline=_timeline(report),
         step=_step(report),

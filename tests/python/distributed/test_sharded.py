@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models under `fully_shard`: units are compiled from within, and weights are those of plain FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from agspeed import native
+from tests.python.distributed import sharded_cases
+from tests.python.distributed.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+
+_TIMEOUT_S = 240
+"""Compiling on a busy machine is no hang."""
+_BLOCKS = [f"blocks.{number}" for number in range(4)]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with Ranks(request.param, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with Ranks(2, timeout_s=_TIMEOUT_S) as started:
+        yield started
+
+
+def assert_compiled(units: list[dict[str, str | None]], candidate: str) -> None:
+    runs = {unit["name"]: unit["runs"] for unit in units}
+    assert runs == {"FSDPModel": "eager", **dict.fromkeys(_BLOCKS, candidate)}
+
+
+@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+@pytest.mark.parametrize("candidate", ["aot", "native"])
+def test_units_run_compiled_and_weights_are_those_of_eager(
+    ranks: Ranks, tmp_path: Path, backend: str, candidate: str
+) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": candidate}
+    results = ranks.run(sharded_cases.trained, tmp_path, backend, **arguments)
+    for result in results:
+        assert result["status"].startswith("tuned"), result["status"]
+        assert_compiled(result["units"], candidate)
+        sentence = (
+            f"Sharded by fully_shard: eager runs 1 unit (FSDPModel: it calls other units); {candidate} runs 4 units"
+        )
+        assert f"{sentence} ({', '.join(_BLOCKS)})." in result["text"]
+        if candidate == "aot":
+            assert torch.equal(result["tuned"], result["plain"])
+        else:
+            torch.testing.assert_close(result["tuned"], result["plain"], rtol=1e-4, atol=1e-5)
+        assert torch.equal(result["tuned"], results[0]["tuned"])
+
+
+@pytest.mark.parametrize("kind", ["kept whole", "mixed precision", "checkpoints", "graph breaks"])
+def test_weights_are_those_of_eager_whatever_units_are_like(two_ranks: Ranks, tmp_path: Path, kind: str) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": kind}
+    for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
+        assert_compiled(result["units"], "aot")
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+def test_a_model_that_is_one_unit_is_compiled_as_a_whole(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": "one unit"}
+    for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
+        assert {unit["name"]: unit["runs"] for unit in result["units"]} == {"FSDPModel": "aot"}
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": "one compiled"}
+    for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
+        runs = {unit["name"]: (unit["runs"], unit["why"]) for unit in result["units"]}
+        assert runs["blocks.0"] == ("eager", "it is compiled already")
+        assert [runs[name] for name in _BLOCKS[1:]] == 3 * [("aot", None)]
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+def test_gradients_may_be_accumulated(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "micro_batches": 3}
+    for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
+        assert_compiled(result["units"], "aot")
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+def test_a_sharded_model_is_evaluated_paused_and_restored(two_ranks: Ranks, tmp_path: Path) -> None:
+    for result in two_ranks.run(sharded_cases.lived_with, tmp_path, cache=str(tmp_path / "cache")):
+        for what, (plain, tuned) in result["found"].items():
+            assert torch.equal(plain, tuned), what
+        assert result["is clean"] and result["names"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    results = two_ranks.run(sharded_cases.decided_together, tmp_path, backend, cache=str(tmp_path / "cache"))
+    for result in results:
+        assert torch.equal(result["tuned"], result["plain"])
+        assert result["status"].startswith("tuned") and "2 ranks tune together" in result["status"], result["status"]
+        assert result["steps"] == results[0]["steps"]
+        assert_compiled(result["units"], "aot")
+        assert result["sentence"] == f"Group: 2 ranks, fully_shard over {backend}; all tune as one."
+        assert result["hooks"] == 0, "a settled model pays for no hook"
