@@ -78,11 +78,12 @@ class Training:
         is_one_unit: bool = False,
         compiles_first: str = "",
         pairs: bool = False,
+        syncs_late: bool = False,
         options: dict[str, Any] | None = None,
         **of_model: Any,
     ) -> None:
         """options: of `fully_shard`. compiles_first: how the user compiles the first block. pairs: two blocks are
-        handed over at a time.
+        handed over at a time. syncs_late: reductions are asked for after the forward.
         """
         torch.manual_seed(3)
         self.model = Model(**of_model)
@@ -101,6 +102,7 @@ class Training:
             blocks[0].forward = torch.compile(blocks[0].forward, backend="eager")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.num_steps = 0
+        self._syncs_late = syncs_late
         self.before_backward: Callable[[], Any] | None = None
         self._batches = _batches()
 
@@ -112,10 +114,12 @@ class Training:
             torch.manual_seed(100 + self.num_steps)  # dropout's numbers, whatever was drawn in between
             self.optimizer.zero_grad()
             for number in range(micro_batches):
-                self.model.set_requires_gradient_sync(number == micro_batches - 1)  # type: ignore[operator]
+                is_last = number == micro_batches - 1
+                self.model.set_requires_gradient_sync(is_last and not self._syncs_late)  # type: ignore[operator]
                 loss = self.model(next(self._batches)).float().square().mean()
                 if self.before_backward is not None:
                     self.before_backward()
+                self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]
                 loss.backward()
             self.optimizer.step()
             self.num_steps += 1
@@ -191,9 +195,9 @@ def lived_with(cache: str) -> dict[str, Any]:
     return {"found": found, "is clean": is_clean, "names": names}
 
 
-def decided_together(cache: str) -> dict[str, Any]:
+def decided_together(cache: str, **of_training: Any) -> dict[str, Any]:
     """Both after as many steps as ranks take to decide, and some more."""
-    plain, tuned = Training(is_slow=True), Training(is_slow=True)
+    plain, tuned = (Training(is_slow=True, **of_training) for _ in range(2))
     tuned.optimize(cache, mode="max", backends=["aot"])
     while agspeed.status(tuned.model) == "tuning" and tuned.num_steps < _MOST_STEPS:
         tuned.steps(1)
@@ -241,6 +245,14 @@ def left_alone(cache: str, how: str) -> dict[str, Any]:
         state._device = torch.device("cuda", 0)
     training.optimize(cache, mode="deterministic", backends=["aot"])
     return {"status": str(agspeed.status(training.model))}
+
+
+def not_gathered_again(cache: str) -> dict[str, str | None]:
+    """Why units are not compiled, by name; the first one does without its parameters in the backward."""
+    training = Training()
+    training.model.blocks[0].set_unshard_in_backward(False)  # type: ignore[operator]
+    training.optimize(cache, mode="deterministic", backends=["aot"])
+    return dict(_session(training).target.units)  # type: ignore[attr-defined]
 
 
 def raising(cache: str, backend: str) -> dict[str, Any]:

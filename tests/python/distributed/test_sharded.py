@@ -126,6 +126,11 @@ def test_units_elsewhere_are_left_alone_though_they_are_whole_just_now(
         assert result["status"].startswith("eager") and "sharded" in result["status"], result["status"]
 
 
+def test_a_unit_that_is_not_whole_in_its_backward_is_left_alone(two_ranks: Ranks, tmp_path: Path) -> None:
+    for why in two_ranks.run(sharded_cases.not_gathered_again, tmp_path, cache=str(tmp_path / "cache")):
+        assert why["blocks.0"] == "its parameters are not gathered for its backward" and why["blocks.1"] is None
+
+
 @pytest.mark.parametrize("backend", ["aot", "native"])
 def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": backend}
@@ -174,3 +179,11 @@ def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_p
         assert_compiled(result["units"], "aot")
         assert result["sentence"] == f"Group: 2 ranks, fully_shard over {backend}; all tune as one."
         assert result["hooks"] == 0, "a settled model pays for no hook"
+
+
+@pytest.mark.slow
+def test_ranks_meet_where_reductions_are_asked_for_after_the_forward(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "syncs_late": True}
+    for result in two_ranks.run(sharded_cases.decided_together, tmp_path, **arguments):
+        assert torch.equal(result["tuned"], result["plain"])
+        assert result["status"].startswith("tuned") and "2 ranks tune together" in result["status"], result["status"]
