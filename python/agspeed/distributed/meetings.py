@@ -78,14 +78,16 @@ class Meetings:
         """This rank's, once tuning begins; None where it has its host or its cache for itself."""
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
-        self._ddp, self._called = weakref.ref(wrapper), weakref.ref(called)
+        is_sharding = isinstance(wrapper, Sharding)
+        self._ddp = (lambda: wrapper) if is_sharding else weakref.ref(wrapper)  # nobody else keeps a sharding
+        self._called = weakref.ref(called)
         _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
         self._user_group = wrapper.process_group
         self.patience = Patience(self._user_group, LONGEST_S)
         self._rank = distributed.get_rank(self._user_group)
         self._size = distributed.get_world_size(self._user_group)
         self._make_tuner, self._on_news = make_tuner, on_news
-        is_left_alone = isinstance(wrapper, Sharding) or why_left_alone(wrapper) is not None
+        is_left_alone = is_sharding or why_left_alone(wrapper) is not None  # type: ignore[arg-type]
         self.layouts = None if is_left_alone else WrapperLayouts(wrapper)  # type: ignore[arg-type]
         """The wrapper's; None where they are to be left alone."""
         self.layout = ""
@@ -103,7 +105,7 @@ class Meetings:
         self._is_due = False
         self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
         self._task = -1  # autograd's number of that backward
-        reduced = () if isinstance(wrapper, Sharding) else wrapper.parameters()  # sharded: in any backward
+        reduced = () if is_sharding else wrapper.parameters()  # sharded: in any backward
         trained = (parameter for parameter in reduced if parameter.requires_grad)
         self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
         # Parts of torch that may change.
@@ -188,7 +190,9 @@ class Meetings:
             return
         if self._standstill.is_begun and is_training:
             self._standstill.end()
-        if ddp is None or not is_training or not ddp.require_backward_grad_sync or ddp._join_config.enable:
+        if ddp is None or not is_training or ddp._join_config.enable:
+            return
+        if not isinstance(ddp, Sharding) and not ddp.require_backward_grad_sync:
             return
         self._num_forwards += 1
         number = self._num_forwards
@@ -226,8 +230,12 @@ class Meetings:
             self._give_up(f"the ranks cannot exchange what they measure: {type(error).__name__}: {error}")
 
     def _reduces(self) -> bool:
-        """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing."""
-        return not self._gradients or any(map(torch._C._will_engine_execute_node, self._gradients))
+        """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing. Units
+        of `fully_shard` are told of it as late as here, the wrapper before the forward.
+        """
+        if isinstance(sharding := self._ddp(), Sharding):
+            return sharding.require_backward_grad_sync
+        return any(map(torch._C._will_engine_execute_node, self._gradients))
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)

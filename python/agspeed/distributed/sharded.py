@@ -31,7 +31,7 @@ class Sharding:
     @classmethod
     def of(cls, module: nn.Module, units: Mapping[str, nn.Module]) -> Sharding | None:
         """None unless the same ranks, in one dimension, have the parts of all parameters."""
-        meshes = [parameter.device_mesh for parameter in module.parameters() if is_sharded(parameter)]  # type: ignore[attr-defined]
+        meshes = [parameter.device_mesh for parameter in sharded_parameters(units)]  # type: ignore[attr-defined]
         if not meshes or meshes[0].ndim != 1 or any(mesh != meshes[0] for mesh in meshes):
             return None
         return cls(module, units, meshes[0].get_group())
@@ -39,26 +39,53 @@ class Sharding:
     @property
     def require_backward_grad_sync(self) -> bool:
         """Whether gradients are reduced in the next backward."""
-        states: list[Any] = [unit._get_fsdp_state() for unit in self._units.values()]  # type: ignore[operator]
-        groups = [state._fsdp_param_group for state in states if state._fsdp_param_group is not None]
-        return all(group.reduce_grads for group in groups)
+        return all(group.reduce_grads for group in _groups(self._units))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self._module.parameters()
 
 
 def units_of(module: nn.Module) -> dict[str, nn.Module]:
-    """By name ("" is `module` itself), the units in a module on the CPU. {} where parameters are sharded by other means
-    as well.
-    """
+    """By name ("" is `module` itself), the units in a module."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is None:  # nobody has loaded it
         return {}
-    units = {name: part for name, part in module.named_modules() if isinstance(part, kind)}
+    return {name: part for name, part in module.named_modules() if isinstance(part, kind)}
+
+
+def are_clear(module: nn.Module, units: Mapping[str, nn.Module]) -> bool:
+    """Whether the units are on the CPU, to stay there, and nothing else shards parameters of the module.
+
+    FSDP's own account is asked: any parameter may be whole just now.
+    """
     theirs = {id(parameter) for unit in units.values() for parameter in unit.parameters()}
-    sharded = [parameter for parameter in module.parameters() if is_sharded(parameter)]
-    is_clear = all(id(parameter) in theirs and parameter.device.type == "cpu" for parameter in sharded)
-    return units if is_clear else {}
+    if any(is_sharded(parameter) and id(parameter) not in theirs for parameter in module.parameters()):
+        return False
+    if any(state._device.type != "cpu" for state in _states(units)):
+        return False
+    own = [parameter for group in _groups(units) for parameter in group.fsdp_params]
+    return not any(parameter.is_dtensor or parameter.offload_to_cpu for parameter in own)
+
+
+def sharded_parameters(units: Mapping[str, nn.Module]) -> list[nn.Parameter]:
+    """Those of units, as they are while none runs."""
+    return [parameter.sharded_param for group in _groups(units) for parameter in group.fsdp_params]
+
+
+def is_gathered_again(unit: nn.Module) -> bool:
+    """Whether a unit's parameters are whole in the backward, too; `set_unshard_in_backward` may say otherwise."""
+    group: Any = unit._get_fsdp_state()._fsdp_param_group  # type: ignore[operator]
+    return group is None or group.unshard_in_backward
+
+
+def _states(units: Mapping[str, nn.Module]) -> list[Any]:
+    states: list[Any] = [unit._get_fsdp_state() for unit in units.values()]  # type: ignore[operator]
+    return list({id(state): state for state in states}.values())  # one for units that were handed over as a list
+
+
+def _groups(units: Mapping[str, nn.Module]) -> list[Any]:
+    """What FSDP keeps about the parameters of units that have some."""
+    return [state._fsdp_param_group for state in _states(units) if state._fsdp_param_group is not None]
 
 
 def calls_others(unit: nn.Module, units: Mapping[str, nn.Module]) -> bool:

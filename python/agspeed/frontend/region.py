@@ -256,10 +256,10 @@ def _not_selected(*args: Any) -> Any:
 
 
 def _copied(args: Sequence[Any], *, with_parameters: bool) -> list[Any] | None:
-    """Inputs to gate with later; None where a device has no room for them."""
+    """Inputs to gate with later; None where there is no room for them."""
     try:
         return [_kept(arg) if with_parameters or not isinstance(arg, torch.nn.Parameter) else arg for arg in args]
-    except torch.OutOfMemoryError:
+    except RuntimeError:  # what lacks memory raises it, or an error derived from it
         return None
 
 

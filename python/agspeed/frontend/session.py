@@ -340,7 +340,7 @@ class Session:
         if self._controller is not None:
             self._controller.roll_back(region.index, candidate, reason)
             self._sampler.interrupt()
-            if self.state == "tuned":
+            if self.state == "tuned" and not self.target.has_parts:
                 self._heed_failures()
         if self.settings.strict:
             raise AgspeedError(f"region {region.index} ({region.where}): {candidate} failed at run time") from error

@@ -89,7 +89,7 @@ def _units(session: Session, target: ShardedTarget) -> list[Json]:
     units = []
     for name, why in target.units.items():
         regions = [region for region in session.regions if region.part == name]
-        runs = sorted({region.selected for region in regions}) if session.plan != EAGER else []
+        runs = sorted({region.selected for region in regions}) if session.plan != EAGER and why is None else []
         why = why if regions else why or "nothing of it was captured"
         units.append({"name": name or target.name, "runs": ", ".join(runs) or EAGER, "why": why})
     return units

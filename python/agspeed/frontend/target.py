@@ -2,13 +2,15 @@
 """What was handed to optimize(): a module that is patched in place, or a step function that is wrapped.
 
 A module is switched by its `_compiled_call_impl` slot: free of cost, invisible to ``state_dict``, dropped by pickling
-and ``deepcopy``, and undone by dropping it. Optimizing never touches the module's class, forward, parameters or
-hooks.
+and ``deepcopy``, and undone by dropping it. Optimizing never touches the module's class, parameters or hooks,
+and the forward of units of `fully_shard` alone.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +21,15 @@ from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.devices.placement import module_tensors
-from agspeed.distributed.sharded import Sharding, calls_others, local_parts, units_of
+from agspeed.distributed.sharded import (
+    Sharding,
+    are_clear,
+    calls_others,
+    is_gathered_again,
+    local_parts,
+    sharded_parameters,
+    units_of,
+)
 
 _MARK = "agspeed_session"
 
@@ -35,6 +45,8 @@ class Target(ABC):
     """Runs the user's code exactly as it was."""
     has_untouched_eager = True
     """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
+    has_parts = False
+    """Parts of it are captured, and what runs them is to stay the same from a forward to the end of its backward."""
 
     def eager_entry(self) -> Callable[..., Any]:
         """What `install` puts in the place of the user's code to run just that."""
@@ -99,7 +111,13 @@ class ShardedTarget(ModuleTarget):
     """A module with units of `fully_shard`. Each unit that calls no other one is captured on its own: its forward is
     switched in the instance's dictionary, so that FSDP's hooks stay outside of what is compiled. All other code of the
     module runs as it is.
+
+    A unit that an activation checkpoint calls again, in the backward, is run as in the forward, whatever was switched
+    in between: what it saves has to match. So what is in a unit's dictionary takes itself out of there, in the first
+    call after it was switched off that is no such one.
     """
+
+    has_parts = True
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
@@ -109,53 +127,96 @@ class ShardedTarget(ModuleTarget):
         self._captured = {name: units[name] for name, why in self.units.items() if why is None}
         self._own: dict[str, Any] = {}  # what users have put in the place of a unit's forward
         self._entries: dict[str, Callable[..., Any]] = {}
-        self._is_on = False  # for a training call and its backward, in which checkpoints may call a unit again
+        self._is_on = False
+        self._thread: int | None = None  # of the calls that run captured units
+        self._ran_captured: dict[str, bool] = {}  # by unit: whether its latest call with gradients did
+        self._num_calls = 0
+        self._is_recomputed = False
+        self._owner: object = None
+
+    def install(self, entry: Callable[..., Any], owner: object) -> None:
+        super().install(entry, owner)
+        self._owner = owner  # has what units run, which a backward may need after `uninstall`
 
     def eager_entry(self) -> Callable[..., Any]:
-        eager = self.eager
-
-        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
-            self._is_on = False
-            return eager(*args, **kwargs)
-
-        return run_eagerly
+        self._thread = None
+        return super().eager_entry()
 
     def captured(self, capture: Capturing) -> Callable[..., Any]:
         eager = self.eager
         for name, unit in self._captured.items():
             self._own[name] = vars(unit).get("forward")
-            self._entries[name] = self._unit_entry(unit.forward, capture(unit.forward, name))
+            self._entries[name] = self._unit_entry(name, unit.forward, capture(unit.forward, name))
 
         def run_captured(*args: Any, **kwargs: Any) -> Any:
-            self._is_on = True
+            self._thread = threading.get_ident()
+            self._num_calls += 1
             return eager(*args, **kwargs)
 
         return run_captured
 
     def switch_parts(self, *, captured: bool) -> None:
-        for name, entry in self._entries.items():
+        self._is_on = captured
+        for name, entry in list(self._entries.items()) if captured else ():
             attributes = vars(self._captured[name])
-            if captured:
+            if attributes.get("forward") is self._own[name]:
                 attributes["forward"] = entry
-            elif attributes.get("forward") is entry:
-                del attributes["forward"]
-                if self._own[name] is not None:
-                    attributes["forward"] = self._own[name]
+            elif attributes.get("forward") is not entry:
+                self.units[name] = "its forward was replaced after agspeed.optimize"
+                del self._entries[name]
 
     def uninstall(self) -> None:
         super().uninstall()
-        self.switch_parts(captured=False)
+        self._is_on = False
+        if not self._is_recomputed and self._num_calls != 1:  # whether a backward calls units again is known by then
+            for name, entry in self._entries.items():
+                self._take_out(name, entry)
 
     def tensors(self) -> Iterable[torch.Tensor]:
         return local_parts(super().tensors())
 
-    def _unit_entry(self, eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def _take_out(self, name: str, entry: Callable[..., Any]) -> None:
+        attributes = vars(self._captured[name])
+        if attributes.get("forward") is entry:
+            del attributes["forward"]
+            if self._own[name] is not None:
+                attributes["forward"] = self._own[name]
+
+    def _unit_entry(self, name: str, eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+        unit = self._captured[name]
+
+        @functools.wraps(eager)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if self._is_on and torch.is_grad_enabled() and not is_traced():
+            if is_traced():
+                return eager(*args, **kwargs)
+            runs_captured = self._is_on and self._thread == threading.get_ident() and name in self._entries
+            if torch._C._current_graph_task_id() >= 0:  # within a backward
+                self._is_recomputed = True
+                runs_captured = self._ran_captured.get(name, runs_captured)
+            else:
+                if not self._is_on:
+                    self._take_out(name, forward)
+                runs_captured = runs_captured and is_gathered_again(unit)
+                if torch.is_grad_enabled():
+                    self._ran_captured[name] = runs_captured
+                else:  # an evaluation, or a reentrant checkpoint
+                    self._ran_captured.pop(name, None)
+            if runs_captured and torch.is_grad_enabled():
                 return compiled(*args, **kwargs)
             return eager(*args, **kwargs)
 
         return forward
+
+
+class UnclearTarget(ModuleTarget):
+    """A module with units of `fully_shard` that is left to eager, whatever of it is whole just now."""
+
+    def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
+        super().__init__(module)
+        self._units = units
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        return itertools.chain(super().tensors(), sharded_parameters(self._units))
 
 
 class FunctionTarget(Target):
@@ -221,13 +282,17 @@ def _not_callable(*args: Any, **kwargs: Any) -> Any:
 def _why_left(unit: nn.Module, units: Mapping[str, nn.Module]) -> str | None:
     if calls_others(unit, units):
         return "it calls other units"
-    return "it is compiled already" if unit._compiled_call_impl is not None else None
+    if unit._compiled_call_impl is not None or hasattr(unit.forward, "_torchdynamo_orig_callable"):
+        return "it is compiled already"
+    return None if is_gathered_again(unit) else "its parameters are not gathered for its backward"
 
 
 def target_of(module: nn.Module) -> ModuleTarget:
     """The target that a module is."""
     units = units_of(module)
-    return ShardedTarget(module, units) if units else ModuleTarget(module)
+    if not units:
+        return ModuleTarget(module)
+    return ShardedTarget(module, units) if are_clear(module, units) else UnclearTarget(module, units)
 
 
 def is_traced() -> bool:

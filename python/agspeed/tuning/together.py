@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import itertools
 import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -106,10 +107,21 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Shar
 
 
 def _structure(module: nn.Module) -> str:
-    """A model's class, and a digest of the names, shapes and types of its parameters and buffers."""
-    rows = [f"{name} {list(value.shape)} {value.dtype}" for name, value in module.state_dict().items()]
+    """A model's class, and a digest of the names, shapes and types of its parameters and buffers.
+
+    Not of its `state_dict()`: where `fully_shard` was called, that frees what is whole, at this rank alone.
+    """
+    tensors = itertools.chain(module.named_parameters(), _saved_buffers(module))
+    rows = [f"{name} {list(value.shape)} {value.dtype}" for name, value in tensors]
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
     return f"{type(module).__name__} of {len(rows)} tensors, digest {digest}"
+
+
+def _saved_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for prefix, part in module.named_modules():
+        for name, value in part.named_buffers(recurse=False):
+            if name not in part._non_persistent_buffers_set:
+                yield f"{prefix}.{name}", value
 
 
 def _processor() -> str:

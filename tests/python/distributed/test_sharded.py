@@ -58,7 +58,19 @@ def test_units_run_compiled_and_weights_are_those_of_eager(
         assert torch.equal(result["tuned"], results[0]["tuned"])
 
 
-@pytest.mark.parametrize("kind", ["kept whole", "mixed precision", "checkpoints", "graph breaks"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "kept whole",
+        "mixed precision",
+        "checkpoints",
+        "reentrant checkpoints",
+        "called twice",
+        "called twice, checkpoints",
+        "pairs",
+        "graph breaks",
+    ],
+)
 def test_weights_are_those_of_eager_whatever_units_are_like(two_ranks: Ranks, tmp_path: Path, kind: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": kind}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
@@ -73,8 +85,9 @@ def test_a_model_that_is_one_unit_is_compiled_as_a_whole(two_ranks: Ranks, tmp_p
         assert torch.equal(result["tuned"], result["plain"])
 
 
-def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path) -> None:
-    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": "one compiled"}
+@pytest.mark.parametrize("how", ["in place", "wrapped", "forward"])
+def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": f"compiled {how}"}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
         runs = {unit["name"]: (unit["runs"], unit["why"]) for unit in result["units"]}
         assert runs["blocks.0"] == ("eager", "it is compiled already")
@@ -96,6 +109,65 @@ def test_a_sharded_model_is_evaluated_paused_and_restored(two_ranks: Ranks, tmp_
         assert result["is clean"] and result["names"]
 
 
+@pytest.mark.parametrize("kind", ["", "one unit"])
+def test_evaluations_before_the_training_leave_ranks_in_step(tmp_path: Path, kind: str) -> None:
+    with Ranks(2, timeout_s=_TIMEOUT_S) as own:  # a rank that makes a session less meets no others from then on
+        results = own.run(sharded_cases.evaluated_first, tmp_path, cache=str(tmp_path / "cache"), kind=kind)
+    assert [result["wrapper"] for result in results] == ["fully_shard", None]
+    for result in results:
+        assert torch.equal(result["tuned"], result["plain"])
+
+
+@pytest.mark.parametrize("how", ["offloaded", "on a gpu"])
+def test_units_elsewhere_are_left_alone_though_they_are_whole_just_now(
+    two_ranks: Ranks, tmp_path: Path, how: str
+) -> None:
+    for result in two_ranks.run(sharded_cases.left_alone, tmp_path, cache=str(tmp_path / "cache"), how=how):
+        assert result["status"].startswith("eager") and "sharded" in result["status"], result["status"]
+
+
+def test_a_unit_that_is_not_whole_in_its_backward_is_left_alone(two_ranks: Ranks, tmp_path: Path) -> None:
+    for why in two_ranks.run(sharded_cases.not_gathered_again, tmp_path, cache=str(tmp_path / "cache")):
+        assert why["blocks.0"] == "its parameters are not gathered for its backward" and why["blocks.1"] is None
+
+
+@pytest.mark.parametrize("backend", ["aot", "native"])
+def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": backend}
+    for result in two_ranks.run(sharded_cases.raising, tmp_path, **arguments):
+        assert result["decided"] == backend and result["plan"] != backend
+        torch.testing.assert_close(result["tuned"], result["plain"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["restored", "eager", "paused"])
+def test_a_backward_calls_units_again_as_they_ran(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "backend": "native", "how": how}
+    for result in two_ranks.run(sharded_cases.switched_within_a_step, tmp_path, **arguments):
+        torch.testing.assert_close(result["tuned"], result["plain"], rtol=1e-4, atol=1e-5)
+        assert result["is clean"] or how == "paused"
+
+
+def test_what_users_put_in_the_place_of_a_forward_stays(two_ranks: Ranks, tmp_path: Path) -> None:
+    for result in two_ranks.run(sharded_cases.patched, tmp_path, cache=str(tmp_path / "cache")):
+        assert result["signature"] == "(x: 'torch.Tensor') -> 'torch.Tensor'"
+        assert result["are kept"] and result["calls"] == {0: 4, 1: 4}
+        assert result["why"] == "its forward was replaced after agspeed.optimize"
+        assert not result["compiled"]
+
+
+def test_a_paused_model_s_units_run_eagerly_on_their_own(two_ranks: Ranks, tmp_path: Path) -> None:
+    for compiled in two_ranks.run(sharded_cases.paused_units, tmp_path, cache=str(tmp_path / "cache")):
+        assert not compiled
+
+
+@pytest.mark.slow
+def test_a_rank_that_restores_its_model_tells_the_others(two_ranks: Ranks, tmp_path: Path) -> None:
+    results = two_ranks.run(sharded_cases.restored_at_one_rank, tmp_path, cache=str(tmp_path / "cache"))
+    assert results[0]["status"].startswith("eager") and "the model was restored there" in results[0]["status"]
+    for result in results:
+        assert torch.equal(result["tuned"], result["plain"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["agspeed", "gloo"])
 def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
@@ -107,3 +179,11 @@ def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_p
         assert_compiled(result["units"], "aot")
         assert result["sentence"] == f"Group: 2 ranks, fully_shard over {backend}; all tune as one."
         assert result["hooks"] == 0, "a settled model pays for no hook"
+
+
+@pytest.mark.slow
+def test_ranks_meet_where_reductions_are_asked_for_after_the_forward(two_ranks: Ranks, tmp_path: Path) -> None:
+    arguments = {"cache": str(tmp_path / "cache"), "syncs_late": True}
+    for result in two_ranks.run(sharded_cases.decided_together, tmp_path, **arguments):
+        assert torch.equal(result["tuned"], result["plain"])
+        assert result["status"].startswith("tuned") and "2 ranks tune together" in result["status"], result["status"]

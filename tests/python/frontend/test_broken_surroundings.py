@@ -191,3 +191,18 @@ def test_cache_folder_is_lost_while_tuning(fate: str, mode: str, tmp_path: Path)
     for mine, reference in zip(state(model), state(expected), strict=True):
         torch.testing.assert_close(mine, reference)
     agspeed.restore(model)
+
+
+def test_inputs_that_find_no_room_to_be_kept_are_not_checked_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agspeed.frontend import region
+
+    def no_room(arg: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1099511627776 bytes")
+
+    monkeypatch.setattr(region, "_kept", no_room)
+    model, expected = mlp(), mlp()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    steps(model, 6)
+    steps(expected, 6)
+    for mine, reference in zip(state(model), state(expected), strict=True):
+        assert torch.equal(mine, reference)
