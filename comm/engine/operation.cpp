@@ -35,17 +35,21 @@ void Operation::whenDone(Callback callback) {
 
 void Operation::restart() {
   status_ = {};
+  numRestarts_.fetch_add(1, std::memory_order_relaxed);
   isDone_.store(false, std::memory_order_relaxed);
 }
 
 void Operation::complete(Status status, Clock::time_point now) {
   status_ = std::move(status);
   endedAt_ = now;
+  const uint64_t numRestarts = numRestarts_.load(std::memory_order_relaxed);
   isDone_ = true;
   if (!hasCallbacks_) return;
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
+    // Whoever waited may have started it again by now: then callbacks are for its next end.
+    if (numRestarts_.load(std::memory_order_relaxed) != numRestarts) return;
     callbacks.swap(callbacks_);
   }
   for (auto& callback : callbacks) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -53,13 +54,15 @@ class Operation {
 
   /// Ends the operation. On the driver, or before anybody else knows it; once, and once more after each restart().
   void complete(Status status, Clock::time_point now = Clock::now());
-  /// It is under way again. Requires: it is done, the caller alone uses it, and nobody has called whenDone().
+  /// It is under way again. Requires: it is done, the caller alone uses it, and it has had no callbacks. The driver may
+  /// still be within complete().
   void restart();
 
  private:
   Engine& engine_;
   std::atomic<bool> isDone_ = false;
   std::atomic<bool> hasCallbacks_ = false;  ///< or is about to: whoever ends the operation looks
+  std::atomic<uint64_t> numRestarts_ = 0;
   Status status_;
   Clock::time_point endedAt_{};
   Callback driverCallback_;

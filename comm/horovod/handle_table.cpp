@@ -53,12 +53,14 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
     }
   }
   const std::lock_guard lock(mutex_);
-  return add({std::move(pending), nullptr});
+  reserve();
+  return add({.started = std::move(pending), .reduction = nullptr});
 }
 
 void HandleTable::use(std::shared_ptr<TensorGroup> group) {
   const std::lock_guard lock(mutex_);
   group_.swap(group);  // the old one ends behind the lock
+  ++numUses_;
 }
 
 HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& group, std::string_view name,
@@ -70,6 +72,7 @@ HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& g
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<TensorGroup>& used = group != nullptr ? group : group_;
   if (used == nullptr) return {};
+  reserve();
   std::shared_ptr<PersistentReduction> reduction = used->acquire(name, kind);
   if (reduction == nullptr) return {};
   const auto release = [&] {
@@ -83,16 +86,22 @@ HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& g
     throw;
   }
   const StatusOr<bool> isKickDue = used->startQuietly(*reduction);
-  if (isKickDue) return {add({nullptr, std::move(reduction)}), *isKickDue ? used : nullptr};
+  if (isKickDue) {
+    const uint64_t use = used == group_ ? numUses_ : 0;
+    return {add({.started = nullptr, .reduction = std::move(reduction), .use = use}), *isKickDue ? used : nullptr};
+  }
   release();
   return {};
 }
 
+void HandleTable::reserve() {
+  if (!free_.empty()) return;
+  if (free_.capacity() <= slots_.size()) free_.reserve(2 * slots_.size() + 1);  // take() does not fail
+  slots_.push_back({.handle = static_cast<int64_t>(slots_.size()) + 1 - kMaxSlots});
+  free_.push_back(slots_.size() - 1);
+}
+
 int64_t HandleTable::add(UnderWay pending) {
-  if (free_.empty()) {
-    free_.push_back(slots_.size());
-    slots_.push_back({.handle = static_cast<int64_t>(slots_.size()) + 1 - kMaxSlots});
-  }
   Slot& slot = slots_[free_.back()];
   free_.pop_back();
   slot.handle += kMaxSlots;  // one that was never given out before
@@ -129,17 +138,18 @@ std::optional<bool> HandleTable::poll(int64_t handle) {
   return std::all_of(started->parts.begin(), started->parts.end(), [](Part& part) { return part.work->poll(); });
 }
 
-std::optional<at::Tensor> HandleTable::takeReduced(int64_t handle) {
-  std::shared_ptr<PersistentReduction> reduction;
-  {
-    const std::lock_guard lock(mutex_);
-    Slot* slot = find(handle);
-    if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
-    const NamedOperation& operation = *slot->pending.reduction->operation();
-    if (!operation.isDone() || !operation.status()) return std::nullopt;
-    reduction = take(*slot).reduction;
-  }
-  return finish(*reduction);
+std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
+  PersistentReduction::Taken tensors;  // the input ends behind the lock
+  const std::lock_guard lock(mutex_);
+  Slot* slot = find(handle);
+  if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
+  const NamedOperation& operation = *slot->pending.reduction->operation();
+  if (!operation.isDone() || !operation.status()) return std::nullopt;
+  UnderWay taken = take(*slot);
+  tensors = taken.reduction->takeTensors();
+  taken.reduction->release();
+  if (taken.use == numUses_) taken.reduction = nullptr;  // the group, which does not end within the lock, keeps it
+  return Reduced{std::move(tensors.output), std::move(taken.reduction)};
 }
 
 std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
@@ -162,7 +172,7 @@ at::Tensor HandleTable::finish(PersistentReduction& reduction) {
     reduction.release();
     throw;
   }
-  at::Tensor output = reduction.takeOutput();
+  at::Tensor output = reduction.takeTensors().output;
   reduction.release();
   return output;
 }

@@ -42,9 +42,14 @@ class HandleTable {
 
   /// Whether wait() would return at once; nothing for a number that stands for no operation.
   std::optional<bool> poll(int64_t handle);
+  struct Reduced {
+    at::Tensor output;
+    /// Not null: may be the last to keep the world, whose threads may wait for locks of the caller's.
+    std::shared_ptr<PersistentReduction> last;
+  };
   /// The output of a startAgain() that has succeeded, which is taken out; nothing of all else, for which there is
   /// wait().
-  std::optional<at::Tensor> takeReduced(int64_t handle);
+  std::optional<Reduced> takeReduced(int64_t handle);
   /// Takes the operation out, and waits for it; nothing as above. Throws as TensorWork::wait().
   std::optional<Result> wait(int64_t handle);
 
@@ -64,13 +69,15 @@ class HandleTable {
 
     std::shared_ptr<Started> started;
     std::shared_ptr<PersistentReduction> reduction;
+    uint64_t use = 0;  ///< of the reduction: the number of the use() whose group keeps it; 0: another group does
   };
   struct Slot {
     int64_t handle = 0;  ///< of `pending`
     UnderWay pending = {};
   };
 
-  /// These require: mutex_.
+  /// These require: mutex_. add() comes behind a reserve(), and does not fail.
+  void reserve();
   int64_t add(UnderWay pending);
   /// Null where it stands for no operation.
   Slot* find(int64_t handle);
@@ -80,6 +87,7 @@ class HandleTable {
 
   std::mutex mutex_;
   std::shared_ptr<TensorGroup> group_;  ///< of use()
+  uint64_t numUses_ = 1;                ///< counts calls of use()
   std::vector<Slot> slots_;             ///< a handle's is that of its remainder
   std::vector<size_t> free_;
 };

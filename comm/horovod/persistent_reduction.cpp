@@ -77,10 +77,10 @@ void PersistentReduction::wait() {
   if (const Status& status = operation_->status(); !status) raise(status);
 }
 
-at::Tensor PersistentReduction::takeOutput() {
-  at::Tensor output = std::move(outputs_[0]);
+PersistentReduction::Taken PersistentReduction::takeTensors() {
+  Taken taken{std::move(outputs_[0]), inputs_.empty() ? at::Tensor() : std::move(inputs_[0])};
   dropTensors();
-  return output;
+  return taken;
 }
 
 void PersistentReduction::dropTensors() {

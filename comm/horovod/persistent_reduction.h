@@ -40,9 +40,10 @@ class PersistentReduction {
     bool operator==(const Kind&) const = default;
   };
 
-  /// `request`: an all-reduce but for dtype and shapes, which are the tensors'.
-  PersistentReduction(std::shared_ptr<World> world, Request request)
-      : request_(std::move(request)), world_(std::move(world)) {}
+  /// `request`: an all-reduce but for dtype and shapes, which are the tensors'. `released`: each release() sets it.
+  PersistentReduction(std::shared_ptr<World> world, Request request,
+                      std::shared_ptr<std::atomic<bool>> released = nullptr)
+      : world_(std::move(world)), released_(std::move(released)), request_(std::move(request)) {}
   ~PersistentReduction();
   PersistentReduction(const PersistentReduction&) = delete;
 
@@ -60,23 +61,30 @@ class PersistentReduction {
   void wait();
   /// Lets the tensors go. Requires: it is not under way.
   void dropTensors();
-  /// The same; returns the first of the outputs.
-  at::Tensor takeOutput();
+  struct Taken {
+    at::Tensor output, input;  ///< `input` is undefined where it is the output
+  };
+  /// The same of a single tensor, for the caller to let go.
+  Taken takeTensors();
 
   /// For those who share it: whether the caller may use it alone, until release().
   bool tryAcquire() { return !isAcquired_.exchange(true, std::memory_order_acquire); }
-  void release() { isAcquired_.store(false, std::memory_order_release); }
+  void release() {
+    isAcquired_.store(false, std::memory_order_release);
+    if (released_ != nullptr) released_->store(true, std::memory_order_release);
+  }
 
  private:
   bool fits(Tensors tensors) const;
 
+  const std::shared_ptr<World> world_;  ///< ends behind the operation
+  const std::shared_ptr<std::atomic<bool>> released_;
   std::atomic<bool> isAcquired_ = false;
   at::ScalarType type_ = at::kFloat;  ///< of operation_
   NamedHandle operation_;
   c10::DimVector shape_;                      ///< of its first tensor
   std::vector<at::Tensor> outputs_, inputs_;  ///< inputs_ is empty where they are the outputs
   const Request request_;
-  const std::shared_ptr<World> world_;
 };
 
 }  // namespace agspeed::comm

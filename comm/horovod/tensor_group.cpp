@@ -150,15 +150,17 @@ TensorGroup::Recurring* TensorGroup::findRecurring(std::string_view name) {
 
 bool TensorGroup::hasRoom() {
   if (recurring_.size() < options_.cacheCapacity) return true;
-  std::erase_if(recurring_, [](const auto& each) { return each.second.reduction->tryAcquire(); });
+  if (!released_->exchange(false, std::memory_order_acquire)) return false;
+  if (std::erase_if(recurring_, [](const auto& each) { return each.second.reduction->tryAcquire(); }) == 0)
+    return false;
   for (auto& [name, each] : recurring_) each.next = nullptr;
   lastAcquired_ = nullptr;
-  return recurring_.size() < options_.cacheCapacity;
+  return true;
 }
 
 std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, PersistentReduction::Kind kind) {
   const auto make = [&] {
-    auto made = std::make_shared<PersistentReduction>(world_, requestFor(name, kind));
+    auto made = std::make_shared<PersistentReduction>(world_, requestFor(name, kind), released_);
     made->tryAcquire();
     return made;
   };

@@ -11,6 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -103,6 +104,8 @@ class TensorGroup {
   // Of acquire().
   std::unordered_map<std::string, Recurring, TextHash, std::equal_to<>> recurring_;
   Recurring* lastAcquired_ = nullptr;  ///< null: nothing is known of it
+  /// Whether one was released since room was looked for.
+  const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<NamedGroup> group_;  ///< ends before its world

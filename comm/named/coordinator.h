@@ -62,7 +62,7 @@ class Coordinator {
 
   /// `rank` has this ready. Requires: not the same name twice before it ran.
   void add(int rank, Request request, Clock::time_point now);
-  /// The same as under this id before; fails as data loss where there is none.
+  /// The same as under this id before; fails as data loss where there is none, or in a list that is ready.
   Status addCached(int rank, uint32_t id, Clock::time_point now);
   Status addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
   /// What `rank` means by the id; null where it has never made such a request.
@@ -110,7 +110,7 @@ class Coordinator {
   struct Batch {
     std::vector<uint32_t> ids;
     std::vector<bool> hasSaid;  ///< by rank
-    int numSaid = 0;
+    int numSaid = 0;            ///< of all ranks: it is ready
     size_t numBytes = 0;
     Clock::time_point since;
   };

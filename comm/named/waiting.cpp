@@ -38,6 +38,9 @@ Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
     return dataLoss("rank {} refers to request {}, which it has never made", rank, id);
   }
   const Cached& cached = cache_[id - 1];
+  if (cached.batch != nullptr && cached.batch->numSaid == size_) {
+    return dataLoss("rank {} refers to request {} again, which has yet to run", rank, id);
+  }
   add(rank, cached.requests[static_cast<size_t>(rank)], cached.isEvicted ? 0 : id, now);
   return {};
 }
@@ -48,7 +51,8 @@ const Request* Coordinator::cachedRequest(int rank, uint32_t id) const {
 
 void Coordinator::add(int rank, Handle request, uint32_t cachedId, Clock::time_point now) {
   const uint32_t id = idOf(request->name, cachedId);
-  if (id != 0 && cache_[id - 1].batch != nullptr) split(*cache_[id - 1].batch);
+  if (Batch* batch = id != 0 ? cache_[id - 1].batch : nullptr; batch != nullptr && batch->numSaid < size_)
+    split(*batch);
   EntryHandle& waiting = id != 0 ? cache_[id - 1].waiting : table_[request->name];
   if (waiting == nullptr) {
     waiting = newEntry(cachedId, now);

@@ -5,6 +5,7 @@
 // first calls, and what fails, so that each error is said in one place. Python's lock is held, and let go where the
 // network is looked at.
 #include <structmember.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -93,6 +94,17 @@ std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* pr
   return kind;
 }
 
+/// Lets Python's lock go, also to drop the group: threads that end with it may wait for the lock.
+void kick(std::shared_ptr<comm::TensorGroup> group) {
+  const pybind11::gil_scoped_release released;
+  const std::shared_ptr<comm::TensorGroup> kicked = std::move(group);
+  try {
+    kicked->kick();
+  } catch (const std::exception&) {
+    // It is started: whoever waits for it drives, and sees what fails.
+  }
+}
+
 /// A handle, or null without an error of Python's where that call is nothing for it.
 PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup>& group, PyObject* input,
                      PyObject* output, PyObject* name, comm::PersistentReduction::Kind kind) {
@@ -102,11 +114,8 @@ PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup
   try {
     const at::Tensor& from = THPVariable_Unpack(input);
     const at::Tensor& to = isGiven(output) ? THPVariable_Unpack(output) : from;
-    const HandleTable::Again again = table.startAgain(group, text, kind, from, to);
-    if (again.toKick != nullptr) {
-      const pybind11::gil_scoped_release released;
-      again.toKick->kick();
-    }
+    HandleTable::Again again = table.startAgain(group, text, kind, from, to);
+    if (again.toKick != nullptr) kick(std::move(again.toKick));
     return again.handle == 0 ? nullptr : PyLong_FromLongLong(again.handle);
   } catch (const std::exception&) {
     return nullptr;  // the usual call says it
@@ -127,19 +136,45 @@ PyObject* allreduce(PyObject* self, PyObject* const* args, size_t flags, PyObjec
 }
 
 PyObject* synchronize(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  HANDLE_TH_ERRORS
   const auto& call = *reinterpret_cast<QuickCall*>(self);
   if (PyVectorcall_NARGS(flags) == 1 && keywords == nullptr && PyLong_CheckExact(args[0])) {
     int hasOverflown = 0;
-    const auto output = call.table->takeReduced(PyLong_AsLongLongAndOverflow(args[0], &hasOverflown));
-    if (output.has_value()) return THPVariable_Wrap(*output);
+    auto reduced = call.table->takeReduced(PyLong_AsLongLongAndOverflow(args[0], &hasOverflown));
+    if (reduced.has_value()) {
+      if (reduced->last != nullptr) {
+        const pybind11::gil_scoped_release released;
+        reduced->last.reset();
+      }
+      return THPVariable_Wrap(reduced->output);
+    }
   }
   return PyObject_Vectorcall(call.function, args, flags, keywords);
+  END_HANDLE_TH_ERRORS
 }
 
 /// As functions are: by their name.
 PyObject* reduceToName(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  const auto& call = *reinterpret_cast<QuickCall*>(self);
+  for (PyObject* each : {call.function, call.globalSet, call.attributes, reinterpret_cast<PyObject*>(Py_TYPE(self))}) {
+    Py_VISIT(each);
+  }
+  return 0;
+}
+
+/// It may still be called: then it stands for nothing.
+int clear(PyObject* self) {
+  auto& call = *reinterpret_cast<QuickCall*>(self);
+  Py_CLEAR(call.attributes);
+  Py_XSETREF(call.function, Py_NewRef(Py_None));
+  Py_XSETREF(call.globalSet, Py_NewRef(Py_None));
+  return 0;
+}
+
 void destroy(PyObject* self) {
+  PyObject_GC_UnTrack(self);
   auto& call = *reinterpret_cast<QuickCall*>(self);
   for (PyObject** each : {&call.owner, &call.function, &call.globalSet, &call.attributes}) Py_CLEAR(*each);
   PyTypeObject* type = Py_TYPE(self);
@@ -164,13 +199,15 @@ PyTypeObject* quickCallType() {
   static PyType_Slot slots[] = {
       {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
       {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
+      {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(&clear)},
       {Py_tp_getset, properties},
       {Py_tp_members, members},
       {Py_tp_methods, methods},
       {0, nullptr},
   };
   static PyType_Spec spec = {"agspeed._native.QuickCall", sizeof(QuickCall), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
   static PyObject* const type = PyType_FromSpec(&spec);
   if (type == nullptr) throw pybind11::error_already_set();
   return reinterpret_cast<PyTypeObject*>(type);

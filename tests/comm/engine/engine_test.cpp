@@ -9,8 +9,11 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
+
+#include "comm/engine/operation.h"
 
 namespace agspeed::comm {
 namespace {
@@ -114,6 +117,36 @@ TEST(Engine, AnActionThatMayWaitDoesSoUntilSomebodyComes) {
   const std::atomic<bool> never = false;
   while (isLast && Clock::now() < limit) engine.wait(never, Clock::now() + milliseconds(1));
   EXPECT_FALSE(isLast);
+}
+
+TEST(Operation, ACallbackOfOneThatWasStartedAgainWaitsForItsNextEnd) {
+  constexpr int kRounds = 2000;
+  Unflushed messenger;
+  Engine engine(messenger);
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (int i = 0; i < kRounds; ++i) operations.push_back(std::make_unique<Operation>(engine));
+  std::atomic<int> numRestarted = 0, numCalled = 0, numEarly = 0;
+  std::thread user([&] {
+    for (const auto& operation : operations) {
+      while (!operation->isDone()) std::this_thread::yield();
+      operation->restart();
+      operation->whenDone([&](const Status& status) {
+        if (status.isOk()) ++numEarly;
+        ++numCalled;
+      });
+      ++numRestarted;
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    operations[static_cast<size_t>(i)]->complete({});
+    while (numRestarted <= i) std::this_thread::yield();
+    operations[static_cast<size_t>(i)]->complete(unavailable("the second end"));
+  }
+  user.join();
+  const Clock::time_point limit = Clock::now() + seconds(20);
+  while (numCalled < kRounds && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(numCalled, kRounds);
+  EXPECT_EQ(numEarly, 0);
 }
 
 TEST(Engine, CallbacksThatBlockAloneStartFewThreads) {

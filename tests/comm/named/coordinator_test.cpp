@@ -366,6 +366,17 @@ TEST(Coordinator, AListMayNotHaveANumberTwiceOrOneThatWasNeverGiven) {
   EXPECT_THAT(ran, ElementsAre(1u, 1u, 2u));
 }
 
+TEST(Coordinator, WhatIsSaidAgainBeforeItsListHasRunIsDataLoss) {
+  Coordinator coordinator = coordinatorWith(2, {"a", "b"});
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(coordinator.addCached(rank, Ids{1, 2}, {}).isOk());
+  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, {}));
+  EXPECT_EQ(coordinator.addCached(1, 1, {}).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(coordinator.addCached(1, Ids{1, 2}, {}).code(), StatusCode::kDataLoss);
+  coordinator.add(1, requestFor("b"), {});
+  EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(1u, 2u));
+  EXPECT_EQ(coordinator.readyBytes(), 0u);
+}
+
 TEST(Coordinator, JoinedRanksCountAsHavingSubmitted) {
   Coordinator coordinator(2, 10);
   coordinator.add(0, requestFor("a"), {});

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import distributed
 
 import agspeed.horovod.torch as hvd
 from tests.python.horovod.programs import job, message_of
@@ -85,3 +89,31 @@ def ways_to_call() -> dict[str, Any]:
         hvd.remove_process_set(part)
     found["after the job"] = message_of(lambda: call(x, name="way"))
     return found
+
+
+def result_taken_after_the_job() -> torch.Tensor:
+    """In a process of its own. The result is the last to keep the connections, whose thread waits for Python's lock."""
+    store = distributed.HashStore()
+    distributed.init_process_group("agspeed", store=store, rank=0, world_size=1)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def called_back(future: Any) -> None:
+        has_begun.set()
+        may_end.wait()
+
+    with job():
+        hvd.synchronize(hvd.allreduce_async_(torch.ones(1), name="left"))
+        handle = hvd.allreduce_async_(torch.ones(2), name="left")
+        while not hvd.poll(handle):
+            pass
+        distributed.all_reduce(torch.ones(1), async_op=True).get_future().then(called_back)
+        has_begun.wait()
+    distributed.destroy_process_group()
+    gc.collect()
+    sys.setswitchinterval(1000)  # only who lets the lock go loses it
+    may_end.set()
+    return hvd.synchronize(handle)
+
+
+if __name__ == "__main__":
+    print(globals()[sys.argv[1]]())

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import re
+import weakref
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import agspeed.horovod.torch as hvd
 from agspeed.errors import UserError
 from agspeed.horovod import environment
 from agspeed.horovod.torch import mpi_ops, objects
+from agspeed.horovod.torch.quick import quick_synchronize
 
 _REDUCE = "op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"
 _SCATTER = "op=0, process_set=GLOBAL, prescale_factor=1.0, postscale_factor=1.0"
@@ -114,6 +117,17 @@ def test_functions_that_are_quick_calls_look_like_functions(name: str) -> None:
     assert (function.__name__, function.__doc__) == (name, inspect.unwrap(function).__doc__)
     with pytest.raises(TypeError, match=f"{name}\\(\\) missing 1 required positional argument"):
         function()
+
+
+def test_a_quick_call_that_only_its_function_knows_is_collected() -> None:
+    def function(handle: int) -> None:
+        raise AssertionError
+
+    function.__dict__["call"] = quick_synchronize(function)
+    reference = weakref.ref(function)
+    del function
+    gc.collect()
+    assert reference() is None
 
 
 def test_every_name_is_there_and_no_other_is_public() -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +192,13 @@ def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_
         assert "is none of an operation that is under way" in found["poll"]
         assert not found["is held"]
         assert found["left"] == "nothing"
+
+
+def test_a_result_may_be_taken_after_the_job_while_a_callback_waits_for_pythons_lock() -> None:
+    command = [sys.executable, "-m", call_programs.__name__, call_programs.result_taken_after_the_job.__name__]
+    environment = os.environ | {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout == "tensor([1., 1.])\n", result.stderr
 
 
 def test_arguments_may_be_given_in_all_ways_the_first_time_and_again(three: Ranks, tmp_path: Path) -> None:
