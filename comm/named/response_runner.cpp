@@ -278,6 +278,10 @@ bool ResponseRunner::copySome(Run& run, CopyList& list) {
   size_t numLeft = kCopyBytes / size;
   while (list.numDone < list.copies.size() && numLeft > 0) {
     Copy& copy = list.copies[list.numDone];
+    if (copy.count == 0) {  // an empty tensor may have no memory
+      ++list.numDone;
+      continue;
+    }
     const size_t count = std::min(copy.count, numLeft);
     if (copy.source == nullptr) {
       std::memset(copy.target, 0, count * size);
