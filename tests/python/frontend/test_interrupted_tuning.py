@@ -38,13 +38,14 @@ class StuckInChild(StuckHere):
     in_process = False
 """
 _TRAIN = """
-import sys, torch, agspeed
+import signal, sys, torch, agspeed
 from agspeed.tuning import controller
 from agspeed.tuning.tuner_config import tuner_config
 
 def patient(*given, **named):  # steps and compiles take turns, and the compile's turn lasts until the signal
     return {**tuner_config(*given, **named), "has_spare_cores": False, "max_pause_seconds": 600.0}
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
 controller.tuner_config = patient
 model = torch.nn.Linear(4, 4)
 agspeed.optimize(model, mode="max", backends=["broken", sys.argv[1]], cache_dir=sys.argv[2])
@@ -69,7 +70,10 @@ def test_ctrl_c_in_a_compile_keeps_what_is_known_and_shows_no_frame_of_ours(
         while not (tmp_path / "compiling").exists() and training.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         training.send_signal(signal.SIGINT)
-        _, text = training.communicate(timeout=120)
+        try:
+            _, text = training.communicate(timeout=120)
+        finally:
+            training.kill()
     assert training.returncode == -signal.SIGINT, text
     assert "0 pairs and 1 refused candidate kept, with which the next run resumes" in text, text
     assert text.count("interrupted while tuning") == 1 and text.rstrip().endswith("KeyboardInterrupt"), text
