@@ -309,12 +309,12 @@ TINY: dict[str, dict[str, Any]] = {
         "steps": 1,
     },
     "layout": {
-        "rates": ["200mbit"],
+        "rates": ["1gbit"],
         "sides": ["agspeed"],
         "layers": [{"count": 4, "mib": 1, "compute": 1.0}],
         "bucket_mb": [1, 25],
         "communication_per_backward": [1.0],
-        "tuning_seconds": 5,
+        "tuning_seconds": 120,
         "steps": 1,
     },
     "real": {
