@@ -221,9 +221,12 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
-    target = target_of(inner)
-    home = placement.home_of(target.tensors())
-    reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
+    try:
+        target = target_of(inner)
+        home = placement.home_of(target.tensors())
+        reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
+    except AttributeError as error:  # private parts of torch's fully_shard, which may change
+        reason = f"what this torch's fully_shard keeps is not known here: {error}"
     reason = reason or _why_unusable(settings)
     if reason is not None:
         _stays_eager(inner, reason)

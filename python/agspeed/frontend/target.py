@@ -121,6 +121,7 @@ class ShardedTarget(ModuleTarget):
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
+        _ = torch._C._current_graph_task_id  # private, and asked in each call of a unit
         self.sharding = Sharding.of(module, units)
         self.units: dict[str, str | None] = {name: _why_left(unit, units) for name, unit in units.items()}
         """By name, with the reason where a unit is not to be captured."""

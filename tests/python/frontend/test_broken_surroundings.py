@@ -206,3 +206,21 @@ def test_inputs_that_find_no_room_to_be_kept_are_not_checked_with(monkeypatch: p
     steps(expected, 6)
     for mine, reference in zip(state(model), state(expected), strict=True):
         assert torch.equal(mine, reference)
+
+
+def test_a_torch_whose_sharded_modules_are_other_ones_leaves_them_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agspeed.frontend import target
+
+    def other_units(module: Any, units: Any) -> bool:
+        raise AttributeError("'FSDPState' object has no attribute '_fsdp_param_group'")
+
+    monkeypatch.setattr(target, "units_of", lambda module: {"": module})
+    monkeypatch.setattr(target, "are_clear", other_units)
+    model, expected = mlp(), mlp()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    assert agspeed.status(model) == "eager"
+    assert "no attribute '_fsdp_param_group'" in agspeed.report(model).to_dict()["status"]["reason"]
+    steps(model, 2)
+    steps(expected, 2)
+    for mine, reference in zip(state(model), state(expected), strict=True):
+        assert torch.equal(mine, reference)
