@@ -18,18 +18,18 @@ import agspeed.horovod.torch as hvd
 from tests.python.horovod.programs import job, message_of
 
 
+def unlike_tensors() -> list[torch.Tensor]:
+    """Each unlike the one before it, in value, shape, type or dimensions."""
+    ones = torch.ones
+    return [ones(3), ones(3) * 2, ones(5), ones(5).double(), ones(1), ones(())]
+
+
 def names_that_come_again() -> dict[str, Any]:
     with job() as (rank, _):
         found: dict[str, Any] = {}
-        shapes = [
-            torch.ones(3),
-            torch.ones(3) * 2,
-            torch.ones(5),
-            torch.ones(5).double(),
-            torch.ones(1),
-            torch.ones(()),
+        found["changing"] = [
+            hvd.synchronize(hvd.allreduce_async_(each, name="again", op=hvd.Sum)) for each in unlike_tensors()
         ]
-        found["changing"] = [hvd.synchronize(hvd.allreduce_async_(each, name="again", op=hvd.Sum)) for each in shapes]
         operations = (hvd.Sum, hvd.Max, hvd.Average, hvd.Sum)
         found["operations"] = [
             hvd.synchronize(hvd.allreduce_async(torch.ones(2) * rank, name="again", op=op)) for op in operations

@@ -174,15 +174,7 @@ def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, 
 
 def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_path: Path) -> None:
     for found in three.run(call_programs.names_that_come_again, tmp_path):
-        changing = [
-            torch.ones(3),
-            torch.ones(3) * 2,
-            torch.ones(5),
-            torch.ones(5).double(),
-            torch.ones(1),
-            torch.ones(()),
-        ]
-        torch.testing.assert_close(found["changing"], [3 * each for each in changing])
+        torch.testing.assert_close(found["changing"], [3 * each for each in call_programs.unlike_tensors()])
         torch.testing.assert_close(found["operations"], [torch.ones(2) * each for each in (3, 2, 1, 3)])
         torch.testing.assert_close(found["scaled"], [torch.ones(2) * each for each in (3.0, 1.5, 3.0)])
         torch.testing.assert_close(found["kept"], torch.ones(2))
