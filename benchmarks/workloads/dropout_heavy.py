@@ -2,22 +2,11 @@
 """A regularised residual MLP: dropout on every activation, so random numbers and masks dominate."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.workloads import data
 from benchmarks.workloads.base import Training, Workload, cross_entropy, supervised
-
-
-class DropoutBlock(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        self.mix = nn.Linear(width, width)
-        self.drop1, self.drop2 = nn.Dropout(0.1), nn.Dropout(0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.drop1(nn.functional.gelu(x * self.scale + self.shift))
-        return x + self.drop2(torch.tanh(self.mix(hidden)))
+from benchmarks.workloads.layers import DropoutBlock
 
 
 def make() -> Training:

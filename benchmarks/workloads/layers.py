@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer parts that several workloads share, in the form found in small training scripts."""
+"""Parts that several workloads share, in the form found in small training scripts."""
 
 import torch
 from torch import Tensor, nn
@@ -52,3 +52,17 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+
+
+class DropoutBlock(nn.Module):
+    """A residual layer with dropout before and after its product."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.mix = nn.Linear(width, width)
+        self.drop1, self.drop2 = nn.Dropout(0.1), nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.drop1(nn.functional.gelu(x * self.scale + self.shift))
+        return x + self.drop2(torch.tanh(self.mix(hidden)))
