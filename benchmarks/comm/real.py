@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "real" of a case: steps of workloads in DistributedDataParallel, a core for each rank, compute and all.
+"""Part "real" of a case: steps of workloads in DistributedDataParallel or, where the case names another `wrapper`, in
+that, a core for each rank, compute and all.
 
 A way is how the model is compiled (`wrapped.py`), a side is the backend. Communication takes cycles of the cores that
 compute, so that nothing is said of overlap here: a row is a step beside eager's and beside the better of eager's and
@@ -21,9 +22,10 @@ _BLOCK_STEPS = 4
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
     """`sizes` do not apply; each workload is timed for `seconds`."""
     rows = []
+    limits = {"seconds": case["tuning_seconds"], "wrapper": case.get("wrapper", "DistributedDataParallel")}
     for workload in case["workloads"]:
         opened = {
-            (side, way): team.ask("wrapped.open_way", way=way, workload=workload, seconds=case["tuning_seconds"])[0]
+            (side, way): team.ask("wrapped.open_way", way=way, workload=workload, **limits)[0]
             for side, team in contest.teams.items()
             for way in case["ways"]
         }

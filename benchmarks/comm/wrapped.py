@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in part "real": workloads in DistributedDataParallel, compiled and tuned in the ways compared."""
+"""What the ranks do in part "real": wrapped workloads, compiled and tuned in the ways compared.
+
+Wrappers are "DistributedDataParallel" and "fully_shard", of each block and then of the model, whose blocks
+torch.compile gets one by one.
+"""
 
 import contextlib
 import itertools
@@ -10,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import workloads
@@ -21,26 +26,30 @@ _caches: list[tempfile.TemporaryDirectory[str]] = []
 _ways: dict[str, tuple[Training, Iterator[Batch]]] = {}
 
 
-def open_way(way: str, workload: str, seconds: float) -> dict[str, Any]:
+def open_way(way: str, workload: str, seconds: float, wrapper: str) -> dict[str, Any]:
     """Gets ready to train in that way; agspeed tunes for `seconds` at most. Returns what it settled on."""
     torch._dynamo.reset()
-    models: list[nn.Module] = []
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
 
     def wrap(model: nn.Module) -> Any:
-        models.append(_optimized(model) if way == "agspeed" else model)
-        wrapped = DistributedDataParallel(model)
-        return torch.compile(wrapped) if way.startswith("compile") else wrapped
+        if wrapper != "fully_shard":
+            return _in_ddp(model, way)
+        replaced.update(_shard(model, way))
+        return _optimized(model) if way == "agspeed" else model
 
     whole = dynamo_config.patch(optimize_ddp=False)
     with called_through(wrap), whole if way == "compile-whole" else contextlib.nullcontext():
         training = workloads.load(workload).build()
+        for group in (group for optimizer in training.optimizers for group in optimizer.param_groups):
+            group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
         _ways[way] = training, itertools.cycle(training.batches)
         for _ in range(_WARM_UP):
             _step(way)
     if way != "agspeed":
         return {"chosen": None, "reason": None}
-    programs.tune(models[0], lambda: _step(way), seconds)
-    return _chosen(models[0])
+    model = training.modules["model"]
+    programs.tune(model, lambda: _step(way), seconds)
+    return _chosen(model)
 
 
 def close_ways() -> None:
@@ -56,6 +65,22 @@ def steps(way: str, count: int) -> dict[str, Any]:
 def _step(way: str) -> None:
     training, batches = _ways[way]
     training.step(next(batches))
+
+
+def _in_ddp(model: nn.Module, way: str) -> Any:
+    wrapped = DistributedDataParallel(_optimized(model) if way == "agspeed" else model)
+    return torch.compile(wrapped) if way.startswith("compile") else wrapped
+
+
+def _shard(model: nn.Module, way: str) -> dict[nn.Parameter, nn.Parameter]:
+    """Returns the sharded parameter in place of each. Requires: the model calls its `blocks`."""
+    whole = dict(model.named_parameters())
+    for block in model.blocks.children():  # type: ignore[union-attr]
+        if way == "compile":
+            block.compile()
+        fully_shard(block)
+    fully_shard(model)
+    return {whole[name]: parameter for name, parameter in model.named_parameters()}
 
 
 def _optimized(model: nn.Module) -> nn.Module:

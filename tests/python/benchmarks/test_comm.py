@@ -324,6 +324,15 @@ TINY: dict[str, dict[str, Any]] = {
         "ways": ["eager", "control", "agspeed"],
         "tuning_seconds": 2,
     },
+    "sharded": {
+        "part": "real",
+        "rates": ["200mbit"],
+        "sides": ["agspeed"],
+        "wrapper": "fully_shard",
+        "workloads": ["mlp_mixer"],
+        "ways": ["eager", "control", "agspeed"],
+        "tuning_seconds": 2,
+    },
     "rail_change": {
         "rates": ["100mbit", "100mbit"],
         "changes": [["100mbit", "50mbit"]],
