@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--sizes", nargs="+", metavar="SIZE", help="message sizes, like 25MiB (comm); default: per case"
     )
     running.add_argument("--sides", metavar="A,B,...", help="what to compare agspeed with (comm); default: per case")
+    running.add_argument("--workloads", nargs="+", metavar="NAME", help="of a case with several only these (comm/real)")
     running.add_argument(
         "--settle-seconds", type=float, default=900, help="time limit of compiling or tuning one candidate"
     )
@@ -120,8 +121,9 @@ def _run(arguments: argparse.Namespace) -> int:
         "sides": named_sides,
     }
     command = shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if sys.argv else [])])
+    selected = cases.select(arguments.case, arguments.kind or (None if arguments.case else "steady"))
     result = cells.run(
-        cases.select(arguments.case, arguments.kind or (None if arguments.case else "steady")),
+        [cases.narrowed(case, arguments.workloads) for case in selected] if arguments.workloads else selected,
         arguments.threads,
         settings,
         command,

@@ -32,3 +32,11 @@ def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
     if not chosen:
         raise ValueError(f"no case of kind {kind!r}; kinds: {', '.join(sorted({case['kind'] for case in every}))}")
     return chosen
+
+
+def narrowed(case: dict[str, Any], workloads: list[str]) -> dict[str, Any]:
+    """A case with only these of its `workloads`. Raises ValueError where it lacks one."""
+    known = case.get("workloads", [])
+    if others := [name for name in workloads if name not in known]:
+        raise ValueError(f"{case['name']} has no workload {', '.join(others)}; it has: {', '.join(known) or 'none'}")
+    return case | {"workloads": workloads}

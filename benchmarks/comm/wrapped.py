@@ -95,4 +95,5 @@ def _chosen(model: nn.Module) -> dict[str, Any]:
     import agspeed
 
     report = agspeed.report(model).to_dict()
-    return {"chosen": report["decision"]["chosen"], "reason": report["status"]["reason"]}
+    undecided = ", undecided" if agspeed.status(model) == "tuning" else ""
+    return {"chosen": report["decision"]["chosen"] + undecided, "reason": report["status"]["reason"]}

@@ -143,6 +143,13 @@ def test_cases_are_of_the_kind_asked_for() -> None:
         cases.select(["bert", "comm/rails-1"], "comm")
 
 
+def test_a_case_is_narrowed_to_workloads_that_it_has() -> None:
+    [case] = cases.select(["comm/real-200"], None)
+    assert cases.narrowed(case, ["vit"]) == case | {"workloads": ["vit"]}
+    with pytest.raises(ValueError, match=r"comm/real-200 has no workload alexnet; it has: mlp, .*vit"):
+        cases.narrowed(case, ["vit", "alexnet"])
+
+
 def test_regret_is_measured_first_and_computed_beyond() -> None:
     eager = [0.010 * (index + 1) for index in range(1000)]
     compiled = [1.0 + 0.005 * (index + 1) for index in range(1000)]
