@@ -4,7 +4,7 @@
     agspeed run -np 2 --as-horovod python -m benchmarks.horovod.synthetic --model resnet50 --batch-size 8
 
 The script knows Horovod alone, so that it also runs by real Horovod; options are those of its published benchmark where
-both have them. Rank 0 prints. Nothing is compared here: RESULTS_COMM.md has the paired cases.
+both have them. Rank 0 prints. Nothing is compared here: RESULTS_RANKS.md has the paired cases.
 """
 
 import argparse
