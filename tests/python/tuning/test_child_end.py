@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compile child ends with the training process, whichever of its threads hears of that."""
+"""A compile child ends with the training process, whichever of its threads hears of that, and its compilers with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 _CHILD = """
 import subprocess, sys, threading
@@ -31,6 +33,40 @@ os.killpg(child.pid, signal.SIGSTOP)
 print(child.pid, compiler, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+_WORKER = """
+import os, subprocess, sys
+
+from agspeed.tuning.child import worker
+
+assert worker._ends_with(int(sys.argv[2]))
+compiler = subprocess.Popen(["sleep", "100"])
+with open("compiler", "w") as file:
+    file.write(f"{compiler.pid}\\n")
+os.write(int(sys.argv[1]), b'{"guarded": true}\\n')
+compiler.wait()
+"""
+_SUSPENDING = """
+import os, pathlib, signal, sys, time
+
+from agspeed.backends import CompileOptions
+from agspeed.tuning.child import process
+
+process.WORKER = "waiting_worker"
+child, job = process.Child(), process.Job("inductor", pathlib.Path.cwd(), CompileOptions(num_threads=1))
+child.submit(job)
+child.set_level("suspended")
+while not child._is_stopped:
+    child.poll()
+    time.sleep(0.01)
+os.kill(child._process.pid, signal.SIGKILL)
+if sys.argv[1] == "training too":
+    os.kill(os.getpid(), signal.SIGKILL)
+while not job.done:
+    child.poll()
+    time.sleep(0.01)
+print(job.answer["reason"])
+child.close()
+"""
 
 
 def test_a_stopped_child_that_waits_for_its_compiler_ends_with_training() -> None:
@@ -39,13 +75,37 @@ def test_a_stopped_child_that_waits_for_its_compiler_ends_with_training() -> Non
         command = [sys.executable, "-c", _TRAINING, _CHILD]
         killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        pids, deadline = [int(pid) for pid in killed.stdout.split()], time.monotonic() + 30
-        while any(map(_is_alive, pids)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        left = [pid for pid in pids if _is_alive(pid)]
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        assert not left, "child or compiler is left"
+        assert not _left([int(pid) for pid in killed.stdout.split()]), "child or compiler is left"
+
+
+@pytest.mark.parametrize("killed", ["the child alone", "training too"])
+def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: str, tmp_path: Path) -> None:
+    (tmp_path / "waiting_worker.py").write_text(_WORKER, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
+    training = subprocess.run(
+        [sys.executable, "-c", _SUSPENDING, killed],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    left = _left([int((tmp_path / "compiler").read_text(encoding="utf-8"))])
+    assert not left, "the compiler is left"
+    if killed == "the child alone":
+        assert "died of SIGKILL" in training.stdout, training.stderr
+
+
+def _left(pids: list[int]) -> list[int]:
+    """Which of them still ran after half a minute; they are ended."""
+    deadline = time.monotonic() + 30
+    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = [pid for pid in pids if _is_alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
 
 
 def _is_alive(pid: int) -> bool:

@@ -132,7 +132,7 @@ class Child:
         A suspended child still runs until it has told that it would be woken when this process dies.
         """
         self._level = level
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._code() is None:
             _set_idle(self._process.pid, level != "raised")
             self._stop_or_continue()
 
@@ -153,7 +153,7 @@ class Child:
         self._next_id += 1
         self._log.begin_job()
         try:
-            if self._process is None or self._is_silent or self._process.poll() is not None:
+            if self._process is None or self._is_silent or self._code() is not None:
                 self._spawn()
             self._tell(job)
         except BrokenPipeError:
@@ -186,7 +186,9 @@ class Child:
                     pass_fds=[writer],
                     env=_environment(),
                     text=True,
-                    start_new_session=True,  # Ctrl-C in the terminal is for training, not for the child
+                    # Not training's group, as Ctrl-C is for training alone; of its session, as the kernel ends what is
+                    # stopped in a group once nobody else of its session is a parent there.
+                    process_group=0,
                 )
         finally:
             os.close(writer)
@@ -228,14 +230,30 @@ class Child:
         """True when the child is gone or will never answer again; it is gone then."""
         if self._process is None:
             return False
-        if self._is_silent:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS_S)
-        return self._is_silent or self._process.poll() is not None
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._is_silent and self._code() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._is_silent or self._code() is not None
+
+    def _code(self) -> int | None:
+        """With what code the child has ended, negative for a signal; None while it lives.
+
+        Its number, which is its group's, stays its own until `_kill`.
+        """
+        assert self._process is not None
+        if self._process.returncode is not None:
+            return self._process.returncode
+        try:
+            end = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has waited for it
+            return self._process.wait()
+        if end is None:
+            return None
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
     def _death(self) -> str:
         """How the child ended, and the last thing it said."""
-        code = self._process.poll() if self._process is not None else None
+        code = self._code() if self._process is not None else None
         last = self._log.last_line()
         return (_end_of(code) if code is not None else "stopped answering") + (f" ('{last}')" if last else "")
 
@@ -248,8 +266,8 @@ class Child:
 
     def _kill(self) -> None:
         if self._process is not None:
-            if self._process.poll() is None:
-                self._signal_group(signal.SIGKILL)
+            if self._process.returncode is None:
+                self._signal_group(signal.SIGKILL)  # what the child has started, though it may have ended itself
             if self._process.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._process.stdin.close()
@@ -273,7 +291,7 @@ class Child:
     def _signal_group(self, number: int) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)  # its own session: takes its compilers along
+            os.killpg(self._process.pid, number)  # its own group: takes its compilers along
 
 
 def _environment() -> dict[str, str]:
