@@ -235,21 +235,26 @@ void Tuner::apply(const Action& action) {
   const size_t arm = findArm(action.arm).value_or(kEager);
   switch (action.kind) {
     case ActionKind::kCapture: phase_ = Phase::kCapturing; return log("capture", "", action.reason);
-    case ActionKind::kCompile:
-      arms_[arm].state = ArmState::kCompiling;
-      if (arms_[arm].needsBackground()) compileLevel_ = action.level;
-      return log("compile", action.arm, std::string(toString(action.level)));
+    case ActionKind::kCompile: return beginCompile(arm, action.level);
     case ActionKind::kPriority:
       compileLevel_ = action.level;
       raisedUntil_ = ledger_.wallSeconds() + action.seconds;
       return;
     case ActionKind::kLoad: arms_[arm].state = ArmState::kLoading; return log("load", action.arm);
-    case ActionKind::kWait: return beginPause();
+    case ActionKind::kWait: return beginTurn();
     case ActionKind::kRun: current_ = arm; return;
     case ActionKind::kRefine: return;  // of groups
     case ActionKind::kDecide: return settle(arm, action.reason);
     case ActionKind::kRollback: return rollBack(action.reason);
   }
+}
+
+void Tuner::beginCompile(size_t arm, Level level) {
+  arms_[arm].state = ArmState::kCompiling;
+  if (arms_[arm].needsBackground()) compileLevel_ = level;
+  // What is proven runs first, unless one pause will be enough for the compile.
+  if (incumbent_ != kEager && arms_[arm].spec.compileSeconds > config_.maxPauseSeconds) beginTurn();
+  log("compile", arms_[arm].spec.name, std::string(toString(level)));
 }
 
 void Tuner::settle(size_t arm, const std::string& reason) {

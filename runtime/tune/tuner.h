@@ -184,6 +184,7 @@ class Tuner {
   void feedTrial(size_t arm, int32_t shape, const StepReport& step, bool counts);
   bool isHopeless(const Arm& arm) const;
   void apply(const Action& action);
+  void beginCompile(size_t arm, Level level);
   void settle(size_t arm, const std::string& reason);
   std::map<int32_t, double> stepLimits(size_t arm) const;
   void rollBack(const std::string& reason);
@@ -233,7 +234,7 @@ class Tuner {
   void planTurn(size_t arm);
   [[nodiscard]] bool takesTurns() const;
   void proposeWait(size_t arm, double seconds);
-  void beginPause();
+  void beginTurn();
   bool setCompileLevel(size_t arm, Level level);
   bool isRested() const;
 

@@ -9,6 +9,8 @@
 //
 //   compile   #####.......#####...#####..      '#' runs, '.' stands still
 //   training       |||||||     |||     ||      '|' one step; gaps last maxPauseSeconds at most
+//
+// The first turn is training's where an arm is proven by then and the compile will take more than one.
 #include <algorithm>
 #include <limits>
 
@@ -101,8 +103,9 @@ void Tuner::proposeWait(size_t arm, double seconds) {
   proposals_.push_back({ActionKind::kWait, arms_[arm].spec.name, Level::kRaised, seconds, {}});
 }
 
-/// Training's turn begins when the pause that starts now is over; it is one step where the database knows the outcome.
-void Tuner::beginPause() {
+/// Training's turn begins now, or when the pause that starts now is over; it is one step where the database knows the
+/// outcome.
+void Tuner::beginTurn() {
   const bool isLater =
       std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isUsable() && arm.needsBackground(); });
   const double share = cached_ ? 0 : (isLater ? kLaterTurn : kFirstTurn);

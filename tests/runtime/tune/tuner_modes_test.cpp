@@ -14,6 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Outcome;
+using testing::SimulatedArm;
 using testing::Simulator;
 using testing::World;
 
@@ -167,6 +168,43 @@ TEST(MaxMode, ALargeGainRunsSoonAfterItsCompile) {
     }
     EXPECT_LE(simulator.outcome().wallSeconds, 1.3 * 49 + 100 * eagerSeconds) << "steps of " << eagerSeconds << " s";
   }
+}
+
+/// Runs until the compile of `arm` has begun. Returns the steps from then on until training stands still.
+int64_t stepsBeforeStandstill(Simulator& simulator, const std::string& arm) {
+  while (simulator.outcome().compiles.count(arm) == 0 && simulator.outcome().wallSeconds < 1000) simulator.run(1);
+  EXPECT_EQ(simulator.outcome().compiles.count(arm), 1u) << arm << " is never compiled";
+  const double stoodStill = simulator.tuner().ledger().foregroundSeconds();
+  int64_t numSteps = 0;
+  for (; simulator.tuner().ledger().foregroundSeconds() == stoodStill && numSteps < 1000; ++numSteps) simulator.run(1);
+  return numSteps;
+}
+
+TEST(MaxMode, WhatIsProvenRunsBeforeTrainingWaitsForALaterCompile) {
+  for (const double eagerSeconds : {0.02, 0.1, 0.3}) {
+    World world = makeSlowSteps(eagerSeconds, false);
+    Simulator simulator(world);
+    EXPECT_LE(stepsBeforeStandstill(simulator, "inductor"), 1) << "nothing is known to be faster yet";
+    while (simulator.outcome().compiles.count("inductor-max-autotune") == 0) simulator.run(1);
+    const double trained = simulator.tuner().ledger().trainedSeconds();
+    const int64_t before = simulator.outcome().stepsByArm.at("inductor");
+    const int64_t numSteps = stepsBeforeStandstill(simulator, "inductor-max-autotune");
+    EXPECT_GE(numSteps, 20) << "steps of " << eagerSeconds << " s";
+    EXPECT_GE(simulator.outcome().stepsByArm.at("inductor") - before, numSteps - 1) << "they run what is proven";
+    EXPECT_LE(simulator.tuner().ledger().trainedSeconds() - trained, world.config.maxPauseSeconds + 2 * eagerSeconds)
+        << "a turn is as long as a pause";
+  }
+}
+
+TEST(MaxMode, ALaterCompileIsNotPutOffForNothing) {
+  World world = makeSlowSteps(0.1, false);
+  world.arms[2].compileSeconds = 4;
+  Simulator quick(world);
+  EXPECT_LE(stepsBeforeStandstill(quick, "inductor-max-autotune"), 2) << "one pause is enough for it";
+  world = makeSlowSteps(0.1, false);
+  for (SimulatedArm& arm : world.arms) arm.ratio = arm.name == "inductor-max-autotune" ? 0.8 : 1.0;
+  Simulator slow(world);
+  EXPECT_LE(stepsBeforeStandstill(slow, "inductor-max-autotune"), 2) << "nothing is known to be faster";
 }
 
 TEST(MaxMode, StepsAndACompileTakeTurnsWithoutCoresToSpare) {
