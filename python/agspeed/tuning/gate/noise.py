@@ -21,8 +21,8 @@ accumulator takes `_CHUNK` terms, as in Inductor's loops, but all of them in a c
 oneDNN adds up one image after the other, with a vector lane for each channel, and how many threads share the images
 depends on the memory format. Inner products and convolutions are sums too; because they are multilinear, the operator
 applied to squared arguments gives their sums of squares. Sums are taken to be accumulated in float32 or better,
-whatever their element type, in float64 where that is the precision. Normalisations, softmax and losses run as the
-elementary operators they consist of, so that noise enters where their sums are.
+whatever their element type, in float64 where that is the precision. Normalisations, softmax, losses and what else is
+made of other operators run as the elementary operators they consist of, so that noise enters where their sums are.
 
 A product that is added to a tensor may be accumulated onto it, as ``addmm`` does and compilers make of the two: each
 partial sum is as large as that tensor then. How far that is off depends on the library's blocks, so it is run, too: the
@@ -154,7 +154,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parts = _decompositions().get(func)
+        parts = _parts(func)
         if parts is not None:
             with self:
                 return parts(*args, **kwargs)
@@ -326,6 +326,26 @@ def _var(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> t
 
 def _std(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> torch.Tensor:
     return _var(x, dim, **options).sqrt()
+
+
+@functools.cache
+def _parts(func: Any) -> Callable[..., Any] | None:
+    """An operator as a function of those it consists of; None for elementary ones, views and random numbers.
+
+    Composite operators reach a mode in one piece in inference mode and where a decomposition calls them, as those of
+    GroupNorm and LayerNorm call ``var_mean.dim``: autograd, which takes them apart elsewhere, has been passed then.
+    """
+    parts = _decompositions().get(func)
+    if parts is None and _is_composite(func) and not has_alias(func) and RANDOM not in func.tags:
+        # By autograd's kernel: forms in Python, which `decompose` prefers, find pixels by arithmetic on floats.
+        parts = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    return parts
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether it has no kernel for a device, but one that calls other operators."""
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    return has_kernel("CompositeImplicitAutograd") and not any(map(has_kernel, ("CPU", "CUDA")))
 
 
 @functools.cache

@@ -221,19 +221,23 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "matrix product": lambda x: x @ x.t(),
     "mean square loss": lambda x: functional.mse_loss(x, x.flip(0)).reshape(1),
     "batch norm's running mean": _batch_norm,
+    "group norm's mean": lambda x: torch.native_group_norm(x[:, None], None, None, 4, 1, 1 << 14, 1, 1e-5)[1],
+    "layer norm's mean": lambda x: torch.native_layer_norm(x, [1 << 14], None, None, 1e-5)[1],
     "weight gradient of a convolution": lambda x: torch.ops.aten.convolution_backward(
         x[:, None], x[:, None], x.new_ones(1, 1, 1), [1], [1], [0], [1], False, [0], 1, [False, True, False]
     )[1],
 }
 
 
+@pytest.mark.parametrize("is_inference", [False, True], ids=["", "inference mode"])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_noise_enters_where_sums_are(name: str) -> None:
+def test_noise_enters_where_sums_are(name: str, is_inference: bool) -> None:
     """Sums of 16,384 terms move by about 5 eps, and by more where a result needs several of them."""
     x = draw(4, 1 << 14).double()
-    plain = REDUCTIONS[name](x)
-    with Noisy(EPS, seed=1):
-        moved = REDUCTIONS[name](x)
+    with torch.inference_mode(is_inference):
+        plain = REDUCTIONS[name](x)
+        with Noisy(EPS, seed=1):
+            moved = REDUCTIONS[name](x)
     steps = float((moved - plain).norm() / plain.norm()) / EPS
     assert 3 < steps < 20, f"{name} moved by {steps:.1f} eps"
 
@@ -255,6 +259,29 @@ def test_noise_leaves_elementwise_operators_at_one_step() -> None:
     with Noisy(EPS, seed=1):
         moved = x * 3
     assert torch.allclose((moved / (x * 3) - 1).abs(), torch.full_like(x, EPS), rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_inference", [False, True], ids=["", "inference mode"])
+@pytest.mark.parametrize(
+    "resample",
+    [
+        lambda x: functional.interpolate(x, scale_factor=2.0),
+        lambda x: functional.interpolate(x, size=(13, 7)),
+        lambda x: functional.interpolate(x, scale_factor=0.5, mode="bilinear"),
+        lambda x: functional.max_pool2d(x, 2),
+        lambda x: functional.adaptive_avg_pool2d(x, 3),
+    ],
+    ids=["nearest", "nearest to a size", "bilinear", "max pool", "adaptive pool"],
+)
+def test_noise_takes_pixels_from_where_they_are(
+    resample: Callable[[torch.Tensor], torch.Tensor], is_inference: bool
+) -> None:
+    x = draw(2, 3, 12, 12).double() + 0.5
+    with torch.inference_mode(is_inference):
+        plain = resample(x)
+        with Noisy(EPS, seed=1):
+            moved = resample(x)
+    assert torch.allclose(moved, plain, rtol=4 * EPS, atol=0.0)
 
 
 @pytest.mark.parametrize("shape", [(7, 11), (300, 1001)], ids=["few", "many"])
