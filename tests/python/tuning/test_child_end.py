@@ -83,7 +83,7 @@ def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: 
     (tmp_path / "waiting_worker.py").write_text(_WORKER, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
     training = subprocess.run(
-        [sys.executable, "-c", _SUSPENDING, killed],
+        ["nohup", sys.executable, "-c", _SUSPENDING, killed],
         env={**os.environ, "PYTHONPATH": path},
         cwd=tmp_path,
         capture_output=True,

@@ -56,6 +56,7 @@ def _ends_with(parent: int) -> bool:
     not hear of it. To be called before there are other threads.
     """
     own = os.getpid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by it the kernel ends stopped compilers without us, under nohup too
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # it continues what is stopped all the same
 
     def watch() -> None:
