@@ -19,7 +19,7 @@ from benchmarks.comm.blocks import Block
 from benchmarks.comm.sides import Side
 
 _START_LIMIT_S = 240.0
-_CALL_LIMIT_S = 300.0
+_CALL_LIMIT_S = 900.0  # longer than any case tunes
 
 
 class Team:
