@@ -21,6 +21,7 @@ from benchmarks import workloads
 from benchmarks.comm import programs
 from benchmarks.workloads.base import Batch, Training, called_through
 
+_WRAPPERS = ("DistributedDataParallel", "fully_shard")
 _WARM_UP = 8  # steps; they settle DDP's buckets and torch.compile
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 _ways: dict[str, tuple[Training, Iterator[Batch]]] = {}
@@ -28,6 +29,8 @@ _ways: dict[str, tuple[Training, Iterator[Batch]]] = {}
 
 def open_way(way: str, workload: str, seconds: float, wrapper: str) -> dict[str, Any]:
     """Gets ready to train in that way; agspeed tunes for `seconds` at most. Returns what it settled on."""
+    if wrapper not in _WRAPPERS:
+        raise ValueError(f"unknown wrapper {wrapper!r}; known: {', '.join(_WRAPPERS)}")
     torch._dynamo.reset()
     replaced: dict[nn.Parameter, nn.Parameter] = {}
 
