@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training workloads, one file each. A file here that defines `WORKLOAD` is found by its file name."""
 
-import importlib
+import importlib.util
+import itertools
 import pkgutil
+import sys
+from pathlib import Path
 
 from benchmarks.workloads.base import Workload
 
 _HELPERS = {"base", "data", "layers"}
+_numbers = itertools.count(1)
 
 
 def names() -> list[str]:
@@ -17,7 +21,8 @@ def names() -> list[str]:
 def load(name: str) -> Workload:
     """The workload called `name`; "library/architecture" is one of benchmarks/architectures.
 
-    Raises ValueError when there is none.
+    Each call defines a workload's classes anew, so that sessions of one process share no code: Dynamo remembers by code
+    what it gave up, of ``torch.compile`` and agspeed alike. Raises ValueError when there is none.
     """
     if "/" in name:
         from benchmarks import architectures
@@ -25,6 +30,11 @@ def load(name: str) -> Workload:
         return architectures.load(name)
     if name not in names():
         raise ValueError(f"unknown workload {name!r}; known: {', '.join(names())}")
-    workload = importlib.import_module(f"{__name__}.{name}").WORKLOAD
+    path = Path(__path__[0]) / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}_{next(_numbers)}", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    workload = module.WORKLOAD
     assert isinstance(workload, Workload) and workload.name == name
     return workload

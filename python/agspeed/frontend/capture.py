@@ -101,7 +101,7 @@ class Capture:
             dynamic=dynamic,
             guard_fail_fn=weakly(self._on_guard_failure),
         )
-        identity = DynamoIdentity(backend)
+        identity = DynamoIdentity(backend, _codes_of(function))
         context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)  # type: ignore[union-attr]
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
@@ -283,6 +283,18 @@ def _definition_of(function: Callable[..., Any]) -> str:
     written = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else function)
     code = getattr(written, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def _codes_of(function: Callable[..., Any]) -> Iterator[types.CodeType]:
+    """The user's code of a function and, of a module's, of all its submodules' forwards, with what wraps them."""
+    owner = getattr(function, "__self__", None)
+    modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+    for layer in (function, *(getattr(module, "forward", None) for module in modules)):
+        while layer is not None:
+            code = getattr(layer, "__code__", None)
+            if code is not None and is_users(code.co_filename):
+                yield code
+            layer = getattr(layer, "__wrapped__", None)
 
 
 def parse_guard_failure(text: str) -> tuple[str, str]:

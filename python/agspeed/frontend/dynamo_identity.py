@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -54,15 +54,17 @@ class DynamoIdentity:
 
     Args:
         backend: the function by which Dynamo tells the target's compiled versions from others.
+        codes: of the target, which the user's own ``torch.compile`` may have given up for a reason that does not hold
+            here.
     """
 
-    def __init__(self, backend: Callable[..., Any]) -> None:
+    def __init__(self, backend: Callable[..., Any], codes: Iterable[CodeType]) -> None:
         self._backend = backend
         self._sizes: defaultdict[pgo.CodeId, pgo.CodeState] = defaultdict(pgo.CodeState)
         self._given_up: Any = WeakIdKeyDictionary()
         self._converted = Tracker()
         weakref.finalize(self, _drop_versions, self._converted, backend).atexit = False
-        _try_again()
+        _try_again(codes)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
@@ -119,11 +121,11 @@ def _listed(entry: Any) -> Iterator[Any]:
         entry = entry.next
 
 
-def _try_again() -> None:
-    """Code that earlier targets gave up is converted once more for a new one."""
-    for reference in _given_up_by_any.seen:
-        if (code := reference()) is not None:
-            set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
+def _try_again(codes: Iterable[CodeType]) -> None:
+    """These, and code that earlier targets gave up, are converted once more for a new one."""
+    given_up = (reference() for reference in _given_up_by_any.seen)
+    for code in (*codes, *(code for code in given_up if code is not None)):
+        set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
     _given_up_by_any.clear()
 
 

@@ -252,3 +252,14 @@ def test_recurrent_layers_are_left_out_for_agspeed_alone() -> None:
     with torch._dynamo.config.patch(allow_rnn=True):
         torch.compile(Recurrent(gru()), backend=lambda gm, inputs: seen.append(gm) or gm.forward)(*sequences(0))
     assert len(seen) == 1, "torch.compile takes the whole model, as the user asked for"
+
+
+def test_what_the_users_own_compile_gave_up_is_compiled() -> None:
+    """Dynamo leaves a frame with a recurrent layer to eager, and remembers that of the code, not of the model."""
+
+    def script(wrap: Wrap) -> list[Any]:
+        torch.compile(Recurrent(gru()), backend="eager")(*sequences(0))
+        return training(lambda: Recurrent(gru()), sequences)(wrap)
+
+    outcome = compare(script, tolerance=1e-6)
+    assert len(compiled_places(outcome, "aot")) == 2, outcome.reasons()
