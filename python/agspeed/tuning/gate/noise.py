@@ -328,6 +328,11 @@ def _std(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> t
     return _var(x, dim, **options).sqrt()
 
 
+def _std_mean(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    variance, mean = _var_mean(x, dim, **options)
+    return variance.sqrt(), mean
+
+
 @functools.cache
 def _parts(func: Any) -> Callable[..., Any] | None:
     """An operator as a function of those it consists of; None for elementary ones, views and random numbers.
@@ -354,6 +359,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         aten.var_mean.correction: _var_mean,
         aten.var.correction: _var,
         aten.std.correction: _std,
+        aten.std_mean.correction: _std_mean,
     }
     return {**get_decompositions(_COMPOUND), **own}
 

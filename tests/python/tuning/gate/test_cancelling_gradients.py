@@ -2,8 +2,8 @@
 """Networks whose gradients cancel: another order of the same sums is accepted, small mistakes are not.
 
 A batch normalisation's bias in front of another normalisation has a gradient of zero but for rounding, squeeze and
-excite sends all gradients through few sums, and a scale of zero turns whole branches off. The mutants sit at places of
-the networks, in the forward or in the backward. Seeds are printed.
+excite sends all gradients through few sums, a scale of zero turns whole branches off, and norms of groups follow one
+another. The mutants sit at places of the networks, in the forward or in the backward. Seeds are printed.
 """
 
 from __future__ import annotations
@@ -59,6 +59,23 @@ def _response_normalised(x: torch.Tensor, *parameters: torch.Tensor, at: At = _p
     return (functional.linear(at("features", x.mean((2, 3))), head),)
 
 
+def _resampled(x: torch.Tensor, *parameters: torch.Tensor, at: At = _plain) -> tuple[torch.Tensor, ...]:
+    """As a U-Net has them: half the resolution and back beside a connection that skips both, norms of groups."""
+    enter, narrow, widen, leave, *scales = parameters
+    w1, b1, w2, b2, w3, b3 = scales
+    skipped = functional.silu(functional.group_norm(at("entered", functional.conv2d(x, enter, padding=1)), 2, w1, b1))
+    y = functional.conv2d(functional.avg_pool2d(skipped, 2), narrow, padding=1)
+    y = functional.silu(functional.group_norm(at("narrow", y), 4, w2, b2))
+    y = torch.cat([at("resampled", functional.interpolate(y, scale_factor=2)), skipped], 1)
+    y = functional.silu(functional.group_norm(at("joined", functional.conv2d(y, widen, padding=1)), 2, w3, b3))
+    return (functional.conv2d(at("features", y), leave),)
+
+
+def _resampled_inputs(seed: int) -> list[torch.Tensor]:
+    scales = [value for width in (8, 16, 8) for value in (torch.ones(width), torch.zeros(width))]
+    return _inputs((6, 3, 8, 8), ((8, 3, 3, 3), (16, 8, 3, 3), (8, 24, 3, 3), (3, 8, 1, 1)), scales, seed)
+
+
 def _bottleneck_inputs(seed: int) -> list[torch.Tensor]:
     shapes = ((24, 8, 1, 1), (24, 1, 3, 3), (4, 24, 1, 1), (24, 4, 1, 1), (8, 24, 1, 1), (32, 8, 1, 1), (10, 32))
     scales = [value for width in (24, 24, 8, 32) for value in (torch.ones(width), torch.zeros(width))]
@@ -101,6 +118,7 @@ NETWORKS: dict[str, tuple[Network, Callable[[int], list[torch.Tensor]], tuple[st
         functools.partial(_response_inputs, is_trained=True),
         (*_PLACES, "response"),
     ),
+    "resampling": (_resampled, _resampled_inputs, ("entered", "narrow", "resampled", "joined", "features")),
 }
 
 
@@ -191,7 +209,7 @@ def _in_another_order(network: Network) -> Network:
     def other(x: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
         turned = [p.flip(2, 3) if p.dim() == 4 else p for p in parameters]
         (result,) = network(x.flip(0, 2, 3), *turned)
-        return (result.flip(0),)
+        return (result.flip(0, 2, 3) if result.dim() == 4 else result.flip(0),)
 
     return other
 

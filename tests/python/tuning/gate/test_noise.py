@@ -217,6 +217,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda x: x.sum(1),
     "mean": lambda x: x.mean(1),
     "var": lambda x: x.var(1),
+    "mean beside a deviation": lambda x: torch.std_mean(x, 1)[1],
     "softmax": lambda x: x.softmax(1),
     "matrix product": lambda x: x @ x.t(),
     "mean square loss": lambda x: functional.mse_loss(x, x.flip(0)).reshape(1),
