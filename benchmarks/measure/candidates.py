@@ -196,7 +196,7 @@ def lost_backends(found: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
     for region in (region for report in found for region in report["regions"]):
         for row in region["candidates"]:
             if row["state"] not in ("chosen", "pending"):
-                lost.setdefault(row["name"], []).append(f"{region['name']} {row['state']}: {row['reason']}")
+                lost.setdefault(row["name"], []).append(f"{region['id']} {row['state']}: {row['reason']}")
     return lost
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from agspeed.reporting import parts
 from benchmarks import architectures, cases, workloads
 from benchmarks.measure import candidates
 
@@ -35,7 +36,7 @@ def test_it_trains(name: str) -> None:
 
 
 def test_lost_backends_are_listed_by_region() -> None:
-    ready = {"name": "native", "state": "chosen", "reason": None}
-    lost = {"name": "inductor", "state": "failed", "reason": "no compiler"}
-    report = {"regions": [{"name": "region 3", "candidates": [ready, lost]}]}
+    ready = parts.candidate("native", state="chosen")
+    lost = parts.candidate("inductor", state="failed", reason="no compiler")
+    report = {"regions": [parts.region("region 3", candidates=[ready, lost])]}
     assert candidates.lost_backends([report]) == {"inductor": ["region 3 failed: no compiler"]}
