@@ -223,16 +223,27 @@ def _has_alternatives(node: fx.Node) -> bool:
 
 
 def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
-    """Whether an ATen graph draws random numbers for tensors that Inductor may turn to channels-last. Other elements
-    would get them than in eager.
+    """Whether an ATen graph draws random numbers for tensors whose elements are in another order once Inductor has
+    turned them to channels-last. Other elements would get them than in eager.
     """
     for node in graph.graph.nodes:
         if node.op == "call_function" and any(word in str(node.target) for word in _RANDOM_WORDS):
             value = node.meta.get("val")
-            drawn = value[0] if isinstance(value, tuple) else value
-            if getattr(drawn, "ndim", 4) >= 4:
+            if _may_be_reordered(value[0] if isinstance(value, tuple) else value):
                 return True
     return False
+
+
+def _may_be_reordered(drawn: Any) -> bool:
+    """Not a number for each image, or channel, of a batch: stochastic depth and dropout of channels draw such."""
+    if not isinstance(drawn, torch.Tensor):
+        return True
+    _, channels, *image = drawn.shape if drawn.ndim >= 4 else (1, 1)
+    return _may_exceed_one(channels) and any(map(_may_exceed_one, image))
+
+
+def _may_exceed_one(size: Any) -> bool:
+    return not isinstance(size, int) or size > 1
 
 
 def pool_by_mean(gm: fx.GraphModule) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import fx, nn
 from torch._inductor import compile_fx, config
+from torchvision.ops import stochastic_depth
 
 from agspeed.backends.base import CompileOptions
 from agspeed.backends.inductor import Inductor, pool_by_mean
@@ -23,7 +24,9 @@ CASES = [
     ("nothing is drawn", lambda x: x.flatten(1), True),
     ("drawn for vectors", lambda x: F.dropout(x.flatten(1), 0.5), True),
     ("drawn for feature maps", lambda x: F.dropout(x, 0.5), False),
-    ("drawn for channels", lambda x: F.dropout2d(x, 0.5), False),
+    ("drawn for feature maps of a channel", lambda x: x * F.dropout(torch.ones_like(x[:, :1]), 0.5), True),
+    ("drawn for channels", lambda x: F.dropout2d(x, 0.5), True),
+    ("drawn for images", lambda x: stochastic_depth(x, 0.5, "row"), True),
 ]
 
 
@@ -62,25 +65,51 @@ class Pooled(nn.Module):
         return self.norm(pooled.permute(0, 2, 3, 1)).flatten(1)  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
-def test_gradients_pass_through_pooled_channels_last_maps() -> None:
-    """Inductor 2.11 by itself drops them: as_strided's gradient is read before it is written."""
-    verdicts: list[gate.Verdict] = []
+def checked_alone(model: nn.Module, x: torch.Tensor) -> tuple[gate.Verdict, Any]:
+    """What the gate says of Inductor's code for a model that is one region, and that code."""
+    found: list[tuple[gate.Verdict, Any]] = []
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         runner = Inductor().compile(copy.deepcopy(gm), fake_inputs(gm), CompileOptions(num_threads=1))
 
         def checked(*args: Any) -> Any:
-            verdicts.append(gate.check(runner, gm, [arg.detach().requires_grad_(arg.requires_grad) for arg in args]))
+            own = [arg.detach().requires_grad_(arg.requires_grad) for arg in args]
+            found.append((gate.check(runner, gm, own), runner))
             return gm(*args)
 
         return checked
 
     torch._dynamo.reset()
+    torch.compile(model, backend=backend)(x)
+    (result,) = found
+    return result
+
+
+@pytest.mark.slow
+def test_gradients_pass_through_pooled_channels_last_maps() -> None:
+    """Inductor 2.11 by itself drops them: as_strided's gradient is read before it is written."""
     torch.manual_seed(0)
     model = Pooled().to(memory_format=torch.channels_last)
-    torch.compile(model, backend=backend)(torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last))
-    assert verdicts[0].accepted, verdicts[0].reason
+    images = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    verdict, _ = checked_alone(model, images)
+    assert verdict.accepted, verdict.reason
+
+
+@pytest.mark.slow
+def test_channels_last_code_drops_the_channels_and_images_that_eager_does() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = F.dropout2d(self.first(x).relu(), 0.5)
+            return hidden + stochastic_depth(self.second(hidden), 0.5, "row")
+
+    torch.manual_seed(0)
+    verdict, runner = checked_alone(Dropping(), torch.randn(6, 3, 8, 8))
+    assert verdict.accepted, verdict.reason
+    assert "192, 1, 24, 3" in runner.generated, "the image is turned to channels-last"
 
 
 def test_only_pooling_to_one_element_becomes_a_mean() -> None:
