@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--sizes", nargs="+", metavar="SIZE", help="message sizes, like 25MiB (comm); default: per case"
     )
     running.add_argument("--sides", metavar="A,B,...", help="what to compare agspeed with (comm); default: per case")
-    running.add_argument("--workloads", nargs="+", metavar="NAME", help="of a case with several only these (comm/real)")
+    running.add_argument("--workloads", nargs="+", metavar="NAME", help="of a case with several only these")
     running.add_argument(
         "--settle-seconds", type=float, default=900, help="time limit of compiling or tuning one candidate"
     )

@@ -222,14 +222,15 @@ def _shared_process(cells: list[Cell]) -> str:
         [
             str(cell["threads"]),
             row["model"],
-            *(markdown.spread(row[way]["speedup"]) for way in ("alone", "together")),
+            *(markdown.spread(row[way]["speedup"]) for way in ("alone", "again", "together")),
             markdown.interval(row["over_alone"]),
-            *(row[way]["chosen"] for way in ("alone", "together")),
+            ", ".join(dict.fromkeys(row[way]["chosen"] for way in ("alone", "again"))),
+            row["together"]["chosen"],
         ]
         for cell in cells
         for row in cell["shared"]
     ]
-    columns = ["threads", "model", "alone / eager", "in one process / eager", "in one process / alone (95 %)"]
+    columns = ["threads", "model", "alone / eager", "again", "in one process / eager", "in one process / alone (95 %)"]
     return markdown.table([*columns, "chosen alone", "chosen in one process"], rows)
 
 

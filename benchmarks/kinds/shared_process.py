@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many models that one process tunes one after another, beside each of them alone in a process of its own.
 
-A model's speed is its step beside eager's, in one rotation with a control; speeds of two processes are compared.
+A model's speed is its step beside eager's, in one rotation with a control; speeds of two processes are compared. Those
+differ by where the system has put a process's memory, too: each model is alone twice, before and after they are
+together.
 """
 
 import math
@@ -21,10 +23,9 @@ _CANDIDATE = "agspeed"
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """A process for each model and one for all, each with a cache of its own."""
-    return [{"models": [model], "cache": "fresh"} for model in case["models"]] + [
-        {"models": case["models"], "cache": "fresh"}
-    ]
+    """A process for each model, one for all and again one for each, each with a cache of its own."""
+    alone = [{"models": [model], "cache": "fresh"} for model in case["workloads"]]
+    return [*alone, {"models": case["workloads"], "cache": "fresh"}, *alone]
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -54,12 +55,16 @@ def _measured(model: str, spec: dict[str, Any], stack: ExitStack) -> dict[str, A
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
     """Void where eager did not equal eager."""
-    *lonely, together = results
-    alone = {model: row for result in lonely for model, row in result["models"].items()}
+    count = len(results) // 2
+    alone, again = (
+        {model: row for result in lonely for model, row in result["models"].items()}
+        for lonely in (results[:count], results[count + 1 :])
+    )
+    together = results[count]
     low, high = steady.CONTROL_RANGE
     uneven = [
         f"{model} {row['control']['value']:.3f}"
-        for rows in (alone, together["models"])
+        for rows in (alone, together["models"], again)
         for model, row in rows.items()
         if not low <= row["control"]["value"] <= high
     ]
@@ -68,15 +73,24 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
         cell |= {"status": "void", "reason": "eager against eager read " + ", ".join(uneven)}
     return cell | {
         "shared": [
-            {"model": model, "alone": row, "together": beside, "over_alone": _ratio(beside["speedup"], row["speedup"])}
+            {
+                "model": model,
+                "alone": row,
+                "again": again[model],
+                "together": together["models"][model],
+                "over_alone": _ratio(*(rows[model]["speedup"] for rows in (together["models"], alone, again))),
+            }
             for model, row in alone.items()
-            for beside in [together["models"][model]]
         ]
     }
 
 
-def _ratio(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """Of two independent medians: the half-widths of their intervals add up as squares."""
-    value = mine["value"] / other["value"]
-    half = math.hypot(mine["half_width"], other["half_width"])
+def _ratio(mine: dict[str, Any], alone: dict[str, Any], again: dict[str, Any]) -> dict[str, float]:
+    """`mine` over the geometric mean of the others. Half-widths of independent medians add up as squares; the mean's
+    reaches as far as either of the others.
+    """
+    low, high = sorted((alone["value"], again["value"]))
+    value = mine["value"] / math.sqrt(low * high)
+    apart = math.sqrt(high / low) - 1
+    half = math.hypot(mine["half_width"], max(apart, math.hypot(alone["half_width"], again["half_width"]) / 2))
     return {"value": value, "low": value * (1 - half), "high": value * (1 + half)}

@@ -208,16 +208,20 @@ def test_a_shared_process_is_compared_model_by_model(control: float, status: str
         }
         return {"models": models, "environment": {}}
 
-    case = {"name": "shared_process/two", "models": ["a", "b"]}
-    assert [row["models"] for row in shared_process.plan(case, 2, {})] == [["a"], ["b"], ["a", "b"]]
-    found = shared_process.summarize(case, [ended(a=1.0), ended(b=2.0), ended(a=1.0, b=1.0)])
+    case = {"name": "shared_process/two", "workloads": ["a", "b"]}
+    assert [row["models"] for row in shared_process.plan(case, 2, {})] == [["a"], ["b"], ["a", "b"], ["a"], ["b"]]
+    found = shared_process.summarize(
+        case, [ended(a=1.0), ended(b=2.0), ended(a=1.0, b=1.0), ended(a=1.0), ended(b=2.42)]
+    )
     head = {"case": case["name"], "kind": "shared_process", "stresses": "", "threads": 2, "wall_seconds": 1.0}
     result = result_of(head | found)
     jsonschema.validate(result, SCHEMA)
     assert found["status"] == status
-    assert [row["over_alone"]["value"] for row in found["shared"]] == [1.0, 0.5]
+    ratios = [row["over_alone"] for row in found["shared"]]
+    assert [row["value"] for row in ratios] == pytest.approx([1.0, 1 / 2.2])
+    assert ratios[1]["low"] < 1 / 2.42 < 1 / 2.0 < ratios[1]["high"], "the models alone differ by as much"
     if status == "ok":
-        assert "| 2 | b | 2.00 ± 0.010 | 1.00 ± 0.005 | 0.500 (" in table.render(result)
+        assert "| 2 | b | 2.00 ± 0.010 | 2.42 ± 0.012 | 1.00 ± 0.005 | 0.455 (" in table.render(result)
 
 
 def test_a_real_run_gives_a_valid_result(tmp_path: Path) -> None:
