@@ -146,7 +146,8 @@ class _Compile:
             if role == "backward":
                 self._backward_keywords = keywords
                 return self.recorder.record(role, graph, inputs, run_by_aten(graph, inputs))
-            return self.recorder.record(role, graph, inputs, self._compile(graph, inputs, keywords))
+            run = self._compile(graph, inputs, keywords)
+            return self.recorder.record(role, graph, inputs, _boxed(run) if role == "inference" else run)
 
         with self._settings():
             from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=compile_unless_backward)
@@ -276,6 +277,16 @@ def _without_wrapper(compiled: Any) -> Any:
     """The generated code's entry. What Inductor wraps around it serves GPUs only: autotuning, metrics, CUDA graphs."""
     on_cpu = getattr(compiled, "device_types", None) == {"cpu"}
     return compiled.current_callable if on_cpu else compiled
+
+
+def _boxed(run: BoxedRunner) -> BoxedRunner:
+    """`run`, marked for AOTAutograd, which calls a graph without a backward, as taking its arguments in a list."""
+
+    def run_boxed(args: list[Any]) -> Sequence[Any]:
+        return run(args)
+
+    run_boxed._boxed_call = True  # type: ignore[attr-defined]
+    return run_boxed
 
 
 def _role(keywords: dict[str, Any]) -> str:

@@ -64,6 +64,14 @@ class RaisedToAResult(Net):
         return self.last(torch.clamp(hidden, min=level) + 1)
 
 
+class WithoutGradientFirst(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = self.first(x).relu()
+        scale = 2.0 if hidden.mean().item() > 0.25 else 1.0
+        return self.last(hidden * scale).tanh()
+
+
 class NotesAResult(Net):
     noted = 0.0
 
@@ -147,6 +155,7 @@ NETS: dict[str, tuple[Make, Batch, int]] = {
     "item in a condition first": (AskedFirst, rows, 2),
     "item in arithmetic": (ScaledByAResult, rows, 2),
     "item noted": (NotesAResult, rows, 2),
+    "no gradient first": (WithoutGradientFirst, rows, 2),
     "GRU": (lambda: Recurrent(gru()), sequences, 2),
     "GRU first": (lambda: RecurrentFirst(nn.GRU(8, 8, batch_first=True)), sequences, 1),
     "GRU with dropout": (lambda: Recurrent(gru(num_layers=2, dropout=0.3)), sequences, 2),
@@ -182,6 +191,7 @@ def compiled_places(outcome: Outcome, candidate: str) -> set[str]:
 
 
 CASES = [(name, "aot") for name in NETS]
+CASES += [("no gradient first", "native"), ("no gradient first", "inductor")]
 CASES += [(name, "native") for name in ("item in a condition", "item in arithmetic", "GRU", "mask")]
 
 
