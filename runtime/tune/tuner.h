@@ -228,7 +228,10 @@ class Tuner {
 
   // tuner_plan_max.cpp: max mode, and who runs while somebody waits for a compile
   bool startNextCompile();
-  std::optional<size_t> nextToLoad() const;
+  std::optional<size_t> nextToLoad(bool isCompiling) const;
+  bool isMeasuringBeside() const;
+  static bool isQuick(const Arm& arm);
+  bool isFirstCompileOver() const;
   bool planBlockBeside(size_t compiling);
   bool planConfirmation();
   void planTurn(size_t arm);

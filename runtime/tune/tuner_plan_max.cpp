@@ -6,6 +6,8 @@
 // chance, so it stands still during a block, for a bounded number of blocks per arm.
 //
 // Without cores to spare, steps and a compile in each other's way are slower than one after the other: they take turns.
+// What needs no background waits for the first compile and the blocks of what it made: training has few steps until
+// then which could gain by it, and a load delays the compile.
 //
 //   compile   #####.......#####...#####..      '#' runs, '.' stands still
 //   training       |||||||     |||     ||      '|' one step; gaps last maxPauseSeconds at most
@@ -32,7 +34,7 @@ void Tuner::planMax() {
   want(incumbent_);
   const std::optional<size_t> compiling = firstArm([](const Arm& arm) { return arm.state == ArmState::kCompiling; });
   if (!compiling && startNextCompile()) return;
-  if (const std::optional<size_t> arm = nextToLoad()) {
+  if (const std::optional<size_t> arm = nextToLoad(compiling.has_value())) {
     if (!isRested()) return compiling ? planTurn(*compiling) : void();
     // Beside a compile a load takes several times as long. One that stands still may hold the lock of a cache that
     // another arm compiled in the background needs.
@@ -54,23 +56,40 @@ void Tuner::planMax() {
 /// Starts the next background compile where it would not delay what is nearly known; returns true when training has
 /// nothing to do meanwhile.
 bool Tuner::startNextCompile() {
-  const bool isBusy = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) {
-    return arm.isLoadable() || (arm.isMeasurable() && arm.numBlocks < kBlocksBeside);
-  });
+  const bool isBusy = isMeasuringBeside() || std::any_of(arms_.begin(), arms_.end(), [this](const Arm& arm) {
+                        return arm.isLoadable() || (isFirstCompileOver() && isQuick(arm));
+                      });
   if (isBusy && !config_.hasSpareCores) return false;
   const auto next =
       firstArm([](const Arm& arm) { return arm.isWaiting() && arm.needsBackground() && arm.spec.standsInFor.empty(); });
   if (!next) return false;
   const Level level = takesTurns() ? Level::kSuspended : Level::kRaised;  // its first turn comes after a step
   proposals_.push_back({ActionKind::kCompile, arms_[*next].spec.name, level, 0, {}});
-  return !nextToLoad();
+  return !nextToLoad(/*isCompiling=*/true);
 }
 
-/// What is compiled, or needs no background for that.
-std::optional<size_t> Tuner::nextToLoad() const {
-  return firstArm([](const Arm& arm) {
-    const bool isQuick = arm.isWaiting() && !arm.needsBackground() && arm.spec.standsInFor.empty();
-    return arm.isLoadable() || isQuick;
+/// What is compiled, or else needs no background for that.
+std::optional<size_t> Tuner::nextToLoad(bool isCompiling) const {
+  if (const auto compiled = firstArm([](const Arm& arm) { return arm.isLoadable(); })) return compiled;
+  const bool isDelaying = isMeasuringBeside() || (isCompiling && !isFirstCompileOver());
+  if (isDelaying && !config_.hasSpareCores && !cached_) return {};
+  return firstArm(isQuick);
+}
+
+/// Whether an arm has blocks to come that go before other work.
+bool Tuner::isMeasuringBeside() const {
+  return std::any_of(arms_.begin(), arms_.end(),
+                     [](const Arm& arm) { return arm.isMeasurable() && arm.numBlocks < kBlocksBeside; });
+}
+
+bool Tuner::isQuick(const Arm& arm) {
+  return arm.isWaiting() && !arm.needsBackground() && arm.spec.standsInFor.empty();
+}
+
+/// Whether an arm that needs the background is through with it, well or not.
+bool Tuner::isFirstCompileOver() const {
+  return std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) {
+    return arm.needsBackground() && !arm.isWaiting() && arm.state != ArmState::kCompiling;
   });
 }
 

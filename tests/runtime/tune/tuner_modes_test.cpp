@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "tests/runtime/tune/simulator.h"
@@ -108,26 +109,58 @@ TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
   EXPECT_LE(tuner->ledger().slowdownSeconds(), 0.1 * tuner->ledger().trainedSeconds());
 }
 
-TEST(MaxMode, MeasuresWhatIsReadyWhileTheOtherArmCompiles) {
-  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor", 15, 3}});
+/// Steps of `tuner`, each of which takes what its arm takes, and what was asked for meanwhile.
+std::set<std::string> step(Tuner& tuner, int count, const std::map<std::string, double>& seconds) {
+  std::set<std::string> seen;
+  for (int i = 0; i < count; ++i) {
+    EXPECT_TRUE(tuner.stepFinished({tuner.current(), seconds.at(std::string(tuner.current())), "s"}).isOk());
+    for (const std::string& text : advance(tuner)) seen.insert(text);
+  }
+  return seen;
+}
+
+TEST(MaxMode, MeasuresWhatIsReadyBesideACompileWithCoresOfItsOwn) {
+  TunerConfig config;
+  config.mode = Mode::kMax;
+  config.hasSpareCores = true;
+  config.arms = {{"native"}, {"inductor", 15, 3}};
+  std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
   tuner->captureFinished(1);
   const std::vector<Action> first = tuner->advance();
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[0].arm, "inductor") << "the longest work starts first";
-  EXPECT_EQ(first[0].level, Level::kSuspended) << "nothing is loaded or measured beside a compile";
+  EXPECT_EQ(first[0].level, Level::kRaised);
   EXPECT_EQ(first[1].arm, "native");
   ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
   ASSERT_TRUE(tuner->armChanged({"native", ArmState::kCompiled, "", 0, 0}).isOk());
   EXPECT_THAT(advance(*tuner), ElementsAre("load native")) << "a capture of 1 s needs no rest";
   ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0.4}).isOk());
-  std::set<std::string> seen;
-  for (int i = 0; i < 60; ++i) {
-    ASSERT_TRUE(tuner->stepFinished({tuner->current(), tuner->current() == "native" ? 0.16 : 0.2, "s"}).isOk());
-    for (const Action& action : tuner->advance()) seen.insert(std::string(toString(action.kind)) + " " + action.arm);
-  }
+  const std::set<std::string> seen = step(*tuner, 60, {{"eager", 0.2}, {"native", 0.16}});
   EXPECT_EQ(tuner->current(), "native") << "proven, while inductor is being compiled";
-  EXPECT_THAT(seen, ::testing::IsSupersetOf({"run native", "run eager", "priority inductor", "wait inductor"}));
+  EXPECT_THAT(seen, ::testing::IsSupersetOf({"run native", "run eager", "priority inductor"}));
+}
+
+TEST(MaxMode, WithoutSuchCoresNothingDelaysTheFirstCompile) {
+  std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor", 15, 3}, {"slower", 15, 3}});
+  const std::map<std::string, double> seconds = {{"eager", 0.2}, {"native", 0.16}, {"inductor", 0.1}};
+  EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
+  tuner->captureFinished(1);
+  EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
+  std::set<std::string> seen = step(*tuner, 30, seconds);
+  EXPECT_THAT(seen, ::testing::Contains("wait inductor"));
+  EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile native"))) << "a load delays the compile";
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 15, 0}).isOk());
+  EXPECT_THAT(step(*tuner, 1, seconds), ::testing::Contains("load inductor"));
+  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kReady, "", 0, 1}).isOk());
+  seen = step(*tuner, 5, seconds);
+  EXPECT_THAT(seen, ::testing::Contains("run inductor"));
+  EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile native"))) << "what is ready is measured first";
+  seen = step(*tuner, 60, seconds);
+  EXPECT_EQ(tuner->current(), "inductor");
+  EXPECT_THAT(seen, ::testing::Contains("compile native"));
+  EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile slower"))) << "before another compile";
 }
 
 World makeSlowSteps(double eagerSeconds, bool hasSpareCores) {
