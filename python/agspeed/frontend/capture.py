@@ -113,6 +113,8 @@ class Capture:
         if reason is not None and reason.graph_break:
             where = user_location(reason.user_stack)
             self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
+        if _is_closed(gm):
+            return gm.forward
         _refuse_checkpointed_effects(gm)
         pass_floats_as_tensors(gm)
         self._shapes = shapes_being_traced()
@@ -218,6 +220,11 @@ def _recurrent_layers_left_out() -> Iterator[None]:
     finally:
         for function in _LEFT_OUT:
             del function._torchdynamo_disable
+
+
+def _is_closed(gm: fx.GraphModule) -> bool:
+    """Nothing goes in or comes out: such a graph takes a seed from the system, say, and leaves nothing to compile."""
+    return not gm.graph.find_nodes(op="placeholder") and not gm.graph.output_node().args[0]
 
 
 def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:

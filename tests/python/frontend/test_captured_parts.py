@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import rnn
 
 import agspeed
@@ -273,3 +274,16 @@ def test_what_the_users_own_compile_gave_up_is_compiled() -> None:
 
     outcome = compare(script, tolerance=1e-6)
     assert len(compiled_places(outcome, "aot")) == 2, outcome.reasons()
+
+
+def test_a_seed_between_two_parts_is_set_and_is_no_region() -> None:
+    class Seeding(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x).relu()
+            self.level = hidden.detach().mean().item()
+            self.seed = int(torch.seed() % 1000)
+            torch.manual_seed(len(x))
+            return self.last(functional.dropout(hidden)).tanh()
+
+    outcome = compare(training(Seeding, rows), tolerance=1e-6)
+    assert len(outcome.ran("aot")) == len(outcome.sessions[0].regions) >= 2, outcome.reasons()
