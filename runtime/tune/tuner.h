@@ -238,6 +238,7 @@ class Tuner {
   [[nodiscard]] bool takesTurns() const;
   void proposeWait(size_t arm, double seconds);
   void beginTurn();
+  void beginFirstSteps(const Arm& arm);
   bool setCompileLevel(size_t arm, Level level);
   bool isRested() const;
 
@@ -280,6 +281,7 @@ class Tuner {
   Level compileLevel_ = Level::kIdle;
   double raisedUntil_ = 0;       ///< in wall seconds
   double turnEndsAt_ = 0;        ///< in trained seconds: until then steps run and a compile stands still
+  int64_t firstStepsEndAt_ = 0;  ///< number of a step; 0 where no arm compiled in the background was proven yet
   double foregroundAtStep_ = 0;  ///< of the ledger, when the latest step ended
   bool hasLoaded_ = false;
   std::unordered_map<std::string, int32_t> shapeIndices_;

@@ -134,6 +134,7 @@ void Tuner::accept(size_t index, const Interval& ratio) {
   arm.verdict = Verdict::kAccepted;
   arm.reason = "faster than eager: " + describeSpeed(ratio);
   if (incumbent_ == kEager) incumbent_ = index;
+  if (arm.needsBackground()) beginFirstSteps(arm);
 }
 
 void Tuner::lose(size_t index, std::string reason) {

@@ -12,7 +12,8 @@
 //   compile   #####.......#####...#####..      '#' runs, '.' stands still
 //   training       |||||||     |||     ||      '|' one step; gaps last maxPauseSeconds at most
 //
-// The first turn is training's where an arm is proven by then and the compile will take more than one.
+// The first turn is training's where an arm is proven by then and the compile will take more than one. What needs no
+// background also waits for some steps of the first compiled arm that is proven.
 #include <algorithm>
 #include <limits>
 
@@ -25,6 +26,7 @@ constexpr int32_t kBlocksBeside = 6;  ///< of one arm, for which a compile stand
 constexpr double kRestedShare = 0.5;  ///< of a pause: after more of it a step runs before anything is loaded
 constexpr double kFirstTurn = 0.1;    ///< training's turn, in pauses, while it may gain much by what is compiled
 constexpr double kLaterTurn = 1.0;    ///< the same where an arm of that kind is there already
+constexpr double kFirstSteps = 64;    ///< of the first compiled arm that is proven, unless they take a pause or more
 constexpr size_t kPlainSteps = 64;    ///< of the arm that stays, before a large gain is believed
 constexpr double kLargeGain = 0.05;   ///< confirmed by plain steps; smaller ones by pairs
 
@@ -35,6 +37,7 @@ void Tuner::planMax() {
   const std::optional<size_t> compiling = firstArm([](const Arm& arm) { return arm.state == ArmState::kCompiling; });
   if (!compiling && startNextCompile()) return;
   if (const std::optional<size_t> arm = nextToLoad(compiling.has_value())) {
+    if (isQuick(arms_[*arm]) && ledger_.numSteps() < firstStepsEndAt_) return;
     if (!isRested()) return compiling ? planTurn(*compiling) : void();
     // Beside a compile a load takes several times as long. One that stands still may hold the lock of a cache that
     // another arm compiled in the background needs.
@@ -129,6 +132,13 @@ void Tuner::beginTurn() {
       std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isUsable() && arm.needsBackground(); });
   const double share = cached_ ? 0 : (isLater ? kLaterTurn : kFirstTurn);
   turnEndsAt_ = ledger_.trainedSeconds() + share * config_.maxPauseSeconds;
+}
+
+/// The first arm that was compiled in the background is proven: training gains by it before anything is loaded.
+void Tuner::beginFirstSteps(const Arm& arm) {
+  if (config_.mode != Mode::kMax || !takesTurns() || firstStepsEndAt_ > 0) return;
+  const double numSteps = std::min(kFirstSteps, config_.maxPauseSeconds / arm.seconds.median());
+  firstStepsEndAt_ = ledger_.numSteps() + static_cast<int64_t>(numSteps);
 }
 
 /// Returns true when that changes anything.

@@ -157,7 +157,7 @@ TEST(MaxMode, WithoutSuchCoresNothingDelaysTheFirstCompile) {
   seen = step(*tuner, 5, seconds);
   EXPECT_THAT(seen, ::testing::Contains("run inductor"));
   EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile native"))) << "what is ready is measured first";
-  seen = step(*tuner, 60, seconds);
+  seen = step(*tuner, 110, seconds);
   EXPECT_EQ(tuner->current(), "inductor");
   EXPECT_THAT(seen, ::testing::Contains("compile native"));
   EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile slower"))) << "before another compile";
@@ -200,6 +200,24 @@ TEST(MaxMode, ALargeGainRunsSoonAfterItsCompile) {
       ASSERT_LT(simulator.outcome().wallSeconds, 1000);
     }
     EXPECT_LE(simulator.outcome().wallSeconds, 1.3 * 49 + 100 * eagerSeconds) << "steps of " << eagerSeconds << " s";
+  }
+}
+
+TEST(MaxMode, TheFirstCompiledArmRunsForAWhileBeforeAnythingElse) {
+  for (const double eagerSeconds : {0.02, 0.1, 0.3}) {
+    Simulator simulator(makeSlowSteps(eagerSeconds, false));
+    int64_t streak = 0;
+    int64_t longest = 0;
+    while (simulator.outcome().stepsByArm.count("native") == 0 && simulator.outcome().wallSeconds < 1000) {
+      const double stoodStill = simulator.tuner().ledger().foregroundSeconds();
+      const int64_t before = simulator.outcome().stepsByArm["inductor"];
+      simulator.run(1);
+      const bool isPlain = simulator.tuner().ledger().foregroundSeconds() == stoodStill;
+      streak = isPlain && simulator.outcome().stepsByArm["inductor"] > before ? streak + 1 : 0;
+      longest = std::max(longest, streak);
+    }
+    EXPECT_GE(longest, 20) << "steps of " << eagerSeconds << " s";
+    EXPECT_LE(longest, 70) << "steps of " << eagerSeconds << " s";
   }
 }
 
