@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <torch/library.h>
 
 #include <mutex>
 
@@ -17,6 +18,12 @@ at::Tensor stateOf(at::Generator generator) {
 void setState(at::Generator generator, const at::Tensor& state) {
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+at::Tensor exchangeRandomState(const at::Tensor& state) {
+  at::Tensor before = randomState();
+  setState(at::detail::getDefaultCPUGenerator(), state);
+  return before;
 }
 
 }  // namespace
@@ -48,5 +55,12 @@ RandomStateScope::RandomStateScope(const RandomState& state) {
 }
 
 RandomStateScope::~RandomStateScope() { before_.restore(); }
+
+TORCH_LIBRARY_FRAGMENT(agspeed, library) {
+  library.def("random_state() -> Tensor");
+  library.def("exchange_random_state(Tensor state) -> Tensor");
+  library.impl("random_state", c10::DispatchKey::CompositeExplicitAutograd, randomState);
+  library.impl("exchange_random_state", c10::DispatchKey::CompositeExplicitAutograd, exchangeRandomState);
+}
 
 }  // namespace agspeed::runtime::aten

@@ -2,6 +2,11 @@
 // The states of torch's default generators, the streams that random operators draw from: the CPU's, and that of the
 // device that a call works on.
 //
+// Programs that compute a random operator again in their backward call two operators registered here:
+//
+//   agspeed::random_state() -> Tensor                        the CPU generator's state
+//   agspeed::exchange_random_state(Tensor state) -> Tensor   sets it and returns what it was
+//
 // Thread-safety: each function locks the generator; a RandomStateScope does not keep other threads from drawing.
 #pragma once
 

@@ -20,6 +20,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from agspeed import native
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
+from agspeed.backends.checkpointing import as_plain_calls
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
@@ -75,6 +76,8 @@ class Native(Candidate):
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
+        as_plain_calls(joint.forward.graph)
+        as_plain_calls(joint.backward.graph)
         yield
         memory = inputs_in_memory_of(joint) if options.stage_bytes else []
         executable = _compile({"forward": joint.forward.graph, "backward": joint.backward.graph}, options, memory)

@@ -34,8 +34,8 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
     FrameExecStrategy,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.nn import functional
 
+from agspeed.backends.checkpointing import repetitions
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity
 from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
@@ -228,36 +228,22 @@ def _is_closed(gm: fx.GraphModule) -> bool:
 
 
 def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
-    """What a checkpointed part does in eager alone: it runs again in the backward and changes its buffers again, and a
-    reentrant one has no gradients where its inputs need none, whatever its parameters need."""
+    """What a checkpointed part does in eager alone: it changes its buffers again when it runs again in the backward,
+    which we do for what batch norm changes only, and a reentrant one has no gradients where its inputs need none,
+    whatever its parameters need."""
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
-        body = getattr(gm, node.args[0].target)
         if node.kwargs.get("use_reentrant") and not any(map(_is_derived, node.args[1:])):
             raise UnsupportedError(
                 "no input of a checkpointed part requires grad: with use_reentrant=True eager then has no gradients "
                 "for its parameters"
             )
-        if any(map(_changes_inputs, body.graph.nodes)):
-            raise UnsupportedError(
-                "a checkpointed part changes its inputs in place (batch norm its statistics), which eager does again "
-                "in the backward"
-            )
+    repetitions(gm)
 
 
 def _is_derived(argument: Any) -> bool:
     """Requires grad and is no parameter."""
     value = argument.meta.get("example_value") if isinstance(argument, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter)
-
-
-def _changes_inputs(node: fx.Node) -> bool:
-    if node.op == "call_method":
-        name, changed = str(node.target), node.args[:1]
-        is_in_place = name.endswith("_") and not name.endswith("__")
-    else:
-        changed = (*node.args[1:2], node.kwargs.get("running_mean"))
-        is_in_place = node.target in (functional.batch_norm, functional.instance_norm)
-    return is_in_place and any(isinstance(value, fx.Node) and value.op == "placeholder" for value in changed)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 from agspeed import native
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
+from agspeed.backends.checkpointing import repeating, repetitions
 from agspeed.backends.joint import fake_inputs
 from agspeed.devices.failures import is_sticky
 from agspeed.errors import AgspeedError
@@ -80,6 +81,7 @@ class Region:
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
         self.other_sizes = other_sizes(self.example_inputs)
+        self._repetitions = repetitions(self.gm)
         self.num_operators = sum(node.op in ("call_function", "call_method") for node in self.gm.graph.nodes)
         self.key = self._content_key()
         self._is_observed = False
@@ -120,6 +122,8 @@ class Region:
     def _point_to(self, target: Runner) -> None:
         """Sends calls to `target`, with the lifted tensors behind Dynamo's own arguments."""
         lifted = self._lifted
+        if self._repetitions:
+            target = repeating(target, self._repetitions)
         self.dispatcher.set_target((lambda *args: target(*args, *lifted)) if lifted else target)
 
     def _observe(self, *args: Any) -> Sequence[Any]:

@@ -252,30 +252,6 @@ def no_optimizer_at_all(wrap: Wrap) -> list[Any]:
     return state(model)
 
 
-def checkpointed(inner: Callable[[], nn.Module], use_reentrant: bool) -> Callable[[Wrap], list[Any]]:
-    """A model that checkpoints a body with the layer that `inner` makes, at width 16."""
-
-    def script(wrap: Wrap) -> list[Any]:
-        class Checkpointed(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.body = nn.Sequential(nn.Linear(8, 16), inner(), nn.Tanh(), nn.Linear(16, 8))
-                self.head = nn.Linear(8, 4)
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return self.head(checkpoint(self.body, x * 2, use_reentrant=use_reentrant))  # type: ignore[no-any-return]
-
-        model = wrap(Checkpointed())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for batch in batches(4):
-            optimizer.zero_grad()
-            as_loss(model(batch.requires_grad_())).backward()
-            optimizer.step()
-        return state(model)
-
-    return script
-
-
 def checkpoint_around_the_model(wrap: Wrap) -> list[Any]:
     model = wrap(mlp())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -337,17 +313,6 @@ def test_loop_trains_as_eager_with_a_compiled_candidate(script: Callable[[Wrap],
     tolerance = 1e-5 if "double_backward" in script.__name__ else 0.0
     outcome = compare(script, tolerance=tolerance)
     assert outcome.ran("aot"), outcome.reasons()
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpoint_inside_the_model_trains_as_eager(use_reentrant: bool) -> None:
-    outcome = compare(checkpointed(lambda: nn.Dropout(0.2), use_reentrant), tolerance=1e-6)
-    assert outcome.ran("aot") or outcome.reasons(), "neither compiled nor explained"
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpointed_statistics_change_twice_as_in_eager(use_reentrant: bool) -> None:
-    compare(checkpointed(lambda: nn.BatchNorm1d(16), use_reentrant), tolerance=1e-6)
 
 
 def autocast_bf16(wrap: Wrap) -> list[Any]:
