@@ -166,7 +166,10 @@ class _Compile:
     def _settings(self) -> Iterator[None]:
         from torch._inductor import config
 
-        with aot_settings(self._context), config.patch(self._config), vector_isa.remembering():
+        from agspeed.backends import draw_order
+
+        patch = config.patch(self._config | draw_order.settings())
+        with aot_settings(self._context), patch, vector_isa.remembering():
             yield
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps operators that draw random numbers in the graph's order when Inductor schedules them.
+
+Its scheduler knows of no order among them but by the values they pass on: where it fuses what needs a late dropout with
+what comes early, the late one draws first, and masks differ from eager's although each draws as eager does
+(``fallback_random``). A pass before fusion makes each wait for the one before. Graphs without a backward are reordered
+before that, too, which a setting prevents. Importing this module loads Inductor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.dependencies import WeakDep
+from torch._prims.rng_prims import run_and_save_rng_state
+
+
+def settings() -> dict[str, Any]:
+    """For a patch of ``torch._inductor.config``."""
+    return {"_pre_fusion_custom_pass": DrawInOrder(), "reorder_for_locality": False}
+
+
+class DrawInOrder(CustomGraphPass):
+    """A pass over the scheduler's nodes."""
+
+    def __call__(self, nodes: Sequence[Any]) -> Sequence[Any]:  # type: ignore[override] # of the scheduler, not of FX
+        drawing = sorted(filter(_draws, nodes), key=lambda node: _number(node.node.get_name()))
+        for earlier, later in zip(drawing, drawing[1:], strict=False):
+            later.add_fake_dep(WeakDep(earlier.node.get_name(), later.get_name(), is_fake=True))
+        if len(drawing) < 2:
+            return nodes
+        scheduler = nodes[0].scheduler
+        scheduler.nodes = scheduler.topological_sort_schedule(nodes)
+        scheduler.compute_ancestors()
+        return scheduler.nodes  # type: ignore[no-any-return]
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__,))
+
+
+def _draws(node: Any) -> bool:
+    operator = getattr(node.node, "op_overload", None)
+    return operator is run_and_save_rng_state or torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+
+
+def _number(buffer: str) -> int:
+    """Of "buf12": buffers are numbered in the graph's order."""
+    return int(buffer.removeprefix("buf"))
