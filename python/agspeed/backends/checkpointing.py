@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -84,43 +84,42 @@ def _in_backward(node: fx.Node, operator: Any, arguments: Sequence[Any], result:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Buffers that one checkpointed part of a graph updates, by their numbers among the graph's inputs."""
+    """Buffers that checkpointed parts of a graph update, by their numbers among the graph's inputs."""
 
     outputs: tuple[int, ...]
-    """Of the graph: a gradient for one of them makes eager run the part again."""
-    averages: tuple[tuple[int, float], ...]
+    """Of the graph: a gradient for one of them makes eager run the parts again."""
+    averages: dict[int, float] = field(default_factory=dict)
     """Moving averages, with the share of the old value that an update keeps."""
-    counters: tuple[tuple[int, float], ...]
+    counters: dict[int, float] = field(default_factory=dict)
     """Buffers that a number is added to, and that number."""
 
 
 def repetitions(graph: fx.GraphModule) -> list[Repetition]:
     """The updates in checkpointed parts of a graph captured by Dynamo. Raises UnsupportedError where a part changes
     its inputs in another way than batch norm does."""
-    found = []
+    found: dict[tuple[int, ...], Repetition] = {}
+    changed: set[int] = set()
+    number = {node: index for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     for call in graph.graph.find_nodes(op="call_function", target=_CHECKPOINT):
-        number = {node: index for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
         body = getattr(graph, call.args[0].target)
         inner = dict(zip(body.graph.find_nodes(op="placeholder"), call.args[1:], strict=True))
-        averages, counters = [], []
+        outputs = _outputs_of(call)
         for node in body.graph.nodes:
             if node.target is _CHECKPOINT and repetitions(body):
                 raise UnsupportedError(_TWICE.format("a checkpointed part within another one"))
             for buffer, kept, added in _updates(node):
                 if buffer not in inner:
                     continue
-                if inner[buffer] not in number or (kept is None and added is None):
+                index = number.get(inner[buffer], -1)
+                if index < 0 or index in changed or (kept is None and added is None):
                     raise UnsupportedError(_TWICE.format(f"{node.name} in a checkpointed part"))
+                changed.add(index)
+                part = found.setdefault(outputs, Repetition(outputs))
                 if kept is not None:
-                    averages.append((number[inner[buffer]], kept))
+                    part.averages[index] = kept
                 else:
-                    counters.append((number[inner[buffer]], added))
-        if averages or counters:
-            found.append(Repetition(_outputs_of(call), tuple(averages), tuple(counters)))
-    buffers = [index for part in found for index, _ in (*part.averages, *part.counters)]
-    if len(set(buffers)) < len(buffers):
-        raise UnsupportedError(_TWICE.format("more than one operator in checkpointed parts"))
-    return found
+                    part.counters[index] = added
+    return list(found.values())
 
 
 _TWICE = "{} changes a buffer in place, which eager does again in the backward"
@@ -142,13 +141,14 @@ def repeating(target: Runner, parts: Sequence[Repetition]) -> Runner:
 
 
 class _Update:
-    """The second update of one checkpointed part in one step. Created before the first one."""
+    """The second update of one step. Created before the first one."""
 
     def __init__(self, part: Repetition, args: Sequence[Any]) -> None:
         # The memory alone, as batch norm changes it: autograd need not know.
-        self._averages = [args[index].data for index, _ in part.averages]
-        self._kept = [kept for _, kept in part.averages]
-        self._counters = [(args[index].data, added) for index, added in part.counters]
+        self._averages = [args[index].data for index in part.averages]
+        self._kept = list(part.averages.values())
+        self._counters = [args[index].data for index in part.counters]
+        self._added = list(part.counters.values())
         self._terms = torch._foreach_mul(self._averages, self._kept) if self._averages else ()
         self._backward = -1  # autograd's number of the backward that ran the part again last
 
@@ -167,10 +167,11 @@ class _Update:
             return
         self._backward = backward
         with torch.no_grad():
-            for average, kept, term in zip(self._averages, self._kept, self._terms, strict=True):
-                average.mul_(kept).add_(term)
-            for counter, added in self._counters:
-                counter.add_(added)
+            if self._averages:
+                torch._foreach_mul_(self._averages, self._kept)
+                torch._foreach_add_(self._averages, self._terms)
+            if self._counters:
+                torch._foreach_add_(self._counters, self._added)
 
 
 def _updates(node: fx.Node) -> list[tuple[Any, float | None, Any]]:

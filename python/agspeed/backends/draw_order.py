@@ -9,6 +9,7 @@ before that, too, which a setting prevents. Importing this module loads Inductor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class DrawInOrder(CustomGraphPass):
 
     def __call__(self, nodes: Sequence[Any]) -> Sequence[Any]:  # type: ignore[override] # of the scheduler, not of FX
         drawing = sorted(filter(_draws, nodes), key=lambda node: _number(node.node.get_name()))
-        for earlier, later in zip(drawing, drawing[1:], strict=False):
+        for earlier, later in itertools.pairwise(drawing):
             later.add_fake_dep(WeakDep(earlier.node.get_name(), later.get_name(), is_fake=True))
         if len(drawing) < 2:
             return nodes
