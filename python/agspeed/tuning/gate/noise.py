@@ -30,8 +30,8 @@ sum moves by no less.
 
 The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
 element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
-the tensor's RMS away take the other side: many times what rounding brings up, so that the run crosses the jump
-wherever a candidate may. Modes belong to one run and one thread.
+the tensor's RMS away take the other side, of those above relu's half: many times what rounding brings up, so that the
+run crosses the jump wherever a candidate may. Modes belong to one run and one thread.
 """
 
 from __future__ import annotations
@@ -162,6 +162,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._relu(func, args[0])
         if func in _JUMPS:
             args = (args[0], self._displaced(args[1]), *args[2:])
+        if func is aten.threshold_backward.default:
+            args = (args[0], self._closed(args[1]), *args[2:])
         if func in _ADDITIONS and not kwargs:
             return self._added(func, args)
         result = func(*args, **kwargs)
@@ -201,6 +203,12 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result: torch.Tensor = func(x)
             result.masked_fill_(crossing, torch.finfo(x.dtype).tiny)
         return result
+
+    def _closed(self, result: torch.Tensor) -> torch.Tensor:
+        """relu's result as its backward sees it: half of the numbers just above zero let no gradient pass."""
+        with _disable_current_modes():
+            near = (result > torch.finfo(result.dtype).tiny) & (result < self._reach(result))
+            return result.masked_fill(near & (self._signs(result) > 0), 0)
 
     def _displaced(self, tensor: torch.Tensor) -> torch.Tensor:
         with _disable_current_modes():

@@ -351,3 +351,14 @@ def test_noise_crosses_the_jumps_of_derivatives_next_to_them_only(
     crossed = (noisy - derivative()).abs() > 0.1
     assert crossed[:200].any()
     assert not crossed[200:].any()
+
+
+def test_noise_crosses_the_jump_of_relu_from_both_sides() -> None:
+    steps = draw(200).double() * 1e-6
+    x = torch.cat([-steps, steps, 0.01 + steps, -0.01 - steps]).requires_grad_()
+    with Noisy(EPS, seed=1):
+        (noisy,) = torch.autograd.grad(torch.relu(x).sum(), x)
+    below, above, open_, closed = (noisy > 0.5).split(200)
+    assert below.any()
+    assert above.any() and not above.all()
+    assert open_.all() and not closed.any()
