@@ -28,11 +28,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._subclasses import FakeTensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agspeed.backends.base import Runner
 from agspeed.devices.placement import tensors_in
 from agspeed.errors import UnsupportedError
+from agspeed.log import logger
 
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
@@ -95,31 +98,41 @@ class Repetition:
 
 
 def repetitions(graph: fx.GraphModule) -> list[Repetition]:
-    """The updates in checkpointed parts of a graph captured by Dynamo. Raises UnsupportedError where a part changes
-    its inputs in another way than batch norm does."""
+    """The updates in checkpointed parts of a graph captured by Dynamo. Raises UnsupportedError where eager's second run
+    of a part does what a `Repetition` cannot say: only the statistics of norms are known to be updated the same way
+    again, where nothing else reads or changes them."""
     found: dict[tuple[int, ...], Repetition] = {}
-    changed: set[int] = set()
     number = {node: index for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     for call in graph.graph.find_nodes(op="call_function", target=_CHECKPOINT):
+        if not _needs_gradient(call):
+            continue  # nothing makes eager run it again
         body = getattr(graph, call.args[0].target)
-        inner = dict(zip(body.graph.find_nodes(op="placeholder"), call.args[1:], strict=True))
+        parameters = body.graph.find_nodes(op="placeholder")
+        updates = _updates(body)
+        changed, draws = _effects(body)
+        if draws and call.kwargs.get("preserve_rng_state") is False:
+            raise UnsupportedError("a checkpointed part draws other random numbers when it runs again in the backward")
+        if changed - {update.buffer for update in updates}:
+            raise UnsupportedError(_TWICE.format("a checkpointed part"))
+        if not updates:
+            continue
+        if body.meta.get("_checkpoint_context_fn") is not None:
+            raise UnsupportedError(_TWICE.format("a selectively checkpointed part"))
+        outer = dict(zip(parameters, call.args[1:], strict=True))
         outputs = _outputs_of(call)
-        for node in body.graph.nodes:
-            if node.target is _CHECKPOINT and repetitions(body):
-                raise UnsupportedError(_TWICE.format("a checkpointed part within another one"))
-            for buffer, kept, added in _updates(node):
-                if buffer not in inner:
-                    continue
-                index = number.get(inner[buffer], -1)
-                if index < 0 or index in changed or (kept is None and added is None):
-                    raise UnsupportedError(_TWICE.format(f"{node.name} in a checkpointed part"))
-                changed.add(index)
-                part = found.setdefault(outputs, Repetition(outputs))
-                if kept is not None:
-                    part.averages[index] = kept
-                else:
-                    part.counters[index] = added
-    return list(found.values())
+        part = found.setdefault(outputs, Repetition(outputs))
+        for update in updates:
+            given = outer[update.buffer]
+            if given not in number or len(given.users) > 1 or len(update.buffer.users) > 1:
+                raise UnsupportedError(
+                    f"{update.buffer.name}, which a checkpointed part changes in place and eager again in the "
+                    "backward, is used elsewhere, too"
+                )
+            if update.kept is not None:
+                part.averages[number[given]] = update.kept
+            else:
+                part.counters[number[given]] = update.added
+    return [part for part in found.values() if part.outputs]
 
 
 _TWICE = "{} changes a buffer in place, which eager does again in the backward"
@@ -174,31 +187,109 @@ class _Update:
                 torch._foreach_add_(self._counters, self._added)
 
 
-def _updates(node: fx.Node) -> list[tuple[Any, float | None, Any]]:
-    """What a node of a checkpointed part changes in place: tensor, share of the old value kept, number added; without
-    both where it is another kind of change."""
-    if node.op == "call_method":
-        name = str(node.target)
-        if not name.endswith("_") or name.endswith("__"):
-            return []
-        added = node.args[1] if name == "add_" and len(node.args) == 2 and not node.kwargs else None
-        return [(node.args[0], None, added if isinstance(added, (int, float)) else None)]
-    if node.target not in (functional.batch_norm, functional.instance_norm):
-        return []
-    given = inspect.signature(node.target).bind(*node.args, **node.kwargs)
-    given.apply_defaults()
-    if given.arguments.get("training", given.arguments.get("use_input_stats")) is False:
-        return []
-    momentum = given.arguments["momentum"]
-    kept = 1 - momentum if isinstance(momentum, float) else None
-    return [(given.arguments[name], kept, None) for name in ("running_mean", "running_var")]
+@dataclass(frozen=True)
+class _Known:
+    """An update of a parameter of a checkpointed part that a second run does in the same way."""
+
+    buffer: fx.Node
+    kept: float | None = None
+    added: float = 0
 
 
-def _outputs_of(node: fx.Node) -> tuple[int, ...]:
-    """The outputs of the graph that depend on `node`."""
-    dependent = {node}
-    for other in node.graph.nodes:
-        if not dependent.isdisjoint(other.all_input_nodes):
-            dependent.add(other)
-    (outputs,) = node.graph.output_node().args
-    return tuple(index for index, output in enumerate(outputs) if output in dependent)  # type: ignore[arg-type]
+def _updates(body: fx.GraphModule) -> list[_Known]:
+    """Of norms whose gradients make eager run them again, and of the counters before them."""
+    counters: list[_Known] = []
+    found: list[_Known] = []
+    for node in body.graph.nodes:
+        if node.op == "call_method" and node.target == "add_" and len(node.args) == 2 and not node.kwargs:
+            buffer, added = node.args
+            if _is_parameter(buffer) and isinstance(added, (int, float)):
+                counters.append(_Known(buffer, added=added))
+        if node.target not in (functional.batch_norm, functional.instance_norm) or not _needs_gradient(node):
+            continue
+        given = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+        given.apply_defaults()
+        momentum = given.arguments["momentum"]
+        if given.arguments.get("training", given.arguments.get("use_input_stats")) is False:
+            continue
+        buffers = [given.arguments[name] for name in ("running_mean", "running_var")]
+        if isinstance(momentum, (int, float)) and all(map(_is_parameter, buffers)):
+            found += [*counters, *(_Known(buffer, kept=1 - momentum) for buffer in buffers)]
+            counters.clear()
+    return found
+
+
+def _effects(body: fx.GraphModule) -> tuple[set[fx.Node], bool]:
+    """Which parameters a part changes in place, and whether it draws random numbers: by a run without numbers. A part
+    that cannot be run so is taken to do nothing but what its nodes say."""
+    parameters = body.graph.find_nodes(op="placeholder")
+    examples = [node.meta.get("example_value") for node in parameters]
+    fakes = [value for value in examples if isinstance(value, FakeTensor)]
+    changed = {buffer for node in body.graph.nodes for buffer in _named_changes(node) if _is_parameter(buffer)}
+    if not fakes:
+        return changed, True
+    drawn = _Drawn()  # type: ignore[no-untyped-call]
+    try:
+        with fakes[0].fake_mode, torch.no_grad(), drawn:  # Dynamo's own mode, not that of its backend
+            copies = [torch.empty_like(value) if isinstance(value, torch.Tensor) else value for value in examples]
+            before = [getattr(copy, "_version", 0) for copy in copies]
+            fx.Interpreter(body).run(*copies)
+    except Exception:
+        logger.debug("a checkpointed part cannot be run without numbers", exc_info=True)
+        return changed, True
+    after = [getattr(copy, "_version", 0) for copy in copies]
+    return changed | {node for node, old, new in zip(parameters, before, after, strict=True) if new > old}, drawn.any
+
+
+class _Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether any operator draws random numbers."""
+
+    any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any |= torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        return func(*args, **(kwargs or {}))
+
+
+def _named_changes(node: fx.Node) -> Sequence[Any]:
+    """What a node says that it changes in place. Norms do not count as writes otherwise."""
+    if _writes(node) and node.args:
+        return node.args[0] if isinstance(node.args[0], (list, tuple)) else node.args[:1]
+    is_norm = node.target in (functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm)
+    if not is_norm:
+        return ()
+    is_functional = node.target in (functional.batch_norm, functional.instance_norm)
+    is_training = node.args[5] if len(node.args) > 5 else node.kwargs.get("training", True)
+    if is_training is False:
+        return ()
+    at = 1 if is_functional else 3
+    return [*node.args[at : at + 2], node.kwargs.get("running_mean"), node.kwargs.get("running_var")]
+
+
+def _is_parameter(value: Any) -> bool:
+    return isinstance(value, fx.Node) and value.op == "placeholder"
+
+
+def _needs_gradient(node: fx.Node) -> bool:
+    return any(tensor.requires_grad for tensor in tensors_in(node.meta.get("example_value")))
+
+
+def _outputs_of(call: fx.Node) -> tuple[int, ...]:
+    """The outputs of the graph whose gradients reach `call`. Raises UnsupportedError where one is written into another
+    tensor, whose views may be outputs."""
+    reached = {call}
+    for node in call.graph.nodes:
+        if reached.isdisjoint(node.all_input_nodes):
+            continue
+        if _writes(node) and not reached.isdisjoint(node.all_input_nodes[1:]):
+            raise UnsupportedError(_TWICE.format("a checkpointed part whose result is written into another tensor"))
+        if node.op == "output" or _needs_gradient(node):
+            reached.add(node)
+    (outputs,) = call.graph.output_node().args
+    return tuple(index for index, output in enumerate(outputs) if output in reached)  # type: ignore[arg-type]
+
+
+def _writes(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    return is_in_place or name in ("setitem", "iadd", "isub", "imul", "itruediv") or "out" in node.kwargs

@@ -48,5 +48,5 @@ def _draws(node: Any) -> bool:
 
 
 def _number(buffer: str) -> int:
-    """Of "buf12": buffers are numbered in the graph's order."""
-    return int(buffer.removeprefix("buf"))
+    """Of "buf12" or "true_graph_0_buf12": buffers are numbered in their graph's order."""
+    return int(buffer.rpartition("buf")[2])

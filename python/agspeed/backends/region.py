@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state
 
 from agspeed import native
 from agspeed.backends.base import Runner
@@ -189,7 +190,10 @@ def make_region(
 
 def _draws_random_numbers(graph: fx.GraphModule) -> bool:
     """True when an ATen graph contains an operator that draws from a generator."""
-    return any(_RANDOM_TAG in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+    return any(
+        node.target is run_and_save_rng_state or _RANDOM_TAG in getattr(node.target, "tags", ())
+        for node in graph.graph.nodes
+    )
 
 
 def _dims_by_stride(tensor: Any) -> list[int]:

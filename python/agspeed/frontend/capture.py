@@ -35,7 +35,6 @@ from torch._dynamo.types import (  # type: ignore[attr-defined]
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from agspeed.backends.checkpointing import repetitions
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity
 from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
@@ -115,7 +114,7 @@ class Capture:
             self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
         if _is_closed(gm):
             return gm.forward
-        _refuse_checkpointed_effects(gm)
+        _refuse_missing_gradients(gm)
         pass_floats_as_tensors(gm)
         self._shapes = shapes_being_traced()
         return self._make_region(gm, example_inputs)
@@ -227,9 +226,8 @@ def _is_closed(gm: fx.GraphModule) -> bool:
     return not gm.graph.find_nodes(op="placeholder") and not gm.graph.output_node().args[0]
 
 
-def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
-    """What a checkpointed part does in eager alone: it changes its buffers again when it runs again in the backward,
-    which we do for what batch norm changes only, and a reentrant one has no gradients where its inputs need none,
+def _refuse_missing_gradients(gm: fx.GraphModule) -> None:
+    """What a checkpointed part does in eager alone: a reentrant one has no gradients where its inputs need none,
     whatever its parameters need."""
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
         if node.kwargs.get("use_reentrant") and not any(map(_is_derived, node.args[1:])):
@@ -237,7 +235,6 @@ def _refuse_checkpointed_effects(gm: fx.GraphModule) -> None:
                 "no input of a checkpointed part requires grad: with use_reentrant=True eager then has no gradients "
                 "for its parameters"
             )
-    repetitions(gm)
 
 
 def _is_derived(argument: Any) -> bool:

@@ -21,6 +21,7 @@ from agspeed.frontend.weak_calls import weakly
 from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
+    from agspeed.backends.checkpointing import Repetition
     from agspeed.frontend.capture import Capture, CaptureEvent
     from agspeed.frontend.region import Region
     from agspeed.tuning.outcome import Outcome
@@ -62,11 +63,11 @@ class PlanRunner:
             for region in self.regions:
                 region.select(candidate_of(plan, region.index), observed=observed)
 
-    def add_region(self, gm: fx.GraphModule, part: str | None = None) -> Region:
-        """A graph was captured, by us or by torch.compile. part: see `Region.part`."""
+    def add_region(self, gm: fx.GraphModule, part: str | None = None, repeated: Sequence[Repetition] = ()) -> Region:
+        """A graph was captured, by us or by torch.compile. part, repeated: see `Region`."""
         from agspeed.frontend.machinery import Region
 
-        region = Region(len(self.regions), gm, self._on_call, self._on_failure, part=part)
+        region = Region(len(self.regions), gm, self._on_call, self._on_failure, part=part, repeated=repeated)
         if part is not None:
             region.twin = next((other for other in self.regions if other.key == region.key), None)
         self.regions.append(region)
@@ -102,10 +103,10 @@ class PlanRunner:
         return self._run_captured
 
     def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
-        from agspeed.frontend.machinery import Capture
+        from agspeed.frontend.machinery import Capture, repetitions
 
         def make_region(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-            return self.add_region(gm, part).dispatcher  # type: ignore[no-any-return]
+            return self.add_region(gm, part, repetitions(gm)).dispatcher  # type: ignore[no-any-return]
 
         capture = Capture(function, make_region, self._on_capture_event, self._dynamic)
         self._captures.append(capture)

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 from agspeed import native
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
-from agspeed.backends.checkpointing import repeating, repetitions
+from agspeed.backends.checkpointing import Repetition, repeating
 from agspeed.backends.joint import fake_inputs
 from agspeed.devices.failures import is_sticky
 from agspeed.errors import AgspeedError
@@ -72,6 +72,8 @@ class Region:
     part: str | None = None
     """The name of the part of the target that it was captured from, whose parameters have memory only while that runs;
     None: the whole target, with parameters that stay."""
+    repeated: Sequence[Repetition] = ()
+    """What eager does again in the backward and a graph does not."""
     twin: Region | None = None
     """An earlier one of the same graph, of another part: what was copied of its inputs serves this one, too."""
 
@@ -81,7 +83,6 @@ class Region:
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
         self.other_sizes = other_sizes(self.example_inputs)
-        self._repetitions = repetitions(self.gm)
         self.num_operators = sum(node.op in ("call_function", "call_method") for node in self.gm.graph.nodes)
         self.key = self._content_key()
         self._is_observed = False
@@ -122,8 +123,8 @@ class Region:
     def _point_to(self, target: Runner) -> None:
         """Sends calls to `target`, with the lifted tensors behind Dynamo's own arguments."""
         lifted = self._lifted
-        if self._repetitions:
-            target = repeating(target, self._repetitions)
+        if self.repeated:
+            target = repeating(target, self.repeated)
         self.dispatcher.set_target((lambda *args: target(*args, *lifted)) if lifted else target)
 
     def _observe(self, *args: Any) -> Sequence[Any]:

@@ -386,11 +386,12 @@ def test_strict_raises_what_would_fall_back(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Checkpointed(nn.Module):
-    """Batch norm in a checkpointed part: capture refuses it."""
+    """Two uses of one batch norm in a checkpointed part: capture refuses it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.part = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+        norm = nn.BatchNorm1d(4)
+        self.part = nn.Sequential(nn.Linear(8, 4), norm, nn.Linear(4, 4), norm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(self.part, x, use_reentrant=False)
