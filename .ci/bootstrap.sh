@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Turns a machine with apt into one that can build and test agspeed: missing system packages, a CPython, the virtual
-# environment .venv with pinned packages, and a configured build. Idempotent: what is there is not touched, and a run
-# with nothing to do takes about a second. Called by `make setup`; a list of packages as argument replaces the usual one.
+# environment with pinned packages, and a configured build. It changes nothing that is already there, and a run with
+# nothing to do takes about a second. `make setup` calls it. A list of packages as argument replaces the usual one.
+#
+# The environment is .venv with the newest torch of .ci/torch-versions.txt, and the build is build/dev. With TORCH=2.11
+# they are .venv-torch2.11 with torch 2.11 and build/torch2.11, beside the first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-VENV=.venv
 PACKAGES=${1:-.ci/apt-packages.txt}
 REQUIREMENTS=.ci/requirements.txt
-BUILD=build/dev
+VERSIONS=.ci/torch-versions.txt
+TORCH=${TORCH:-}
+[[ "$TORCH" != "$(tail -n 1 "$VERSIONS" | cut -d' ' -f1)" ]] || TORCH=  # the newest
+VENV=.venv${TORCH:+-torch$TORCH}
+BUILD=build/${TORCH:+torch$TORCH}
+[[ -n "$TORCH" ]] || BUILD=build/dev
 
 say() { echo "agspeed setup: $*"; }
 fail() { say "$*" >&2; exit 1; }
@@ -103,20 +110,32 @@ virtual_environment() {
   "$python" -m venv "$VENV" || fail "$python cannot create a virtual environment; install its venv package (python3-venv)"
 }
 
+# Prints the pinned packages of the environment, with the row of $VERSIONS for TORCH, or the last one.
+requirements() {
+  local row torch torchvision
+  row="$(if [[ -n "$TORCH" ]]; then grep "^${TORCH//./\\.} " "$VERSIONS" || true; else tail -n 1 "$VERSIONS"; fi)"
+  [[ -n "$row" ]] || fail "TORCH=$TORCH is no release of torch that agspeed is built for; $VERSIONS has" \
+                          "$(grep -v '^#' "$VERSIONS" | cut -d' ' -f1 | paste -sd' ')"
+  read -r _ torch torchvision <<<"$row"
+  cat "$REQUIREMENTS"
+  printf 'torch==%s\ntorchvision==%s\n' "$torch" "$torchvision"
+}
+
 python_packages() {
   local stamp="$VENV/.agspeed-requirements"
-  cmp -s "$REQUIREMENTS" "$stamp" && return
-  say "installing Python packages of $REQUIREMENTS"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$REQUIREMENTS"
-  cp "$REQUIREMENTS" "$stamp"
+  [[ -f "$stamp" && "$WANTED" == "$(<"$stamp")" ]] && return
+  say "installing the Python packages of $REQUIREMENTS into $VENV, with $(tail -n 2 <<<"$WANTED" | paste -sd' ')"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r <(echo "$WANTED")
+  echo "$WANTED" >"$stamp"
 }
 
 configure() {
   [[ -f "$BUILD/build.ninja" ]] && return
   say "configuring $BUILD"
-  cmake --preset dev
+  cmake --preset dev -B "$BUILD" -DPython_EXECUTABLE="$PWD/$VENV/bin/python"
 }
 
+WANTED="$(requirements)"
 system_packages
 virtual_environment
 python_packages

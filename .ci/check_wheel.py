@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tries out the wheel in dist/: size, exported symbols, libraries needed, build paths, and imports in every order.
+"""Tries out the wheel in dist/ under the running Python's torch: size, exported symbols, libraries needed, build paths,
+imports in every order, and a model that is tuned and trained.
 
     python .ci/check_wheel.py dist
 
 The wheel is unpacked beside links to the packages of the running interpreter, as an installation would be. Where this
-user may (root), the system's LLVM is hidden while the extension compiles a kernel. Prints one line per check and exits
-with 1 when one failed. Standard library only.
+user may (root), the system's LLVM is hidden meanwhile. Prints one line per check and exits with 1 when one failed.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -23,9 +25,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MEGABYTES, MAX_PLUGIN_MEGABYTES = 60, 6
-MAY_NEED = re.compile(
-    r"lib(c10|torch|torch_cpu|torch_python|gomp|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
-)
+_OF_THE_SYSTEM = r"lib(gomp|stdc\+\+|gcc_s|m|c|z|zstd|sqlite3|dl|pthread)\.so|ld-linux"
+COMPILER_MAY_NEED = re.compile(_OF_THE_SYSTEM)
+EXTENSION_MAY_NEED = re.compile(rf"{_OF_THE_SYSTEM}|lib(agspeed_compiler|c10|torch|torch_cpu|torch_python)\.so")
 
 COMPILE_AND_RUN = """
 import agspeed, json
@@ -50,6 +52,29 @@ BACKEND_WITHOUT_IMPORT = """
 from torch import distributed
 distributed.init_process_group("agspeed", store=distributed.HashStore(), rank=0, world_size=1)
 """
+TUNE_AND_TRAIN = """
+import os, torch, agspeed
+torch.manual_seed(0)
+x = torch.randn(32, 16)
+def train(optimize):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4))
+    if optimize:
+        os.environ["AGSPEED_CACHE_DIR"] = os.path.abspath("cache")
+        agspeed.optimize(model, mode="max", backends=["aot", "native"], strict=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    if optimize:
+        assert agspeed.status(model).state == "tuned", agspeed.status(model)
+        ran = {candidate.name for region in agspeed.report(model).regions for candidate in region.candidates}
+        assert {"aot", "native"} <= ran, ran
+    return list(model.parameters())
+for eager, ours in zip(train(False), train(True)):
+    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+"""
 SCENARIOS = {
     "agspeed before torch": "import agspeed._native, torch",
     "torch before agspeed": "import torch, agspeed._native",
@@ -58,6 +83,7 @@ SCENARIOS = {
     "the command line": "import agspeed.cli",
     "the backend without an import": BACKEND_WITHOUT_IMPORT,
     "compiles and runs a kernel": COMPILE_AND_RUN,
+    "tunes and trains a model": TUNE_AND_TRAIN,
 }
 
 
@@ -80,24 +106,34 @@ def exports_beyond(library: Path, prefix: str) -> str | None:
     return f"{len(foreign)} more exports, such as {foreign[:3]}" if foreign or not symbols else None
 
 
-def needs_no_llvm(extension: Path) -> str | None:
-    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", str(extension)))
-    foreign = [name for name in needed if not MAY_NEED.match(name)]
+def needs_beyond(library: Path, may_need: re.Pattern[str]) -> str | None:
+    foreign = [name for name in re.findall(r"\[(.+)\]", _needed(library)) if not may_need.match(name)]
     return f"needs {foreign}" if foreign else None
+
+
+def needs_no_llvm(extension: Path) -> str | None:
+    return needs_beyond(extension, EXTENSION_MAY_NEED)
 
 
 def finds_torch_beside_itself(extension: Path) -> str | None:
     paths = re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.+)\]", output("readelf", "-d", str(extension)))
-    return None if paths == ["$ORIGIN/../torch/lib"] else f"run path {paths}"
+    return None if paths == ["$ORIGIN/lib:$ORIGIN/../torch/lib"] else f"run path {paths}"
 
 
 def forgets_where_it_was_built(extension: Path) -> str | None:
     return "the build machine's path is inside" if str(ROOT).encode() in extension.read_bytes() else None
 
 
-def makes_gpu_kernels(extension: Path) -> str | None:
-    """LLVM's NVPTX target is inside: one of its own options is."""
-    return None if b"nvptx-prec-divf32" in extension.read_bytes() else "LLVM's NVPTX target is not inside"
+def compiler_stands_alone(library: Path) -> str | None:
+    """libagspeed_compiler.so: shows compile() and configure() alone, needs neither torch nor the system's LLVM, and holds
+    LLVM's target for NVIDIA's GPUs: one of that target's own options is inside."""
+    if b"nvptx-prec-divf32" not in library.read_bytes():
+        return "LLVM's NVPTX target is not inside"
+    return (
+        exports_beyond(library, "_ZN7agspeed8compiler")
+        or needs_beyond(library, COMPILER_MAY_NEED)
+        or forgets_where_it_was_built(library)
+    )
 
 
 def plugin_stands_alone(plugin: Path) -> str | None:
@@ -115,13 +151,12 @@ def _needed(library: Path) -> str:
 
 
 def unpack(wheel: Path, site: Path) -> Path:
-    """Unpacks the wheel among links to the installed packages. Returns: the extension."""
+    """Unpacks the wheel among links to the installed packages. Returns: the package's folder."""
     zipfile.ZipFile(wheel).extractall(site)
     for package in Path(sysconfig.get_path("purelib")).iterdir():
         if not package.name.startswith("agspeed") and not (site / package.name).exists():
             (site / package.name).symlink_to(package)
-    (extension,) = (site / "agspeed").glob("_native*.so")
-    return extension
+    return site / "agspeed"
 
 
 def hiding_llvm() -> list[str]:
@@ -150,18 +185,16 @@ def main() -> int:
         print(f"{'ok  ' if problem is None else 'FAIL'} {name}{'' if problem is None else ': ' + problem}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        extension = unpack(wheel, Path(folder))
+        package = unpack(wheel, Path(folder))
         report(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", lambda: size_is_small(wheel))
-        for check in (
-            exports_only_its_entry,
-            needs_no_llvm,
-            finds_torch_beside_itself,
-            forgets_where_it_was_built,
-            makes_gpu_kernels,
-        ):
-            report(check.__name__.replace("_", " "), lambda check=check: check(extension))
-        report("plug-in stands alone", lambda: plugin_stands_alone(extension.parent / "lib" / "libnccl-net-agspeed.so"))
-        print(f"--- imports, LLVM of the system {'hidden' if hiding_llvm() else 'visible (hiding needs root)'}")
+        for extension in sorted(package.glob("_native_torch*.so")):
+            for check in (exports_only_its_entry, needs_no_llvm, finds_torch_beside_itself, forgets_where_it_was_built):
+                name = f"{extension.name.split('.')[0]} {check.__name__.replace('_', ' ')}"
+                report(name, lambda check=check, extension=extension: check(extension))
+        report("compiler stands alone", lambda: compiler_stands_alone(package / "lib" / "libagspeed_compiler.so"))
+        report("plug-in stands alone", lambda: plugin_stands_alone(package / "lib" / "libnccl-net-agspeed.so"))
+        hidden = "hidden" if hiding_llvm() else "visible (hiding needs root)"
+        print(f"--- torch {importlib.metadata.version('torch')}, LLVM of the system {hidden}")
         for name, scenario in SCENARIOS.items():
             report(name, lambda scenario=scenario: works(scenario, Path(folder)))
     return 1 if failed else 0

@@ -23,7 +23,7 @@ def main() -> int:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     wheels = sorted(dist.glob(f"agspeed-*-{tag}-*.whl"), key=lambda path: path.stat().st_mtime)
     if not wheels:
-        print(f"{dist} holds no wheel for {tag}: run `make wheel`", file=sys.stderr)
+        print(f"{dist} holds no wheel for {tag}: run `make gpu-archive`", file=sys.stderr)
         return 1
     archive = dist / "gpu-check.tar.gz"
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive, "w:gz") as tar:

@@ -3,8 +3,9 @@
 """Runs the C++, lit and Python tests of a built tree one after another, streams their output and prints the totals.
 Each suite keeps every core busy.
 
-`--fast` leaves out what is marked slow or needs a browser. Every suite runs even when an earlier one failed. Results go
-to build/dev/test-results, where summarize.py reads them. Called by `make test` and `make test-fast`.
+`--fast` leaves out the tests that are marked slow or need a browser. `--smoke` runs the Python tests that are marked
+smoke. Every suite runs even when an earlier one failed. Results go to `test-results` in the build folder, where
+summarize.py reads them. `make test`, `make test-fast` and `make test-smoke` call this script.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ import sys
 import time
 from pathlib import Path
 
-from summarize import RESULTS, summarize
+from summarize import BUILD, ROOT, summarize
 
-ROOT = RESULTS.parent.parent.parent
-BUILD = RESULTS.parent
+RESULTS = BUILD / "test-results"
 
 
-def commands(fast: bool) -> dict[str, list[str]]:
+def commands(fast: bool, smoke: bool) -> dict[str, list[str]]:
     jobs = str(os.cpu_count() or 1)
     ctest = ["ctest", "--test-dir", str(BUILD), "--output-on-failure", "--no-tests=error", "--parallel", jobs]
     lit = [str(Path(sys.executable).with_name("lit")), "--verbose", "--workers", jobs, "tests"]
@@ -33,6 +33,8 @@ def commands(fast: bool) -> dict[str, list[str]]:
     if fast:
         ctest += ["--label-exclude", "slow"]
         pytest += ["-m", "not slow and not chromium"]
+    if smoke:
+        return {"Python": [*pytest, "-m", "smoke", f"--junitxml={RESULTS / 'pytest.xml'}"]}
     return {
         "C++": [*ctest, "--output-junit", str(RESULTS / "ctest.xml")],
         "lit": [*lit, "--xunit-xml-output", str(RESULTS / "lit.xml")],
@@ -51,7 +53,8 @@ def run(suite: str, command: list[str], environment: dict[str, str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fast", action="store_true", help="leave out slow tests and those that need a browser")
-    fast = parser.parse_args().fast
+    parser.add_argument("--smoke", action="store_true", help="only the tests of the main paths")
+    given = parser.parse_args()
     shutil.rmtree(RESULTS, ignore_errors=True)
     (RESULTS / "gtest").mkdir(parents=True)
     environment = {
@@ -59,9 +62,9 @@ def main() -> int:
         "GTEST_OUTPUT": f"xml:{RESULTS / 'gtest'}/",
         "PYTHONPATH": str(ROOT / "python"),
     }
-    codes = {suite: run(suite, command, environment) for suite, command in commands(fast).items()}
+    codes = {suite: run(suite, command, environment) for suite, command in commands(given.fast, given.smoke).items()}
     (RESULTS / "exit-codes.json").write_text(json.dumps(codes))
-    return summarize()
+    return summarize([BUILD])
 
 
 if __name__ == "__main__":

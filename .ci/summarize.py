@@ -2,23 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds up the machine-readable results of all test suites and prints one closing line.
 
-    python .ci/summarize.py [--status N]      ->  "812 passed, 0 failed, 3 skipped"
+    python .ci/summarize.py [--status N] [BUILD ...]      ->  "812 passed, 0 failed, 3 skipped"
 
-Reads build/dev/test-results: gtest/*.xml (one file per GoogleTest binary), ctest.xml, lit.xml and pytest.xml, and
-exit-codes.json (what each suite returned). A binary that died before it wrote its cases, or a suite that failed without
-naming a case, counts as one failure. Exits with 1 when anything failed or nothing ran. Standard library only.
+Reads BUILD/test-results of each build folder: gtest/*.xml (one file per GoogleTest binary), ctest.xml, lit.xml and
+pytest.xml, and exit-codes.json (what each suite returned). A binary that died before it wrote its cases, or a suite
+that failed without naming a case, counts as one failure. Exits with 1 when anything failed or nothing ran. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent.parent / "build" / "dev" / "test-results"
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = Path(os.environ.get("AGSPEED_BUILD_DIR", ROOT / "build" / "dev"))
+"""The build folder that is worked with; `make TORCH=2.11` names another one."""
 
 
 def outcome(case: ElementTree.Element) -> str:
@@ -77,14 +82,18 @@ def describe(count: Counter[str]) -> str:
     return text + (f", {count['skipped']} skipped" if count["skipped"] else "")
 
 
-def summarize(results: Path = RESULTS, status: int = 0) -> int:
-    """Prints the closing line. `status` is the exit code of whatever ran the suites. Returns the exit code to use."""
-    counts = count_suites(results)
-    total = sum(counts.values(), Counter())
+def summarize(builds: Sequence[Path], status: int = 0) -> int:
+    """Prints the closing line. `status` is the exit code of the command that ran the suites. Returns the exit code to
+    use."""
+    total: Counter[str] = Counter()
+    for build in builds:
+        counts = count_suites(build / "test-results")
+        total += sum(counts.values(), Counter())
+        for suite, count in counts.items():
+            if count:
+                print(f"{build.name}, {suite}: {describe(count)}")
     if status != 0 and not total["failed"]:
         total["failed"] += 1
-    for suite, count in counts.items():
-        print(f"{suite}: {describe(count)}")
     print(describe(total), flush=True)
     return 0 if total["passed"] and not total["failed"] else 1
 
@@ -92,7 +101,9 @@ def summarize(results: Path = RESULTS, status: int = 0) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--status", type=int, default=0, help="exit code of the run that produced the results")
-    return summarize(status=parser.parse_args().status)
+    parser.add_argument("builds", nargs="*", type=Path, default=[BUILD], help="build folders")
+    given = parser.parse_args()
+    return summarize(given.builds, given.status)
 
 
 if __name__ == "__main__":

@@ -37,23 +37,35 @@ if(AG_WITH_COMPILER)
 endif()
 
 # --- torch ------------------------------------------------------------------------------------------------------------
+# Sets AG_TORCHES, a name for each release of torch that is built for ("torch215"); the first is the default. Each has a
+# target ag_NAME and variables AG_NAME_DIR and AG_NAME_VERSION.
 if(AG_WITH_TORCH)
   find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
-  execute_process(
-    COMMAND "${Python_EXECUTABLE}" -c
-      "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))"
-    OUTPUT_VARIABLE AG_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE AG_TORCH_RESULT ERROR_QUIET)
-  if(NOT AG_TORCH_RESULT EQUAL 0)
-    message(FATAL_ERROR "agspeed needs torch >= 2.11 in ${Python_EXECUTABLE}: run 'make setup' or pip install torch==2.11.0")
+  if(NOT AG_TORCH_DIRS)
+    execute_process(
+      COMMAND "${Python_EXECUTABLE}" -c
+        "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))"
+      OUTPUT_VARIABLE AG_TORCH_DIRS OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE AG_TORCH_RESULT ERROR_QUIET)
+    if(NOT AG_TORCH_RESULT EQUAL 0)
+      message(FATAL_ERROR "agspeed needs torch >= 2.11 in ${Python_EXECUTABLE}: run 'make setup' or pip install torch")
+    endif()
   endif()
-  file(READ "${AG_TORCH_DIR}/version.py" AG_TORCH_VERSION_FILE)
-  string(REGEX MATCH "__version__ = '([^']+)'" _ "${AG_TORCH_VERSION_FILE}")
-  set(AG_TORCH_VERSION "${CMAKE_MATCH_1}")
-  add_library(ag_torch INTERFACE)
-  target_include_directories(ag_torch SYSTEM INTERFACE "${AG_TORCH_DIR}/include" "${AG_TORCH_DIR}/include/torch/csrc/api/include")
-  target_link_directories(ag_torch INTERFACE "${AG_TORCH_DIR}/lib")
-  target_link_libraries(ag_torch INTERFACE c10 torch_cpu)  # libtorch only brings libtorch_cuda
-  set(AG_TORCH_RPATH "${AG_TORCH_DIR}/lib")
+  foreach(directory IN LISTS AG_TORCH_DIRS)
+    file(READ "${directory}/version.py" AG_TORCH_VERSION_FILE)
+    if(NOT AG_TORCH_VERSION_FILE MATCHES "__version__ = '(([0-9]+)\\.([0-9]+)[^']*)'")
+      message(FATAL_ERROR "${directory} holds no torch: its version.py names no version")
+    endif()
+    set(torch "torch${CMAKE_MATCH_2}${CMAKE_MATCH_3}")
+    set(AG_${torch}_DIR "${directory}")
+    set(AG_${torch}_VERSION "${CMAKE_MATCH_1}")
+    list(APPEND AG_TORCHES ${torch})
+    add_library(ag_${torch} INTERFACE)
+    target_include_directories(ag_${torch} SYSTEM INTERFACE
+      "${directory}/include" "${directory}/include/torch/csrc/api/include")
+    target_link_directories(ag_${torch} INTERFACE "${directory}/lib")
+    target_link_libraries(ag_${torch} INTERFACE c10 torch_cpu)  # libtorch only brings libtorch_cuda
+  endforeach()
+  list(GET AG_TORCHES 0 AG_DEFAULT_TORCH)
 endif()
 
 # --- small libraries --------------------------------------------------------------------------------------------------
@@ -86,5 +98,5 @@ if(AG_WITH_COMPILER)
   message(STATUS "agspeed: LLVM ${LLVM_PACKAGE_VERSION}")
 endif()
 if(AG_WITH_TORCH)
-  message(STATUS "agspeed: torch ${AG_TORCH_VERSION}, Python ${Python_VERSION}")
+  message(STATUS "agspeed: ${AG_TORCHES} (the first from ${AG_${AG_DEFAULT_TORCH}_DIR}), Python ${Python_VERSION}")
 endif()

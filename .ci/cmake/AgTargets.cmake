@@ -3,7 +3,8 @@
 #
 #   ag_library(name SRCS ... DEPS ...)   static library agspeed::name
 #   ag_mlir_library(name SRCS ... DEPS ...)  the same, with MLIR/LLVM headers
-#   ag_torch_library(name SRCS ... DEPS ...) the same, with torch headers and libraries
+#   ag_torch_library(name SRCS ... DEPS ...) one library for each torch of AG_TORCHES, with its headers and libraries:
+#                                        ag_<name>_<torch>; agspeed::name is the one for the default torch
 #   ag_test(name SRCS ... DEPS ... [LABELS ...])  GoogleTest binary registered with CTest
 
 function(_ag_parse)
@@ -29,8 +30,34 @@ function(ag_mlir_library name)
 endfunction()
 
 function(ag_torch_library name)
-  ag_library(${ARGV})
-  target_link_libraries(ag_${name} PUBLIC ag_torch)
+  _ag_parse(${ARGV})
+  foreach(torch IN LISTS AG_TORCHES)
+    ag_for_torch(deps ${torch} ${AG_DEPS})
+    ag_library(${name}_${torch} SRCS ${AG_SRCS} DEPS ${deps} ag_${torch})
+  endforeach()
+  add_library(agspeed::${name} ALIAS ag_${name}_${AG_DEFAULT_TORCH})
+endfunction()
+
+# Of each library the one for `torch`, where there is one for each.
+function(ag_for_torch result torch)
+  set(found)
+  foreach(library IN LISTS ARGN)
+    if(TARGET ${library}_${torch})
+      set(library ${library}_${torch})
+    endif()
+    list(APPEND found ${library})
+  endforeach()
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+# A test binary that loads the default torch. Its CUDA libraries name symbols of libraries that only its Python package
+# loads.
+function(ag_loads_torch target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "${AG_${AG_DEFAULT_TORCH}_DIR}/lib")
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    target_link_options(${target} PRIVATE -Wl,--allow-shlib-undefined)
+  endif()
 endfunction()
 
 function(ag_test name)

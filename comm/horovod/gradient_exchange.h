@@ -11,6 +11,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
 #include <exception>
@@ -18,13 +19,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/horovod/tensor_group.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace agspeed::comm {
 
@@ -63,12 +61,15 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   void wait();
 
  private:
+  /// A counted reference to a node of autograd, whatever this torch counts by.
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
   struct Parameter {
     at::Tensor tensor;
     size_t group = 0;
     int numLeft = 1;  ///< backwards until it is ready
     /// Has our hook as long as it lives; null: not hooked.
-    std::shared_ptr<torch::autograd::Node> accumulator = nullptr;
+    Accumulator accumulator = nullptr;
   };
   struct Group {
     std::string name;

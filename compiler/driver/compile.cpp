@@ -78,4 +78,8 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
   return executable;
 }
 
+Status configure(const SettingValues& values, const std::map<std::string, std::string>& origins) {
+  return configureSettings(values, origins);
+}
+
 }  // namespace agspeed::compiler

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// compile(): GraphSpecs in, Executable out. The only entry to the compiler from outside.
+// compile(): GraphSpecs in, Executable out. The only entry to the compiler from outside, and all that
+// libagspeed_compiler.so shows. Callers of that library have a runtime/base of their own.
 //
 // Thread-safety: may be called from several threads at once; holds no Python lock and starts no thread of its own.
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "compiler/options.h"
+#include "runtime/base/settings.h"
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
 
@@ -23,7 +25,11 @@ using Constants = std::map<std::string, std::vector<std::vector<std::byte>>>;
 /// Errors: kInvalidArgument for a malformed GraphSpec (node named), an unknown target or a pass that cannot be
 /// disabled, kUnsupported when a graph cannot be run natively, kResourceExhausted when a limit of the generator is
 /// exceeded, kInternal for our bugs.
-StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::string, std::string>& graphSpecs,
-                                                       const CompileOptions& options, Constants constants = {});
+[[gnu::visibility("default")]] StatusOr<std::unique_ptr<runtime::Executable>> compile(
+    const std::map<std::string, std::string>& graphSpecs, const CompileOptions& options, Constants constants = {});
+
+/// configureSettings() for the settings that the compiler reads.
+[[gnu::visibility("default")]] Status configure(const SettingValues& values,
+                                                const std::map<std::string, std::string>& origins);
 
 }  // namespace agspeed::compiler

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the native extension once and remembers, in one sentence, why it could not be.
 
-``import agspeed`` and the eager path live without it: callers ask ``load()`` and fall back when it answers None. An
-extension built for another torch release is refused, because torch's C++ interface changes between releases.
+``import agspeed`` and the eager path live without it: callers ask ``load()`` and fall back when it answers None. There
+is one extension for each release of torch (`native_files.py`), because torch's C++ interface changes between releases.
 
 Thread-safety: any thread may call; the first call does the work under the import lock.
 """
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import sys
 from types import ModuleType
 
 from agspeed import config
+from agspeed.native_files import extension_for
 
 __all__ = ["check_loaded", "configure", "load", "why_missing"]
 
@@ -53,37 +53,16 @@ def _load() -> tuple[ModuleType | None, str]:
         import torch
     except ImportError as error:
         return None, f"the native extension needs PyTorch, which cannot be imported: {error}."
-    if importlib.util.find_spec(_EXTENSION) is None:
-        return None, (
-            "the native extension agspeed._native is not built for this Python: run `make build`, or install the wheel "
-            "for this Python version."
-        )
+    path, why_not = extension_for(torch.__version__)
+    if path is None:
+        return None, why_not
     try:
         module = importlib.import_module(_EXTENSION)
     except ImportError as error:
-        return None, _cannot_import(error, torch.__version__)
-    built_for = str(module.build_info()["torch"])
-    if _release(built_for) != _release(torch.__version__):
-        return None, _other_torch(built_for, torch.__version__)
+        text = " ".join(str(error).split())
+        return None, (
+            f"the native extension {path.name} cannot be loaded into torch {torch.__version__}: rebuild it with "
+            f"`make build`, or install the wheel again ({text})."
+        )
     module.configure(*config.for_cpp())
     return module, ""
-
-
-def _release(version: str) -> tuple[str, ...]:
-    """("2", "11") of "2.11.0+cu130": releases that share a C++ interface."""
-    return tuple(version.split("+")[0].split(".")[:2])
-
-
-def _cannot_import(error: ImportError, torch_version: str) -> str:
-    text = " ".join(str(error).split())
-    return (
-        f"the native extension cannot be loaded into PyTorch {torch_version}, it was probably built for another "
-        f"release: rebuild it with `make build` ({text})."
-    )
-
-
-def _other_torch(built_for: str, found: str) -> str:
-    return (
-        f"the native extension was built for PyTorch {built_for} but {found} is installed: rebuild it with "
-        f"`make build`, or install torch {'.'.join(_release(built_for))}."
-    )

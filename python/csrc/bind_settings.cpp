@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/stl.h>
 
+#include "compiler/driver/compile.h"
 #include "python/csrc/bindings.h"
 #include "python/csrc/status_to_python.h"
 #include "runtime/base/settings.h"
@@ -9,7 +10,9 @@ namespace agspeed::python {
 namespace {
 
 void configure(const SettingValues& values, const std::map<std::string, std::string>& origins) {
-  if (const Status status = configureSettings(values, origins); !status) raise(status);
+  for (const auto configureOne : {&configureSettings, &compiler::configure}) {
+    if (const Status status = configureOne(values, origins); !status) raise(status);
+  }
 }
 
 }  // namespace

@@ -66,12 +66,12 @@ at::Tensor snapshot(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
 }
 
-std::vector<std::shared_ptr<RegionNode>> RegionNode::makeChain(const std::shared_ptr<const Region>& region,
-                                                               const std::vector<Argument>& inputs) {
-  std::vector<std::shared_ptr<RegionNode>> nodes(region->stages().size());
+std::vector<aten::NodePointer<RegionNode>> RegionNode::makeChain(const std::shared_ptr<const Region>& region,
+                                                                 const std::vector<Argument>& inputs) {
+  std::vector<aten::NodePointer<RegionNode>> nodes(region->stages().size());
   // From the last on: a node's edges are fixed once another has an edge to it.
   for (size_t number = nodes.size(); number-- > 0;) {
-    nodes[number] = std::shared_ptr<RegionNode>(new RegionNode(region, number), torch::autograd::deleteNode);
+    nodes[number] = aten::makeNode<RegionNode>(region, number);
     const RegionStage& stage = region->stages()[number];
     torch::autograd::edge_list edges;
     edges.reserve(stage.differentiated.size() + 1);
@@ -87,7 +87,7 @@ std::vector<std::shared_ptr<RegionNode>> RegionNode::makeChain(const std::shared
 void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
                         std::vector<Argument>& results, const aten::RandomState& randomState) {
   const RegionSignature& signature = region->signature();
-  const std::vector<std::shared_ptr<RegionNode>> nodes = makeChain(region, inputs);
+  const std::vector<aten::NodePointer<RegionNode>> nodes = makeChain(region, inputs);
   for (int32_t output : signature.tangents) {
     torch::autograd::create_gradient_edge(std::get<at::Tensor>(results[signature.firstOutput() + output]), nodes[0]);
   }
@@ -96,7 +96,7 @@ void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<
     nodes[number]->add_input_metadata(options, c10::SymInt(0), false, false, std::nullopt);
   }
   // Saved after the outputs have their history: a saved output then makes no cycle.
-  for (const std::shared_ptr<RegionNode>& node : nodes) {
+  for (const aten::NodePointer<RegionNode>& node : nodes) {
     for (size_t saved : node->stage().saved) {
       const at::Tensor& tensor = std::get<at::Tensor>(results[signature.firstSavedTensor() + saved]);
       node->saved_.emplace_back(tensor, /*is_output=*/tensor.grad_fn() == nodes[0]);
@@ -153,7 +153,7 @@ variable_list RegionNode::applyLater(at::Tensor token) {
 // copies of those that it overwrites.
 std::vector<RegionNode::Argument> RegionNode::takeSaved() {
   const bool isLastRun = !torch::autograd::get_current_graph_task_keep_graph();
-  const std::shared_ptr<Node> self = getptr();
+  const aten::NodePointer<Node> self = getptr();
   std::vector<Argument> tensors;
   tensors.reserve(saved_.size());
   for (const SavedVariable& saved : saved_) tensors.emplace_back(saved.unpack(self));

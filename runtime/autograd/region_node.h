@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "runtime/aten/random_state.h"
+#include "runtime/aten/torch_version.h"
 #include "runtime/autograd/region.h"
 #include "runtime/autograd/replay.h"
 #include "runtime/autograd/staged_run.h"
@@ -55,8 +56,8 @@ class RegionNode final : public torch::autograd::Node {
  private:
   using Tensors = torch::autograd::variable_list;
 
-  static std::vector<std::shared_ptr<RegionNode>> makeChain(const std::shared_ptr<const Region>& region,
-                                                            const std::vector<Argument>& inputs);
+  static std::vector<aten::NodePointer<RegionNode>> makeChain(const std::shared_ptr<const Region>& region,
+                                                              const std::vector<Argument>& inputs);
   const RegionStage& stage() const { return region_->stages()[number_]; }
   bool isLast() const { return number_ + 1 == region_->stages().size(); }
   Tensors applyFirst(Tensors&& tangents);

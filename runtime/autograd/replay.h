@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/aten/random_state.h"
+#include "runtime/aten/torch_version.h"
 #include "runtime/autograd/region.h"
 
 namespace agspeed::runtime::autograd {
@@ -34,7 +35,7 @@ class Replay {
   /// into a cycle with the node that owns this.
   struct Derived {
     torch::autograd::SavedVariable saved;
-    std::shared_ptr<torch::autograd::Node> history;
+    aten::NodePointer<torch::autograd::Node> history;
   };
   /// An integer, a leaf with its version, or a Derived.
   struct KeptInput {

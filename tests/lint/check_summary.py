@@ -35,13 +35,14 @@ def entry(name: str, content: str = "") -> str:
     return f"<testcase name='{name}'>{content}</testcase>"
 
 
-def write(folder: Path, codes: dict[str, int], **files: str) -> Path:
-    (folder / "gtest").mkdir()
+def write(build: Path, codes: dict[str, int], **files: str) -> Path:
+    folder = build / "test-results"
+    (folder / "gtest").mkdir(parents=True)
     for name, text in files.items():
         path = folder / ("gtest" if name.endswith("_test") else ".") / f"{name}.xml"
         path.write_text(text)
     (folder / "exit-codes.json").write_text(json.dumps(codes))
-    return folder
+    return build
 
 
 def closing_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -57,7 +58,7 @@ def test_all_suites_are_added_up(summarize: ModuleType, tmp_path: Path, capsys: 
         lit=suite(PASSED),
         pytest=suite(PASSED, SKIPPED),
     )
-    assert summarize.summarize(tmp_path) == 0
+    assert summarize.summarize([tmp_path]) == 0
     assert closing_line(capsys) == "5 passed, 0 failed, 1 skipped"
 
 
@@ -70,8 +71,18 @@ def test_failures_and_errors_count(summarize: ModuleType, tmp_path: Path, capsys
         lit=suite(FAILED),
         pytest=suite(FAILED, ERROR, PASSED),
     )
-    assert summarize.summarize(tmp_path) == 1
+    assert summarize.summarize([tmp_path]) == 1
     assert closing_line(capsys) == "2 passed, 4 failed"
+
+
+def test_several_build_folders_are_added_up(
+    summarize: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds = [tmp_path / "dev", tmp_path / "torch2.11"]
+    write(builds[0], {"Python": 0}, pytest=suite(PASSED, PASSED))
+    write(builds[1], {"Python": 1}, pytest=suite(PASSED, FAILED))
+    assert summarize.summarize(builds) == 1
+    assert closing_line(capsys) == "3 passed, 1 failed"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +110,12 @@ def test_a_broken_run_is_not_green(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(tmp_path, codes, **files)
-    assert summarize.summarize(tmp_path) == 1
+    assert summarize.summarize([tmp_path]) == 1
     assert closing_line(capsys) == line
 
 
 def test_a_failed_build_counts_as_one_failure(
     summarize: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert summarize.summarize(tmp_path, status=2) == 1
+    assert summarize.summarize([tmp_path], status=2) == 1
     assert closing_line(capsys) == "0 passed, 1 failed"

@@ -8,7 +8,6 @@ one. Checks never change anything and never raise.
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from agspeed.cli import cache_files as files
 from agspeed.cli.config import shown
 from agspeed.cli.probe import installed_version, native_files, probe, run_child
 from agspeed.errors import UserError
+from agspeed.native_files import extensions, release
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
 
@@ -77,7 +77,7 @@ def torch() -> Iterator[Check]:
         yield Check("torch", "fail", f"{installed} cannot be loaded: {probe()['torch_error']}", _INSTALL_TORCH)
         return
     version = str(probe()["torch"])
-    if _release(version) < _MIN_TORCH:
+    if release(version) < _MIN_TORCH:
         yield Check("torch", "fail", f"{version} is older than 2.11", _INSTALL_TORCH)
         return
     yield Check("torch", "ok", version + (", CUDA available" if probe()["cuda"] else ""))
@@ -86,23 +86,19 @@ def torch() -> Iterator[Check]:
 def native() -> Iterator[Check]:
     """Whether the extension is there, was built for this Python and this torch, and which LLVM it carries."""
     found = native_files()
-    suitable = {f"_native{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES}.intersection(found)
-    if not suitable:
+    if not extensions():
         built = f"built for another Python ({', '.join(found)})" if found else "not built"
-        yield Check("native extension", "fail", f"{built}: only eager and torch's own compilers can be used", _REBUILD)
+        yield Check("native extension", "fail", f"{built}: every model runs eagerly", _REBUILD)
         return
     if "native" not in probe():
         yield Check("native extension", "fail", f"cannot be loaded: {probe()['native_error']}", _REBUILD)
         return
     info = probe()["native"]
     have, built = str(probe().get("torch", "none")), str(info.get("torch", "unknown"))
-    if _release(have) != _release(built):
-        detail = f"built for torch {built}, and torch {have} is installed"
-        yield Check("native extension", "fail", detail, _REBUILD)
-    elif have != built:
-        yield Check("native extension", "warn", f"built for torch {built}, running with {have}", _REBUILD)
-    else:
-        yield Check("native extension", "ok", f"built for torch {built}, LLVM {info.get('llvm', 'unknown')} inside")
+    running = "" if have == built else f", running with {have}"
+    yield Check(
+        "native extension", "ok", f"built for torch {built}{running}, LLVM {info.get('llvm', 'unknown')} inside"
+    )
 
 
 def processor() -> Iterator[Check]:
@@ -214,12 +210,6 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     cache,
     inductor,
 )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """(major, minor): what decides about binary compatibility."""
-    parts = version.split("+")[0].split(".")[:2]
-    return tuple(int(part) if part.isdigit() else -1 for part in parts)
 
 
 def _available_memory() -> int:

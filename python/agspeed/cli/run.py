@@ -11,6 +11,7 @@ from typing import Any
 
 from agspeed.launch import arguments as flags
 from agspeed.launch import local
+from agspeed.native_files import extensions
 
 __all__ = ["add"]
 
@@ -65,7 +66,7 @@ def _print_build() -> None:
         return "[X]" if is_there else "[ ]"
 
     has_torch = importlib.util.find_spec("torch") is not None
-    has_native = importlib.util.find_spec("agspeed._native") is not None
+    has_native = bool(extensions())
     print(
         f"agspeed, Horovod's API:\n\n"
         f"Available Frameworks:\n    {mark(False)} TensorFlow\n    {mark(has_torch and has_native)} PyTorch\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import os
 import socket
@@ -25,6 +24,9 @@ from agspeed.distributed.reducers import why_left_alone
 from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, sharded_by, wrapper_of
 from agspeed.log import logger
+from agspeed.native_files import extension_for
+from agspeed.torch_compat.ddp import is_in_join
+from agspeed.torch_compat.modules import unsaved_buffers
 
 _SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
 _OPTIONS = (
@@ -73,7 +75,7 @@ def _meetings(
     options: CompileOptions,
     on_news: Callable[[], None],
 ) -> Meetings | None:
-    if settings.mode == "deterministic" or ddp._join_config.enable:
+    if settings.mode == "deterministic" or is_in_join(ddp):
         return None  # nothing is measured, and ranks choose alike; or ranks run out of batches one by one
 
     def make_tuner(names: list[str]) -> Any:
@@ -93,7 +95,7 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Shar
     rank = torch.distributed.get_rank(ddp.process_group)
     must_agree = {
         "agspeed": version.__version__,
-        "native extension": "present" if importlib.util.find_spec("agspeed._native") else "missing",
+        "native extension": "present" if extension_for(torch.__version__)[0] else "missing",
         "torch": torch.__version__,
         "model": _structure(module),
         **{f"setting {name}": repr(getattr(settings, name)) for name in _SETTINGS},
@@ -120,7 +122,7 @@ def _structure(module: nn.Module) -> str:
 def _saved_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for prefix, part in module.named_modules():
         for name, value in part.named_buffers(recurse=False):
-            if name not in part._non_persistent_buffers_set:
+            if name not in unsaved_buffers(part):
                 yield f"{prefix}.{name}", value
 
 

@@ -8,8 +8,10 @@ from types import ModuleType
 
 import torch
 
+from agspeed.native_files import release
+
 NAME = "delayed"
-LIBRARY = Path(__file__).with_name("libdelayed_device.so")
+LIBRARY = Path(__file__).with_name("libdelayed_device_torch{}{}.so".format(*release(torch.__version__)))
 
 
 def load() -> None:

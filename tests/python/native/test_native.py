@@ -6,13 +6,12 @@ from __future__ import annotations
 import builtins
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from agspeed import native
+from agspeed import native, native_files
 from agspeed.errors import UserError
 from agspeed.graph_spec.export import export
 from tests.python.native.regions import trace
@@ -30,18 +29,38 @@ def test_loaded_and_described() -> None:
     assert module.build_info()["torch"] == torch.__version__
 
 
-def test_another_torch_release_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = ModuleType("agspeed._native")
-    other.build_info = lambda: {"torch": "2.99.0"}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "agspeed._native", other)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+def test_a_torch_without_an_extension_is_refused_with_the_list_of_those_that_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native_files, "extensions", lambda: {(2, 11): Path("a.so"), (2, 15): Path("b.so")})
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
     native._load.cache_clear()
     assert native.load() is None
-    assert "built for PyTorch 2.99.0" in native.why_missing() and "make build" in native.why_missing()
+    sentence = native.why_missing()
+    assert "torch 2.11 and 2.15" in sentence and "2.99.0" in sentence and 'pip install "torch==2.15.*"' in sentence
+
+
+def test_an_extension_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "_native_torch299.so"
+    broken.write_bytes(b"no library")
+    monkeypatch.setattr(native_files, "extensions", lambda: {(2, 99): broken})
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    monkeypatch.delitem(sys.modules, "agspeed._native", raising=False)
+    native._load.cache_clear()
+    assert native.load() is None
+    assert broken.name in native.why_missing() and "make build" in native.why_missing()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2.15.0+cu132", (2, 15)), ("2.16.0a0+git1", (2, 16)), ("3.1", (3, 1)), ("unknown", (0, 0))],
+)
+def test_a_release_is_two_numbers(text: str, expected: tuple[int, int]) -> None:
+    assert native_files.release(text) == expected
 
 
 def test_a_missing_extension_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(native_files, "extensions", dict)
     native._load.cache_clear()
     assert native.load() is None
     assert "not built" in native.why_missing()
