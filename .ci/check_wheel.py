@@ -58,7 +58,8 @@ torch.manual_seed(0)
 x = torch.randn(32, 16)
 def train(optimize):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4))
+    layers = torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)
+    model = torch.nn.Sequential(*layers)
     if optimize:
         os.environ["AGSPEED_CACHE_DIR"] = os.path.abspath("cache")
         agspeed.optimize(model, mode="max", backends=["aot", "native"], strict=True)
@@ -125,8 +126,8 @@ def forgets_where_it_was_built(extension: Path) -> str | None:
 
 
 def compiler_stands_alone(library: Path) -> str | None:
-    """libagspeed_compiler.so: shows compile() and configure() alone, needs neither torch nor the system's LLVM, and holds
-    LLVM's target for NVIDIA's GPUs: one of that target's own options is inside."""
+    """libagspeed_compiler.so: shows compile() and configure() alone, and needs neither torch nor the system's LLVM. It
+    holds LLVM's target for NVIDIA's GPUs: one of that target's own options is inside."""
     if b"nvptx-prec-divf32" not in library.read_bytes():
         return "LLVM's NVPTX target is not inside"
     return (

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from agspeed.autoload import register_once_loaded
+from agspeed.torch_compat import registry
 from agspeed.version import __version__ as __version__
 from agspeed.when_loaded import when_loaded
 
@@ -49,14 +50,8 @@ def __dir__() -> list[str]:
 
 
 def _register_backend_of_torch_compile() -> None:
-    """Does what the wheel's entry point does, also where none is installed. The backend is loaded once asked for."""
-    from importlib.metadata import EntryPoint
-
-    from torch._dynamo.backends import registry
-
-    home = EntryPoint("agspeed", "agspeed.frontend.dynamo_backend:agspeed_backend", "torch_dynamo_backends")
-    registry._BACKENDS.setdefault("agspeed", home)
+    registry.add_backend("agspeed", "agspeed.frontend.dynamo_backend:agspeed_backend")
 
 
 register_once_loaded()
-when_loaded("torch._dynamo.backends.registry", _register_backend_of_torch_compile)
+when_loaded(registry.HOME, _register_backend_of_torch_compile)

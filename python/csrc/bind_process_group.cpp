@@ -46,7 +46,9 @@ void bindSplitting(GroupClass& group) {
 
 void bindProcessGroup(pybind11::module_& module) {
   namespace py = pybind11;
-  py::module_::import("torch.distributed");  // makes the base class known, whatever was imported first
+  // Importing it makes the base class known, unless torch was built without it.
+  const py::module_ distributed = py::module_::import("torch.distributed");
+  if (!distributed.attr("is_available")().cast<bool>()) return;
   const auto released = py::call_guard<py::gil_scoped_release>();
   // The last reference may be Python's, and the destructor waits for threads that may want Python's lock.
   GroupClass group(module, "ProcessGroup", py::release_gil_before_calling_cpp_dtor());

@@ -20,7 +20,7 @@ void bindHorovod(pybind11::module_& module);
 void bindMemoryMeter(pybind11::module_& module);
 /// explain_interfaces(): which network interfaces carry a job, and why.
 void bindNetwork(pybind11::module_& module);
-/// ProcessGroup: the backend "agspeed" of torch.distributed.
+/// ProcessGroup: the backend "agspeed" of torch.distributed, where torch has that.
 void bindProcessGroup(pybind11::module_& module);
 /// quick_allreduce() and quick_synchronize(): callables in place of functions; reduce_again().
 void bindQuickCalls(pybind11::module_& module);

@@ -163,8 +163,9 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 
 # Units of the Python package, lowest first. A unit may import units of lower rows and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "when_loaded"),
+    ("errors", "native_files", "version", "when_loaded"),
     ("config", "log"),
+    ("torch_compat",),
     ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
     ("devices", "graph_spec", "native"),
     ("distributed",),

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
-from torch._functorch.partitioners import default_partition
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.backends.joint import BoxedRunner, Joint, trace
 from agspeed.backends.region import make_runner
 from agspeed.backends.stages import cut
+from agspeed.torch_compat.aot_autograd import default_partition, mark_boxed
 
 
 class Aot(Candidate):
@@ -50,5 +50,5 @@ def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRu
         args.clear()
         return forward(*inputs)  # type: ignore[no-any-return]
 
-    run._boxed_call = True  # type: ignore[attr-defined]
+    mark_boxed(run)
     return run

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import dlpack
 
 from agspeed.backends.joint import BoxedRunner
 from agspeed.devices.meter import GRAPHS
 from agspeed.log import logger
+from agspeed.torch_compat import memory
 
 _MAX_CAPTURES = 24
 """Of one direction, the gate's calls on copies of the parameters included; then it runs without a graph."""
@@ -95,7 +94,7 @@ class CapturedDirection:
         self._first_saved, self._num_mutated = first_saved, num_mutated
         self._entries: dict[tuple[Any, ...], _Entry] = {}
         self._owned: dict[int, torch.Tensor] = {}
-        self._in_use: StorageWeakRef | None = None
+        self._in_use: memory.StorageWeakRef | None = None
         self._num_captures = 0
         self._boxed_call = True
 
@@ -184,8 +183,8 @@ class CapturedDirection:
         assert self._first_saved is not None
         for at in range(self._first_saved, len(results)):
             if isinstance(results[at], torch.Tensor) and at not in entry.from_input and results[at].numel() > 0:
-                results[at] = dlpack.from_dlpack(torch._C._to_dlpack(results[at].detach()))
-                self._in_use = StorageWeakRef(results[at].untyped_storage())  # type: ignore[no-untyped-call]
+                results[at] = memory.with_own_storage(results[at])
+                self._in_use = memory.StorageWeakRef(results[at].untyped_storage())  # type: ignore[no-untyped-call]
                 return
         self._in_use = None
 

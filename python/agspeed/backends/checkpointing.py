@@ -27,15 +27,17 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-from torch._subclasses import FakeTensor
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from agspeed.backends.base import Runner
 from agspeed.devices.placement import tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
+from agspeed.torch_compat import operators
+from agspeed.torch_compat.autograd import current_backward
+from agspeed.torch_compat.modes import TorchDispatchMode
+from agspeed.torch_compat.operators import run_and_save_rng_state, run_with_rng_state
+from agspeed.torch_compat.shapes import FakeTensor, detect_fake_mode
 
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
@@ -44,7 +46,7 @@ def as_plain_calls(graph: fx.GraphModule) -> None:
     """Rewrites `graph` where such operators draw from the CPU's generator. Requires the native extension, which
     registers the two operators for the state."""
     wrappers = [node for node in graph.graph.nodes if node.target in (run_and_save_rng_state, run_with_rng_state)]
-    fake_mode = torch._guards.detect_fake_mode([node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")])
+    fake_mode = detect_fake_mode([node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")])
     for node in wrappers:
         is_forward = node.target is run_and_save_rng_state
         operator, *arguments = node.args if is_forward else node.args[1:]
@@ -162,29 +164,29 @@ class _Update:
         self._kept = list(part.averages.values())
         self._counters = [args[index].data for index in part.counters]
         self._added = list(part.counters.values())
-        self._terms = torch._foreach_mul(self._averages, self._kept) if self._averages else ()
+        self._terms = operators.multiplied(self._averages, self._kept) if self._averages else ()
         self._backward = -1  # autograd's number of the backward that ran the part again last
 
     def await_gradients(self, outputs: Sequence[Any]) -> None:
         """Call after the first update."""
         if self._averages:
-            self._terms = torch._foreach_sub(self._averages, self._terms)
+            self._terms = operators.differences(self._averages, self._terms)
         for output in outputs:
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(self._apply)  # type: ignore[no-untyped-call]
 
     def _apply(self, gradient: torch.Tensor | None) -> None:
         """Called for each output, without a gradient where another one of its node has one."""
-        backward = torch._C._current_graph_task_id()
+        backward = current_backward()
         if gradient is None or backward == self._backward:
             return
         self._backward = backward
         with torch.no_grad():
             if self._averages:
-                torch._foreach_mul_(self._averages, self._kept)
-                torch._foreach_add_(self._averages, self._terms)
+                operators.multiply(self._averages, self._kept)
+                operators.add(self._averages, self._terms)
             if self._counters:
-                torch._foreach_add_(self._counters, self._added)
+                operators.add(self._counters, self._added)
 
 
 @dataclass(frozen=True)

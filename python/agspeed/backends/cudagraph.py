@@ -21,6 +21,8 @@ from agspeed.backends.inductor import Inductor
 from agspeed.backends.joint import Half, Joint
 from agspeed.backends.region import make_runner
 from agspeed.errors import UnsupportedError
+from agspeed.torch_compat import probe
+from agspeed.torch_compat.operators import OpOverload
 
 _WAITS = ("_local_scalar_dense", "equal", "item", "masked_select", "nonzero", "unique_consecutive", "_unique2")
 
@@ -30,6 +32,9 @@ class CudaGraph(Candidate):
 
     name = "cudagraph"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
+
+    def unavailable(self) -> str | None:
+        return probe.misfit(("memory",))
 
     def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
         return _no_gradients_early(options)
@@ -44,6 +49,9 @@ class InductorCudaGraphs(Inductor):
     name = "inductor-cudagraphs"
     devices = ("cuda",)
     same_without_choices = ()
+
+    def unavailable(self) -> str | None:
+        return probe.misfit(("memory",)) or super().unavailable()
 
     def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
         return _no_gradients_early(options)
@@ -92,7 +100,7 @@ def _no_gradients_early(options: CompileOptions) -> str | None:
 def _refuse_waits(graph: fx.GraphModule) -> None:
     """Raises UnsupportedError for an operator that waits for the device, or moves data between it and the host."""
     for node in graph.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
         tags = node.target.tags
         waits = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags

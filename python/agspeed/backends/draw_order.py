@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._inductor.dependencies import WeakDep
-from torch._prims.rng_prims import run_and_save_rng_state
+
+from agspeed.torch_compat.inductor import CustomGraphPass, WeakDep, before_fusion, get_hash_for_files
+from agspeed.torch_compat.operators import run_and_save_rng_state
 
 
 def settings() -> dict[str, Any]:
-    """For a patch of ``torch._inductor.config``."""
-    return {"_pre_fusion_custom_pass": DrawInOrder(), "reorder_for_locality": False}
+    """For Inductor's settings."""
+    return {**before_fusion(DrawInOrder()), "reorder_for_locality": False}
 
 
 class DrawInOrder(CustomGraphPass):

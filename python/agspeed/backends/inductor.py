@@ -19,8 +19,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
-from torch._guards import TracingContext
-from torch.nn import functional
 
 from agspeed.backends import vector_isa
 from agspeed.backends.aot import run_by_aten
@@ -30,10 +28,12 @@ from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
+from agspeed.torch_compat import inductor, operators, probe
+from agspeed.torch_compat.aot_autograd import mark_boxed
+from agspeed.torch_compat.shapes import TracingContext
 
 _MAX_PARTS = 8
 """Of a staged backward: each border costs fusion."""
-_POOLS = (functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d)
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
 
@@ -46,7 +46,7 @@ class Inductor(Candidate):
     _extra_config: ClassVar[dict[str, Any]] = {}
 
     def unavailable(self) -> str | None:
-        return _compiler_missing()
+        return probe.misfit(("inductor",)) or _compiler_missing()
 
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
         return to_end(self.compile_in_parts(gm, example_inputs, options))
@@ -54,10 +54,10 @@ class Inductor(Candidate):
     def compile_in_parts(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
     ) -> Generator[None, None, Runner]:
-        from torch._inductor import compile_fx  # noqa: F401 - takes seconds, the first time
-
+        inductor.load()  # takes seconds, the first time
         yield
-        pool_by_mean(gm)
+        if inductor.has_broken_pool_gradients():
+            pool_by_mean(gm)
         work = _Compile(self.config(options), example_inputs)
         joint = work.trace(gm, example_inputs)
         if joint.backward is not None:
@@ -86,7 +86,8 @@ class Inductor(Candidate):
 
     def config(self, options: CompileOptions) -> dict[str, Any]:
         """Inductor's options for one compile; also what a child process must use to fill the same cache entries."""
-        return {"fallback_random": True, "cpp.threads": options.num_threads, **self._extra_config}
+        own = {"fallback_random": True, "cpp.threads": options.num_threads}
+        return own | inductor.collectives_in_place() | self._extra_config
 
     def fingerprint(self) -> dict[str, str]:
         return {"torch": torch.__version__}
@@ -139,7 +140,6 @@ class _Compile:
 
     def trace(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
         """Traces both directions and compiles the forward. Raises UnsupportedError with the reason."""
-        from torch._inductor import compile_fx
 
         def compile_unless_backward(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
             role = _role(keywords)
@@ -150,7 +150,7 @@ class _Compile:
             return self.recorder.record(role, graph, inputs, _boxed(run) if role == "inference" else run)
 
         with self._settings():
-            from_aot: Any = compile_fx.compile_fx(gm, list(example_inputs), inner_compile=compile_unless_backward)
+            from_aot: Any = inductor.compile_both(gm, example_inputs, compile_unless_backward)
             return finish(self.recorder, from_aot, example_inputs)
 
     def compile_backward(self, backward: Half) -> BoxedRunner:
@@ -164,21 +164,17 @@ class _Compile:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        from torch._inductor import config
-
         from agspeed.backends import draw_order
 
-        patch = config.patch(self._config | draw_order.settings())
+        patch = inductor.settings(self._config | draw_order.settings())
         with aot_settings(self._context), patch, vector_isa.remembering():
             yield
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:
-        from torch._inductor import compile_fx, config
-
         if _draws_for_feature_maps(graph):
             self._layout["layout_optimization"] = False  # in the backward, too
-        with config.patch(self._layout):
-            compiled = compile_fx.compile_fx_inner(graph, inputs, **keywords)
+        with inductor.settings(self._layout):
+            compiled = inductor.compile_graph(graph, inputs, **keywords)
         self.sources.append(getattr(compiled, "source_code", ""))
         run: BoxedRunner = _without_wrapper(compiled)
         return run
@@ -251,13 +247,14 @@ def _may_exceed_one(size: Any) -> bool:
 
 
 def pool_by_mean(gm: fx.GraphModule) -> None:
-    """Turns average pooling of whole feature maps into the mean that it is.
+    """Turns average pooling of whole feature maps into the mean that it is, see `has_broken_pool_gradients`.
 
-    Torch gives the pooled result of channels-last maps its strides by as_strided, whose gradient Inductor 2.11 reads
-    before it has written it: gradients are zeros then.
+    Torch gives the pooled result of channels-last maps its strides by as_strided. Inductor reads the gradient of that
+    before it has written it: gradients are zeros then, or the code does not run.
     """
+    pools = operators.pools()
     for node in gm.graph.nodes:
-        if node.op == "call_function" and node.target in _POOLS and _pools_all(node):
+        if node.op == "call_function" and node.target in pools and _pools_all(node):
             node.target, node.args, node.kwargs = torch.mean, (node.args[0], (-2, -1)), {"keepdim": True}
     gm.recompile()
 
@@ -288,7 +285,7 @@ def _boxed(run: BoxedRunner) -> BoxedRunner:
     def run_boxed(args: list[Any]) -> Sequence[Any]:
         return run(args)
 
-    run_boxed._boxed_call = True  # type: ignore[attr-defined]
+    mark_boxed(run_boxed)
     return run_boxed
 
 
@@ -300,9 +297,7 @@ def _role(keywords: dict[str, Any]) -> str:
 
 @functools.cache
 def _compiler_missing() -> str | None:
-    from torch._inductor import config
-
-    names = [name for name in config.cpp.cxx if name]
+    names = inductor.compilers()
     if any(shutil.which(name) for name in names):
         return None
     return f"no C++ compiler ({', '.join(names)}) is on PATH: install g++ to let Inductor generate CPU code"

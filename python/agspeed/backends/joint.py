@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext, tracing
 
 from agspeed.errors import UnsupportedError
+from agspeed.torch_compat import aot_autograd, dynamo
+from agspeed.torch_compat.aot_autograd import OutputType, ViewAndMutationMeta, aot_module_simplified
+from agspeed.torch_compat.shapes import FakeTensor, TracingContext, detect_fake_mode, tracing
 
 BoxedRunner = Callable[[list[Any]], Sequence[Any]]
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], BoxedRunner]
@@ -119,20 +118,20 @@ def fake_inputs(gm: fx.GraphModule) -> list[Any]:
 
 def new_context(example_inputs: Sequence[Any]) -> TracingContext:
     """What AOTAutograd and the compilers of both halves of one region share."""
-    return TracingContext(torch._guards.detect_fake_mode(list(example_inputs)))
+    return TracingContext(detect_fake_mode(list(example_inputs)))
 
 
 @contextlib.contextmanager
 def aot_settings(context: TracingContext) -> Iterator[None]:
     """AOTAutograd's configuration for our regions, scoped: both halves at once, no autograd cache."""
     with (
-        functorch_config.patch(
+        aot_autograd.settings(
             force_non_lazy_backward_lowering=True,
             donated_buffer=True,
             enable_autograd_cache=False,
         ),
         tracing(context),
-        torch._dynamo.utils.preserve_rng_state(),
+        dynamo.preserve_rng_state(),
     ):
         yield
 
@@ -255,7 +254,7 @@ def _output_views(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any
 
 
 def _is_subclass(value: object) -> bool:
-    plain = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, torch.nn.Buffer)
+    plain = (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer)
     return isinstance(value, torch.Tensor) and type(value) not in plain
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import get_decompositions
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from agspeed import native
 from agspeed.backends.aot import run_by_aten
@@ -27,6 +25,8 @@ from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
+from agspeed.torch_compat.aot_autograd import min_cut_rematerialization_partition
+from agspeed.torch_compat.operators import get_decompositions
 
 _aten = torch.ops.aten
 _DECOMPOSED = (

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._prims.rng_prims import run_and_save_rng_state
 
 from agspeed import native
 from agspeed.backends.base import Runner
@@ -22,6 +21,7 @@ from agspeed.backends.joint import BoxedRunner, Joint
 from agspeed.backends.stages import Stages
 from agspeed.devices.failures import is_sticky
 from agspeed.errors import UnsupportedError
+from agspeed.torch_compat.operators import run_and_save_rng_state
 
 if TYPE_CHECKING:
     from agspeed import _native
@@ -203,4 +203,5 @@ def _dims_by_stride(tensor: Any) -> list[int]:
 
 
 def _hint(size: Any) -> int:
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+    hint: Any = size.node.hint if isinstance(size, torch.SymInt) else size
+    return int(hint)

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from agspeed.backends.joint import Joint, RegionSignature
+from agspeed.torch_compat.operators import OpOverload, schema_of
 
 _aten = torch.ops.aten
 _UNDECLARED_VIEWS = (
@@ -106,12 +107,12 @@ def _may_share(node: fx.Node) -> Sequence[fx.Node]:
         return ()
     if node.target is operator.getitem:
         (source,) = node.all_input_nodes
-        return _may_share(source) if isinstance(source.target, torch._ops.OpOverload) else (source,)
+        return _may_share(source) if isinstance(source.target, OpOverload) else (source,)
     if node.target in _UNDECLARED_VIEWS:
         return node.all_input_nodes
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return node.all_input_nodes
-    schema = node.target._schema
+    schema = schema_of(node.target)
     returned = {name for result in schema.returns if result.alias_info for name in result.alias_info.before_set}
     shared = []
     for index, argument in enumerate(schema.arguments):
@@ -162,8 +163,8 @@ def _borders(ready: dict[fx.Node, int], stage_bytes: int, most: int) -> list[int
 
 def _num_bytes(gradient: fx.Node) -> int:
     value = gradient.meta["val"]
-    sizes = [(size.node.hint or 0) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
-    return math.prod(sizes) * int(value.dtype.itemsize)
+    sizes: list[Any] = [(size.node.hint or 0) if isinstance(size, torch.SymInt) else int(size) for size in value.shape]
+    return int(math.prod(sizes)) * int(value.dtype.itemsize)
 
 
 class _Cutter:

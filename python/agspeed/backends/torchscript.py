@@ -16,6 +16,7 @@ from torch import fx
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
 from agspeed.errors import UnsupportedError
+from agspeed.torch_compat.shapes import unset_fake_temporarily
 
 
 class TorchScript(Candidate):
@@ -40,7 +41,7 @@ class TorchScript(Candidate):
 
 
 def _random_like(fake: torch.Tensor) -> torch.Tensor:
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+    with unset_fake_temporarily():
         size = [int(n) for n in fake.size()]
         stride = [int(n) for n in fake.stride()]
         real = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)

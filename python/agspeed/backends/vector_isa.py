@@ -13,9 +13,10 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from unittest import mock
 
 import torch
+
+from agspeed.torch_compat import inductor
 
 _answers: dict[str, bool] = {}
 _LOAD = """
@@ -44,12 +45,10 @@ def adopt(answers: Mapping[str, bool]) -> None:
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Inside, Inductor asks each question once per machine."""
-    from torch._inductor.cpu_vec_isa import VecISA
-
-    ask = VecISA.check_build
+    ask = inductor.VecISA.check_build
     widest: dict[str, int] = {}
 
-    def answer(isa: VecISA, code: str) -> bool:
+    def answer(isa: inductor.VecISA, code: str) -> bool:
         question = hashlib.sha256(f"{isa}:{isa.build_arch_flags()}:{code}".encode()).hexdigest()[:24]
         if question not in _answers:
             is_implied = isa.bit_width() <= widest.get(code, 0)
@@ -60,5 +59,5 @@ def remembering() -> Iterator[None]:
 
     home = Path(torch.__file__).parent / "lib"
     load = _LOAD.format(libraries=[str(home / name) for name in _LIBRARIES])
-    with mock.patch.multiple(VecISA, check_build=answer, _avx_py_load=load):
+    with inductor.asking(answer, load):
         yield

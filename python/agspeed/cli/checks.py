@@ -83,6 +83,17 @@ def torch() -> Iterator[Check]:
     yield Check("torch", "ok", version + (", CUDA available" if probe()["cuda"] else ""))
 
 
+def torch_parts() -> Iterator[Check]:
+    """Whether the private parts of torch that agspeed uses are as it expects them."""
+    if "torch" not in probe():
+        return  # `torch` has said why
+    parts: dict[str, str] = probe().get("torch_parts", {})
+    for sentence in filter(None, parts.values()):
+        yield Check("parts of torch", "warn", sentence, probe().get("torch_remedy", _INSTALL_TORCH))
+    if not any(parts.values()):
+        yield Check("parts of torch", "ok", f"{', '.join(parts)}: as expected")
+
+
 def native() -> Iterator[Check]:
     """Whether the extension is there, was built for this Python and this torch, and which LLVM it carries."""
     found = native_files()
@@ -202,6 +213,7 @@ def compile_canary() -> Iterator[Check]:
 CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     python,
     torch,
+    torch_parts,
     native,
     processor,
     threads,

@@ -33,6 +33,11 @@ try:
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
 try:
+    from agspeed.torch_compat import probe
+    found["torch_parts"], found["torch_remedy"] = probe.to_json(), probe.remedy()
+except Exception as error:
+    found["torch_parts"] = {"torch_compat": f"{type(error).__name__}: {error}"}
+try:
     from agspeed import _native, native
     found["native"] = _native.build_info()
 except Exception as error:
@@ -59,7 +64,8 @@ print("PROBE" + json.dumps(found))
 @functools.cache
 def probe() -> Mapping[str, Any]:
     """What the child found: torch, threads, cuda, gpu_free_bytes, native, network, transport; in place of what is
-    missing x_error with why. Also settings_error."""
+    missing x_error with why. Also settings_error; torch_parts (by part of torch what does not fit, or "") and
+    torch_remedy."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:

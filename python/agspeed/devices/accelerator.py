@@ -14,6 +14,7 @@ import torch
 
 from agspeed.devices import driver
 from agspeed.devices.clock import Event
+from agspeed.torch_compat import memory
 
 CHILD_BYTES = 1 << 30
 """What a second process on a GPU takes before it computes: its context and the libraries' workspaces."""
@@ -51,7 +52,7 @@ class Accelerator:
     def allocated_bytes(self) -> tuple[int, int]:
         """(allocated now, the most since somebody last reset torch's peak), of tensors and of graphs' private pools."""
         try:
-            found = torch._C._accelerator_getDeviceStats(self.device.index or 0)["allocated_bytes"]["all"]
+            found = memory.device_stats(self.device.index or 0)["allocated_bytes"]["all"]
         except RuntimeError:  # its allocator counts nothing
             return 0, 0
         return int(found["current"]), int(found["peak"])

@@ -100,7 +100,7 @@ def algorithms(collective: str) -> list[str]:
 def measure(request: Request) -> Iterator[Row]:
     """One row after another. Every rank must ask for the same and take all rows."""
     ours = groups.find()
-    other = distributed.new_group(backend=request.against) if request.against else None
+    other: Any = distributed.new_group(backend=request.against) if request.against else None
     for name in request.collectives:
         known = algorithms(name) if ours is not None else []
         for algorithm in request.algorithms:

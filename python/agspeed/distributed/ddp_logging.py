@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from agspeed.distributed.groups import find
+from agspeed.torch_compat import ddp
 
 __all__ = ["name_backend"]
 
@@ -14,15 +16,15 @@ __all__ = ["name_backend"]
 @functools.cache
 def name_backend() -> None:
     """From now on. Repeated calls change nothing."""
-    from torch.nn.parallel import DistributedDataParallel
+    ddp.amend_logging_data(_naming_ours)
 
-    original: Any = DistributedDataParallel._get_ddp_logging_data
 
+def _naming_ours(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
     @functools.wraps(original)
     def named(self: Any) -> dict[str, Any]:
-        data: dict[str, Any] = original(self)
+        data = original(self)
         if data.get("backend_name") == "custom" and find(self.process_group) is not None:
             data["backend_name"] = "agspeed"
         return data
 
-    DistributedDataParallel._get_ddp_logging_data = named  # type: ignore[method-assign]
+    return named

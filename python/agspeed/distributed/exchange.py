@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import AllgatherOptions, PrefixStore, ProcessGroupGloo, _DistributedBackendOptions
 
 from agspeed import native
 from agspeed.distributed import groups
 from agspeed.distributed.layouts import BucketCost
+from agspeed.torch_compat import c10d
+from agspeed.torch_compat.c10d import timeout_of
 
 _PACKET_BYTES = 2048
 """Of a record in the first exchange; longer ones take a second."""
@@ -39,7 +40,7 @@ class Exchange:
         self._size = distributed.get_world_size(user_group)
         self._timeout = timeout_of(user_group)
         limit = min(_CREATION_TIMEOUT, longest_wait(user_group))
-        self._backend = _connected(user_group, PrefixStore(name, store), name, limit)
+        self._backend = _connected(user_group, c10d.room_in(store, name), name, limit)
 
     def of_records(self, mine: bytes) -> list[bytes]:
         """The records of all ranks, by rank."""
@@ -69,20 +70,9 @@ class Exchange:
     def _gather(self, data: bytes, size: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
         all_of_them = torch.empty(self._size * size, dtype=torch.uint8)
-        options = AllgatherOptions()
-        options.timeout = self._timeout
-        self._backend._allgather_base(all_of_them, mine, options).wait()
+        c10d.all_gather(self._backend, all_of_them, mine, self._timeout)
         found = all_of_them.numpy().tobytes()
         return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
-
-
-def timeout_of(group: Any) -> datetime.timedelta:
-    for device in ("cpu", "cuda"):
-        try:
-            return group._get_backend(torch.device(device)).options._timeout  # type: ignore[no-any-return]
-        except Exception:  # no such device, or a backend that keeps its time to itself
-            continue
-    return distributed.constants.default_pg_timeout
 
 
 def longest_wait(group: Any) -> datetime.timedelta:
@@ -91,12 +81,8 @@ def longest_wait(group: Any) -> datetime.timedelta:
 
 
 def _connected(user_group: Any, store: Any, name: str, timeout: datetime.timedelta) -> Any:
-    rank, size = distributed.get_rank(user_group), distributed.get_world_size(user_group)
+    rank, ranks = distributed.get_rank(user_group), distributed.get_process_group_ranks(user_group)
     if groups.backend_of(user_group) != "agspeed":
-        return ProcessGroupGloo(store, rank, size, timeout)
-    options = _DistributedBackendOptions()
-    options.store, options.group_rank, options.group_size = store, rank, size
-    options.timeout, options.group_id = timeout, name
-    options.global_ranks_in_group = distributed.get_process_group_ranks(user_group)
+        return c10d.gloo(store, rank, len(ranks), timeout)
     extension: Any = native.load()
-    return extension.create_process_group(options)
+    return extension.create_process_group(c10d.backend_options(store, rank, ranks, timeout, name))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agspeed.log import logger
+from agspeed.torch_compat import c10d
 
 _STORE_SECONDS = 10.0
 """After which a store that does not answer is given up: its host's link may be cut while the others work."""
@@ -108,12 +109,10 @@ def store_of(group: Any) -> tuple[Any, str]:
     """The group's store, with a room for each model that meets there, and that room's name in this process. Ranks make
     their models in the same order.
     """
-    from torch.distributed import distributed_c10d as c10d
-
-    _, store = c10d._world.pg_map[group]
+    store = c10d.store_of(group)
     _numbers[group.group_name] += 1
     room = f"agspeed/meetings/{_numbers[group.group_name]}"
-    return c10d.PrefixStore(room, store), f"{room} of group {group.group_name}"
+    return c10d.room_in(store, room), f"{room} of group {group.group_name}"
 
 
 def put(store: Any, key: str, text: str) -> None:

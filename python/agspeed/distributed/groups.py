@@ -10,6 +10,7 @@ from torch import distributed
 
 from agspeed import native
 from agspeed.errors import UserError
+from agspeed.torch_compat import c10d
 
 __all__ = ["backend_of", "find", "monitored_barrier", "require", "world_size"]
 
@@ -31,8 +32,7 @@ def find(group: Any = None) -> Any | None:
     if module is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
     whole: Any = group if group is not None else distributed.group.WORLD
-    for device in getattr(whole, "_device_types", ()):
-        backend = _unwrapped(whole._get_backend(device))
+    for backend in map(_unwrapped, c10d.backends_of(whole)):
         if isinstance(backend, module.ProcessGroup):
             return backend
     return None

@@ -47,6 +47,7 @@ from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.standstill import LONGEST_S, Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
+from agspeed.torch_compat import autograd, c10d, ddp
 
 _num_sessions: weakref.WeakKeyDictionary[nn.Module | Sharding, int] = weakref.WeakKeyDictionary()
 """By wrapper, how many have greeted within it: as many at all ranks."""
@@ -108,8 +109,6 @@ class Meetings:
         reduced = () if is_sharding else wrapper.parameters()  # sharded: in any backward
         trained = (parameter for parameter in reduced if parameter.requires_grad)
         self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
-        # Parts of torch that may change.
-        _ = torch._C._will_engine_execute_node, torch._C._current_graph_task_id, wrapper.require_backward_grad_sync
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
         self._device = next(wrapper.parameters()).device
@@ -119,8 +118,7 @@ class Meetings:
         self._listen(called)
 
     def _num_collectives(self) -> int:
-        backend: Any = self._user_group._get_backend(self._device)
-        return int(backend._get_sequence_number_for_group())
+        return c10d.num_collectives(self._user_group, self._device)
 
     @property
     def num_ranks(self) -> int:
@@ -133,7 +131,7 @@ class Meetings:
 
     def why_replaced(self) -> str | None:
         """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
-        active = nn.parallel.DistributedDataParallel._active_ddp_module
+        active = ddp.active()
         if active is None or active is self._ddp():
             return None
         return "its DistributedDataParallel was replaced while the ranks tuned: restore and optimize it to tune anew"
@@ -152,8 +150,8 @@ class Meetings:
 
     def meet_again(self) -> None:
         """This rank doubts what was decided: between two steps, again and again. Meetings go on once all ranks do."""
-        called, ddp = self._called(), self._ddp()
-        if ddp is None or _num_sessions[ddp] > 1:  # each would wait for the other one's ranks
+        called, wrapper = self._called(), self._ddp()
+        if wrapper is None or _num_sessions[wrapper] > 1:  # each would wait for the other one's ranks
             self._reunion.give_up()
         if not self._hooks and not self._reunion.is_given_up and called is not None:
             self._reunion.seek()
@@ -185,21 +183,21 @@ class Meetings:
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The wrapper's forward is over; whatever its backward begins with tells of it."""
-        ddp, is_training = self._ddp(), self._is_training()
+        wrapper, is_training = self._ddp(), self._is_training()
         if not self._is_within:  # it began before there were hooks, and is seen where others have hooks of their own
             return
         if self._standstill.is_begun and is_training:
             self._standstill.end()
-        if ddp is None or not is_training or ddp._join_config.enable:
+        if wrapper is None or not is_training or ddp.is_in_join(wrapper):
             return
-        if not isinstance(ddp, Sharding) and not ddp.require_backward_grad_sync:
+        if not isinstance(wrapper, Sharding) and not wrapper.require_backward_grad_sync:
             return
         self._num_forwards += 1
         number = self._num_forwards
         if isinstance(output, torch.Tensor):  # the usual case, made cheap: untuned steps come here too
             if output.requires_grad:
                 output.register_hook(lambda _: self._backward_begins(number))  # type: ignore[no-untyped-call]
-        elif tensors := [leaf for leaf in _tensors_of(output) if leaf.requires_grad]:
+        elif tensors := [leaf for leaf in ddp.tensors_in(output) if leaf.requires_grad]:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
 
     def _is_training(self) -> bool:
@@ -207,7 +205,7 @@ class Meetings:
         return torch.is_grad_enabled() and threading.get_ident() == self._thread
 
     def _backward_begins(self, forward: int) -> None:
-        task = torch._C._current_graph_task_id()
+        task = autograd.current_backward()
         if forward <= self._latest or task == self._task or not self._hooks or not self._reduces():
             return
         self._latest, self._task = forward, task
@@ -235,7 +233,7 @@ class Meetings:
         """
         if isinstance(sharding := self._ddp(), Sharding):
             return sharding.require_backward_grad_sync
-        return any(map(torch._C._will_engine_execute_node, self._gradients))
+        return any(map(autograd.will_run, self._gradients))
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
@@ -336,11 +334,6 @@ class Meetings:
         self._wanted_layout = layout_of(self.tuner.current)
         if self.tuner.is_refining and self.cost is None:
             self.cost = self._exchange.bucket_cost()  # all ranks are at it
-
-
-def _tensors_of(output: Any) -> list[torch.Tensor]:
-    """Those that a wrapper finds in what its module returns."""
-    return list(nn.parallel.distributed._find_tensors(output))  # type: ignore[no-untyped-call]
 
 
 class _Hook:

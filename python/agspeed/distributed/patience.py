@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from agspeed.distributed.exchange import longest_wait, timeout_of
+from agspeed.distributed.exchange import longest_wait
+from agspeed.torch_compat.c10d import timeout_of
 
 
 class Patience:

@@ -8,7 +8,6 @@ As ranks gather in every backward, all of them reach the same ones.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from agspeed.devices.placement import is_sharded
+from agspeed.torch_compat import fsdp
 
 
 class Sharding:
@@ -39,7 +39,7 @@ class Sharding:
     @property
     def require_backward_grad_sync(self) -> bool:
         """Whether gradients are reduced in the next backward."""
-        return all(group.reduce_grads for group in _groups(self._units))
+        return all(group.reduce_grads for group in fsdp.groups_of(self._units.values()))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self._module.parameters()
@@ -47,7 +47,7 @@ class Sharding:
 
 def units_of(module: nn.Module) -> dict[str, nn.Module]:
     """By name ("" is `module` itself), the units in a module."""
-    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    kind = fsdp.unit_class()
     if kind is None:  # nobody has loaded it
         return {}
     return {name: part for name, part in module.named_modules() if isinstance(part, kind)}
@@ -61,31 +61,21 @@ def are_clear(module: nn.Module, units: Mapping[str, nn.Module]) -> bool:
     theirs = {id(parameter) for unit in units.values() for parameter in unit.parameters()}
     if any(is_sharded(parameter) and id(parameter) not in theirs for parameter in module.parameters()):
         return False
-    if any(state._device.type != "cpu" for state in _states(units)):
+    if any(fsdp.device_of(state).type != "cpu" for state in fsdp.states_of(units.values())):
         return False
-    own = [parameter for group in _groups(units) for parameter in group.fsdp_params]
+    own = [parameter for group in fsdp.groups_of(units.values()) for parameter in group.fsdp_params]
     return not any(parameter.is_dtensor or parameter.offload_to_cpu for parameter in own)
 
 
 def sharded_parameters(units: Mapping[str, nn.Module]) -> list[nn.Parameter]:
     """Those of units, as they are while none runs."""
-    return [parameter.sharded_param for group in _groups(units) for parameter in group.fsdp_params]
+    groups = fsdp.groups_of(units.values())
+    return [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
 
 
 def is_gathered_again(unit: nn.Module) -> bool:
     """Whether a unit's parameters are whole in the backward, too; `set_unshard_in_backward` may say otherwise."""
-    group: Any = unit._get_fsdp_state()._fsdp_param_group  # type: ignore[operator]
-    return group is None or group.unshard_in_backward
-
-
-def _states(units: Mapping[str, nn.Module]) -> list[Any]:
-    states: list[Any] = [unit._get_fsdp_state() for unit in units.values()]  # type: ignore[operator]
-    return list({id(state): state for state in states}.values())  # one for units that were handed over as a list
-
-
-def _groups(units: Mapping[str, nn.Module]) -> list[Any]:
-    """What FSDP keeps about the parameters of units that have some."""
-    return [state._fsdp_param_group for state in _states(units) if state._fsdp_param_group is not None]
+    return all(group.unshard_in_backward for group in fsdp.groups_of([unit]))
 
 
 def calls_others(unit: nn.Module, units: Mapping[str, nn.Module]) -> bool:

@@ -13,11 +13,11 @@ import functools
 from typing import Any
 
 from torch import distributed
-from torch.distributed import distributed_c10d as c10d
 
 from agspeed import native
 from agspeed.errors import AgspeedError
 from agspeed.log import warn_once
+from agspeed.torch_compat import c10d
 
 __all__ = ["install", "install_as_default"]
 
@@ -40,14 +40,14 @@ def install_as_default() -> None:
 
 def install() -> None:
     """`install_as_default` without loading the extension: where that is missing, groups stay Gloo's, with a warning."""
-    make = getattr(c10d, "_new_process_group_helper", None)
+    make = c10d.maker()
     if make is None:
         raise AgspeedError(
             "agspeed cannot be used in Gloo's place: this torch has no "
             'distributed_c10d._new_process_group_helper; use init_process_group("agspeed") instead.'
         )
     if not hasattr(make, "makes_ours"):
-        c10d._new_process_group_helper = _making_ours(make)
+        c10d.set_maker(_making_ours(make))
 
 
 def _making_ours(make: Any) -> Any:
@@ -60,8 +60,7 @@ def _making_ours(make: Any) -> Any:
         wanted = _with_ours(backend)
         group, store = made = make(group_size, group_rank, ranks, wanted, *args, **kwargs)
         if wanted != backend and isinstance(group, distributed.ProcessGroup):
-            c10d._world.pg_map[group] = (backend, store)
-            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
+            c10d.enter(group, backend, store)
         return made
 
     new_process_group.makes_ours = True  # type: ignore[attr-defined]
@@ -71,7 +70,7 @@ def _making_ours(make: Any) -> Any:
 def _with_ours(backend: Any) -> Any:
     """The backend with Gloo's part of it replaced where it serves the CPU, and ours is there."""
     try:
-        by_device = dict(c10d.BackendConfig(backend).get_device_backend_map())
+        by_device = c10d.backends_by_device(backend)
     except Exception:  # torch will say what is wrong with it
         return backend
     if by_device.get("cpu") != "gloo":
@@ -80,5 +79,5 @@ def _with_ours(backend: Any) -> Any:
         warn_once(("stand-in",), f"groups are made with Gloo, not with agspeed in its place: {native.why_missing()}")
         return backend
     if set(by_device.values()) == {"gloo"}:
-        return c10d.Backend(_OURS)
+        return c10d.backend_named(_OURS)
     return ",".join(f"{device}:{_OURS if device == 'cpu' else name}" for device, name in by_device.items())

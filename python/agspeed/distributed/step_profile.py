@@ -13,6 +13,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from agspeed.distributed import groups, metrics
+from agspeed.torch_compat.ddp import logging_data, parameters_of
 
 _NS = 1e-9
 
@@ -47,7 +48,7 @@ def latest_step(ddp: DistributedDataParallel) -> StepProfile | None:
     """None before a step was timed, and where this torch tells of it in another way. At no cost while training."""
     wrapper: Any = ddp
     try:
-        told = wrapper._get_ddp_logging_data()
+        told = logging_data(wrapper)
         begun, ended = (int(told[f"backward_compute_time_{end}"]) for end in ("start", "end"))
         first, last = (int(told[f"backward_comm_time_{end}"]) for end in ("start", "end"))
         members = told.get("rebuilt_per_bucket_param_indices") or ""
@@ -64,7 +65,7 @@ def latest_step(ddp: DistributedDataParallel) -> StepProfile | None:
 
 def _buckets(wrapper: Any, members: list[list[int]]) -> list[dict[str, Any]]:
     """Of each bucket its bytes and when its last gradient was there, in the order of their reductions."""
-    parameters, _ = wrapper._build_params_for_reducer()
+    parameters, _ = parameters_of(wrapper)
     ready = wrapper.reducer.get_backward_stats()
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
     return [

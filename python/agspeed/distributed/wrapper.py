@@ -18,6 +18,7 @@ from torch import nn
 from agspeed.distributed.groups import backend_of
 from agspeed.distributed.sharded import Sharding
 from agspeed.log import logger
+from agspeed.torch_compat import ddp
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -48,12 +49,12 @@ class Wrapper:
 
 def wrapper_of(module: nn.Module | None) -> Wrapper | None:
     """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
-    kind, ddp, _ = _found(module)
-    if ddp is None:
+    kind, wrapper, _ = _found(module)
+    if wrapper is None:
         return None
-    group: Any = ddp.process_group
+    group: Any = wrapper.process_group
     num_ranks = torch.distributed.get_world_size(group)
-    return Wrapper(kind, backend_of(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(ddp))
+    return Wrapper(kind, backend_of(group), num_ranks, _num_hosts(num_ranks), _bucket_bytes(wrapper))
 
 
 def sharded_by(sharding: Sharding) -> Wrapper:
@@ -66,12 +67,7 @@ def sharded_by(sharding: Sharding) -> Wrapper:
 def is_awaited(module: nn.Module | None) -> bool:
     """`replicate()` was asked for a module, and does it within the first call, which has yet to come so far."""
     try:
-        from torch.distributed._composable.contract import _get_registry
-        from torch.distributed._composable.replicate import replicate
-
-        if module is None or "replicate" not in (_get_registry(module) or {}):
-            return False
-        return not hasattr(replicate.state(module), "_ddp_weakref")
+        return module is not None and ddp.is_replicated(module) and ddp.wrapper_by_replicate(module) is None
     except Exception:  # parts of torch that may change, or are not there
         return False
 
@@ -80,8 +76,8 @@ def ddp_around(module: nn.Module | None) -> tuple[DistributedDataParallel, nn.Mo
     """What reduces the gradients of a module that is being called, and the module whose calls are all those that it
     does so for; None where nothing does, or where `replicate()` was asked to for a module around this one.
     """
-    _, ddp, called = _found(module)
-    return (ddp, called) if ddp is not None and called is not None else None
+    _, wrapper, called = _found(module)
+    return (wrapper, called) if wrapper is not None and called is not None else None
 
 
 def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | None, nn.Module | None]:
@@ -94,20 +90,14 @@ def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | Non
         replicated = None
     if replicated is not None:
         return "replicate", replicated, module
-    active = nn.parallel.DistributedDataParallel._active_ddp_module
+    active = ddp.active()
     if active is not None and isinstance(active.module, nn.ParameterList):
         return "replicate", active, None
     return "DistributedDataParallel", active, active
 
 
 def _replicated(module: nn.Module) -> DistributedDataParallel | None:
-    from torch.distributed._composable.contract import _get_registry
-    from torch.distributed._composable.replicate import replicate
-
-    if "replicate" not in (_get_registry(module) or {}):
-        return None
-    reference = getattr(replicate.state(module), "_ddp_weakref", None)
-    return reference() if reference is not None else None
+    return ddp.wrapper_by_replicate(module) if ddp.is_replicated(module) else None
 
 
 def _num_hosts(num_ranks: int) -> int | None:
@@ -115,7 +105,5 @@ def _num_hosts(num_ranks: int) -> int | None:
     return -(-num_ranks // int(per_host)) if per_host.isdigit() and int(per_host) > 0 else None
 
 
-def _bucket_bytes(ddp: DistributedDataParallel) -> int:
-    if ddp.bucket_bytes_cap_default:
-        return int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]
-    return int(ddp.bucket_bytes_cap)
+def _bucket_bytes(wrapper: DistributedDataParallel) -> int:
+    return ddp.first_bucket_bytes() if wrapper.bucket_bytes_cap_default else int(wrapper.bucket_bytes_cap)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -19,8 +18,9 @@ from agspeed.errors import UserError
 from agspeed.frontend import live_sessions, mistakes, startup
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
-from agspeed.frontend.target import FunctionTarget, target_of
+from agspeed.frontend.target import FunctionTarget, Target, target_of
 from agspeed.log import logger, set_level, warn_once
+from agspeed.torch_compat import dynamo, misfits, modules
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -84,7 +84,8 @@ def optimize(
     A module that is optimized already is tuned anew where a keyword says something else than before.
 
     Raises: UserError for wrong types, values, names or paths, and for another setting of a step function that is
-    optimized already; nothing has been changed then.
+    optimized already; UnsupportedError where `strict` is set and this torch, or what was built for it, does not fit.
+    Nothing has been changed then.
     """
     keywords: dict[str, Any] = {
         "mode": mode,
@@ -114,8 +115,8 @@ def optimize(
     )
     if optimizer is None:
         return optimized
-    if session_of(_unwrapped(optimized)) is None:
-        startup.load_machinery()  # else the optimizer waits until the model's session has loaded it
+    if session_of(_unwrapped(optimized)) is None and startup.why_not_loaded() is not None:
+        return optimized, optimizer  # what tunes the optimizer is else loaded by the model's session
     if mistakes.switched_off(settings) is None and optimizer_session(optimizer) is None:
         tuned = OptimizerSession(optimizer, settings)
         if (session := session_of(_unwrapped(optimized))) is not None:
@@ -221,18 +222,19 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if next(inner.parameters(), None) is None:
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
+    if (reason := _why_unusable(settings) or _why_not_sharded(inner)) is not None:
+        return _left_by_torch(inner, reason, settings, module)  # type: ignore[no-any-return]
     try:
         target = target_of(inner)
         home = placement.home_of(target.tensors())
         reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
     except AttributeError as error:  # private parts of torch's fully_shard, which may change
         reason = f"what this torch's fully_shard keeps is not known here: {error}"
-    reason = reason or _why_unusable(settings)
     if reason is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module
-    live_sessions.open_session(target, settings)
+    _open_session(target, settings, home.type)
     return module
 
 
@@ -250,16 +252,32 @@ def _optimize_function(
         _stays_eager(function, reason)
         return function
     if (reason := _why_unusable(settings)) is not None:
-        _stays_eager(function, reason)
-        logger.warning("%s: eager (%s)", getattr(function, "__name__", function), reason)
-        return function
+        return _left_by_torch(function, reason, settings, function)  # type: ignore[no-any-return]
     target = FunctionTarget(function)
-    live_sessions.open_session(target, settings)
+    _open_session(target, settings, "cpu")
     return target.wrapper
 
 
+def _open_session(target: Target, settings: config.Settings, device: str) -> None:
+    """Raises: UnsupportedError where `strict` is set and this torch does not fit some candidates."""
+    if lost := misfits.of_candidates(settings.backends, device):
+        misfits.tell(target.name, lost, strict=settings.strict, plan="tuned without them")
+    live_sessions.open_session(target, settings).history.lost = lost
+
+
 def _why_unusable(settings: config.Settings) -> str | None:
-    return startup.why_unusable(machinery=settings.mode != "auto")
+    return startup.why_unusable(machinery=settings.mode != "auto") or misfits.of_extension()
+
+
+def _why_not_sharded(module: nn.Module) -> str | None:
+    return misfits.of_shards() if any(map(placement.is_sharded, module.parameters())) else None
+
+
+def _left_by_torch(target: Any, reason: str, settings: config.Settings, returned: Any) -> Any:
+    """`returned`, left as it is because of this torch. Raises: UnsupportedError where `strict` is set."""
+    misfits.tell(getattr(target, "__name__", type(target).__name__), reason, strict=settings.strict)
+    _stays_eager(target, reason)
+    return returned
 
 
 def _stays_eager(target: Any, reason: str) -> None:
@@ -281,9 +299,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _is_torch_compiled(module: nn.Module) -> bool:
-    dynamo = sys.modules.get("torch._dynamo")
-    is_wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
-    return is_wrapped or module._compiled_call_impl is not None
+    return dynamo.is_compiled(module) or modules.entry(module) is not None
 
 
 startup.loaded()

@@ -12,7 +12,6 @@ Threads: conversion happens under Dynamo's compile lock on the thread that calls
 from __future__ import annotations
 
 import builtins
-import contextlib
 import inspect
 import os
 import re
@@ -25,21 +24,21 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo import config as dynamo_config
-from torch._dynamo.exc import SkipFrame
-from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
-from torch._dynamo.types import (  # type: ignore[attr-defined]
-    ConvertFrameReturn,
-    FrameAction,
-    FrameExecStrategy,
-)
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity
 from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
 from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
+from agspeed.torch_compat import dynamo
+from agspeed.torch_compat.dynamo import (
+    TORCH_DYNAMO_RESUME_IN_PREFIX,
+    ConvertFrameReturn,
+    FrameAction,
+    FrameExecStrategy,
+    SkipFrame,
+)
+from agspeed.torch_compat.shapes import ShapeEnv
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """Called with each captured graph; returns what Dynamo's generated code will call."""
@@ -55,7 +54,6 @@ _SETTINGS: dict[str, Any] = {
     "automatic_dynamic_local_pgo": False,  # what a job has stored about sizes is neither read nor written
     "automatic_dynamic_remote_pgo": False,
     "optimize_ddp": False,  # a graph is one region, whose gradients leave in stages: no cuts at bucket borders
-    "inline_inbuilt_nn_modules": True,  # parameters are inputs of the graph: replacing one costs no recompile
 }
 _LEFT_OUT: tuple[Any, ...] = (
     torch.nn.RNN.forward,
@@ -64,6 +62,8 @@ _LEFT_OUT: tuple[Any, ...] = (
     torch.nn.utils.rnn.pack_padded_sequence,
     torch.nn.utils.rnn.pad_packed_sequence,
 )
+"""Recurrent layers, and what packs sequences for them: their own code is fast, a graph of it has each time step on its
+own."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,9 @@ class Capture:
         self._make_region = make_region
         self._on_event = on_event
         backend = weakly(self._backend)
-        context = torch._dynamo.optimize(
-            backend,
-            dynamic=dynamic,
-            guard_fail_fn=weakly(self._on_guard_failure),
-        )
+        context: Any = dynamo.new_context(backend, dynamic, weakly(self._on_guard_failure))
         identity = DynamoIdentity(backend, _codes_of(function))
-        context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)  # type: ignore[union-attr]
+        context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._home = _definition_of(function)
@@ -154,9 +150,7 @@ class _ScopedConversion:
         on_skip: Callable[[types.CodeType, BaseException], None],
         on_end: Callable[[types.CodeType], None],
     ) -> None:
-        convert_frame = inner._torchdynamo_orig_backend
-        convert_frame._inner_convert = _Overheard(convert_frame._inner_convert, on_skip)
-        self._torchdynamo_orig_backend = convert_frame
+        self._torchdynamo_orig_backend = dynamo.overhear(inner, lambda convert: _Overheard(convert, on_skip))
         self._inner = inner
         self._identity = identity
         self._on_skip = on_skip
@@ -166,16 +160,17 @@ class _ScopedConversion:
         code = frame.f_code
         if _is_own(code):
             return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
-        if (refusal := self._identity.refusal(code, cache_entry)) is not None:
+        if (refusal := self._identity.refusal(code)) is not None:
             return refusal
         answer = self._convert(frame, cache_entry, frame_state)
         is_left = answer.guarded_code is None
-        return answer if is_left and not is_users(code.co_filename) else self._identity.note(code, answer, cache_entry)
+        return answer if is_left and not is_users(code.co_filename) else self._identity.note(code, answer)
 
     def _convert(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
         own = self._identity.own_versions(cache_entry)
         try:
-            with dynamo_config.patch(_SETTINGS), _recurrent_layers_left_out(), self._identity.in_force():
+            settings = _SETTINGS | self._identity.limits(frame.f_code)
+            with dynamo.settings(settings), dynamo.left_out(_LEFT_OUT), self._identity.in_force():
                 if frame.f_code.co_name.startswith(TORCH_DYNAMO_RESUME_IN_PREFIX):
                     results = {name: value for name, value in frame.f_locals.items() if name.startswith("___stack")}
                     self._identity.expect_floats(frame.f_code, results)
@@ -206,19 +201,6 @@ class _Overheard:
         except Exception as error:
             self._on_skip(frame.f_code, error)
             raise
-
-
-@contextlib.contextmanager
-def _recurrent_layers_left_out() -> Iterator[None]:
-    """Inside the block Dynamo calls recurrent layers, and what packs sequences for them, without looking into them:
-    their own code is fast, a graph of it has each time step on its own."""
-    for function in _LEFT_OUT:
-        function._torchdynamo_disable = True
-    try:
-        yield
-    finally:
-        for function in _LEFT_OUT:
-            del function._torchdynamo_disable
 
 
 def _is_closed(gm: fx.GraphModule) -> bool:

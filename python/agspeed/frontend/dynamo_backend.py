@@ -14,10 +14,12 @@ from typing import Any
 from torch import fx, nn
 
 from agspeed import config
+from agspeed.frontend import startup
 from agspeed.frontend.live_sessions import open_session
 from agspeed.frontend.mistakes import check_settings, switched_off
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import CompiledFramesTarget
+from agspeed.torch_compat import misfits
 
 _sessions: dict[str, Session] = {}
 
@@ -31,6 +33,9 @@ def agspeed_backend(
     check_settings(settings)
     if switched_off(settings) is not None:
         return gm.forward
+    if (reason := startup.why_unusable(machinery=True)) is not None:
+        misfits.tell("torch.compile", reason, strict=settings.strict)
+        return gm.forward
     return _session_for(repr(sorted(keywords.items())), settings).adopt_graph(gm, example_inputs)
 
 
@@ -43,5 +48,9 @@ def session_of_torch_compiled(module: nn.Module) -> Session | None:
 
 def _session_for(key: str, settings: config.Settings) -> Session:
     if key not in _sessions:
-        _sessions[key] = open_session(CompiledFramesTarget(), settings)
+        target = CompiledFramesTarget()
+        if lost := misfits.of_candidates(settings.backends, "cpu"):
+            misfits.tell(target.name, lost, strict=settings.strict, plan="tuned without them")
+        _sessions[key] = open_session(target, settings)
+        _sessions[key].history.lost = lost
     return _sessions[key]

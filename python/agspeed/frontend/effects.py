@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from agspeed.devices.random_state import RandomState, devices_of
+from agspeed.torch_compat.modules import version_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Effects:
     def before(self, args: Sequence[Any]) -> Before:
         """To be taken before a run with `args`. Costs microseconds where numbers are drawn, else next to nothing."""
         state = _random_state(self.devices) if self.draws_random_numbers else None
-        return Before(state, tuple(args[index]._version for index in self.mutated_inputs))
+        return Before(state, tuple(version_of(args[index]) for index in self.mutated_inputs))
 
     def rewind(self, before: Before) -> None:
         """The random stream is where it was."""
@@ -54,7 +55,7 @@ class Effects:
     def first_changed_input(self, before: Before, args: Sequence[Any]) -> int | None:
         """An input that has been changed since, or None."""
         pairs = zip(self.mutated_inputs, before.versions, strict=True)
-        return next((index for index, version in pairs if args[index]._version != version), None)
+        return next((index for index, version in pairs if version_of(args[index]) != version), None)
 
 
 def observe(
@@ -88,4 +89,4 @@ def _differs(value: Any, copy: Any) -> bool:
 
 def _version(value: Any) -> int:
     has_version = isinstance(value, torch.Tensor) and not value.is_inference()
-    return value._version if has_version else -1
+    return version_of(value) if has_version else -1

@@ -13,12 +13,9 @@ import operator
 
 import torch
 from torch import fx
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import TensorifyState
-from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from agspeed.torch_compat.dynamo import TensorifyScalarRestartAnalysis, specialize_float
+from agspeed.torch_compat.shapes import FakeTensor, ShapeEnv, SymT, TracingContext, symbol_is_type, unspecialized
 
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv}
 _EXACT = (torch.float32, torch.float64)
@@ -32,7 +29,7 @@ def pass_floats_as_tensors(gm: fx.GraphModule) -> None:
     floats = {node: found for node in gm.graph.find_nodes(op="placeholder") if (found := _readings(node))}
     unsuitable = [node for node, readings in floats.items() if not all(map(_is_arithmetic, readings))]
     for node in unsuitable:
-        TensorifyState.specialize(node.meta["example_value"].item_memo.node._expr.name)
+        specialize_float(unspecialized(node.meta["example_value"].item_memo).name)
     if unsuitable:
         raise TensorifyScalarRestartAnalysis
     for node, readings in floats.items():

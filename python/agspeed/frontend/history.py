@@ -34,6 +34,8 @@ class History:
     """Before the first step: loading agspeed, setting up the session, looking up earlier decisions."""
     capture_seconds: float = 0.0
     phase: str = "eager"
+    lost: str = ""
+    """What this torch does not fit, as a sentence."""
 
     def add_step(self, plan: str, times: StepTimes) -> None:
         candidate = None if plan == "eager" else plan

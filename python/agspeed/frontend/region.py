@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 
 from agspeed import native
 from agspeed.backends.ambient import AmbientModes
@@ -32,6 +31,9 @@ from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
+from agspeed.torch_compat.checkpoint import with_plain_parts
+from agspeed.torch_compat.modes import _StopRecomputationError as StopRecomputation
+from agspeed.torch_compat.shapes import FakeTensor
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, GRAPH_EAGER
@@ -78,7 +80,7 @@ class Region:
     """An earlier one of the same graph, of another part: what was copied of its inputs serves this one, too."""
 
     def __post_init__(self) -> None:
-        self.gm, self._lifted = lift_tensors(self.gm)
+        self.gm, self._lifted = lift_tensors(with_plain_parts(self.gm))
         self.where = graph_location(self.gm)
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
@@ -284,7 +286,7 @@ def _kept(arg: Any) -> Any:
 
 
 def _is_symbolic_or_fake(arg: Any) -> bool:
-    return isinstance(arg, torch._subclasses.FakeTensor)
+    return isinstance(arg, FakeTensor)
 
 
 def _describe(value: Any) -> str:

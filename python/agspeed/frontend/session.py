@@ -36,9 +36,11 @@ from agspeed.frontend.optimizer import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, is_traced, owner_of
+from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, owner_of
 from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
+from agspeed.torch_compat import misfits
+from agspeed.torch_compat.modules import is_traced
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
 from agspeed.tuning.together import are_known, surroundings
@@ -98,7 +100,8 @@ class Session:
     @property
     def current_reason(self) -> str:
         """Why the state is what it is, as a sentence; while tuning, what the tuner is doing."""
-        return self._learner.activity if self.state == "tuning" else self.reason
+        reason = self._learner.activity if self.state == "tuning" else self.reason
+        return f"{reason}; {self.history.lost}" if self.history.lost else reason
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -180,11 +183,6 @@ class Session:
         """What the tuner knows, for the report; {} without one."""
         return self._controller.snapshot() if self._controller is not None else {}
 
-    @property
-    def has_database(self) -> bool:
-        """True when decisions can be stored."""
-        return self._controller is not None and self._controller.has_database
-
     def _end_background_work(self) -> None:
         for worker in (self._controller, self._deferred):
             if worker is not None:
@@ -228,10 +226,8 @@ class Session:
         if reason := self.home.why_eager(self.target.tensors) or self.home.why_not_wrapped(self.wrapper):
             self._leave_to_eager(reason)
             return
-        try:
-            startup.load_machinery()
-        except Exception as error:
-            self._leave_to_eager(f"what tunes could not be loaded: {type(error).__name__}: {error}")
+        if (reason := startup.why_not_loaded()) is not None:
+            self._leave_to_eager(reason, unfit=True)
             return
         from agspeed.frontend.machinery import Controller, DeferredRegions
 
@@ -257,17 +253,21 @@ class Session:
         """What wraps the target is known only while it is called, or even at the end of its first call."""
         if self.meetings is not None and self.state == "tuning" and (reason := self.meetings.why_replaced()):
             self._leave_to_eager(reason)
+        elif self.wrapper is None and self.state == "tuning" and (reason := misfits.of_ranks()):
+            self._leave_to_eager(reason, unfit=True)
         elif self.wrapper is None and self.state == "tuning":
             found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
             self.wrapper, self.options, self.meetings = found
             self._earned.meetings = self.meetings
 
-    def _leave_to_eager(self, reason: str) -> None:
-        """The target cannot be tuned, which the user should know, and the other ranks."""
+    def _leave_to_eager(self, reason: str, *, unfit: bool = False) -> None:
+        """The target cannot be tuned, which the user should know, and the other ranks. unfit: because of this torch."""
         if self.meetings is not None and self.meetings.refused is None:
             self.meetings.leave(reason)
         if self.state != "eager":
-            self.settle(EAGER, reason, logging.WARNING)
+            self.settle(EAGER, reason, logging.INFO if unfit else logging.WARNING)
+        if unfit:
+            misfits.tell(self.target.name, reason, strict=self.settings.strict)
 
     def _is_training_call(self) -> bool:
         return not is_traced() and self.clock.is_own_thread() and self.target.trains_now()

@@ -57,9 +57,9 @@ def make_report(session: Session) -> model.Report:
     _fill_cost(data["cost"], tuner, session)
     _fill_memory(data["memory"], tuner, session)
     data["time_shares"] = time_shares(session.history)
-    data["cache"].update(directory=str(session.settings.cache_dir), usable=session.has_database)
+    data["cache"].update(directory=str(session.settings.cache_dir), usable=tuner.get("has_database", False))
     data["cache"]["stores"] = _cache_stores(tuner, session)
-    data["warnings"] = [tuner["note"]] if tuner.get("note") else []
+    data["warnings"] = [note for note in (session.history.lost, tuner.get("note")) if note]
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["group"] = _group(session) if session.wrapper is not None else None
     data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
@@ -317,14 +317,14 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
 
 def _next_run(tuner: Json, session: Session) -> str:
     """See schema.json."""
-    if not session.has_database or session.settings.mode == "deterministic":
+    if not tuner.get("has_database") or session.settings.mode == "deterministic":
         return "same"
     return "resumes" if tuner["decision"] is None or session.state == "tuning" else "decided"
 
 
 def _cache_stores(tuner: Json, session: Session) -> list[Json]:
     """What was found in the caches and what was not."""
-    if not session.has_database:
+    if not tuner.get("has_database"):
         return []
     decision = tuner.get("decision")
     is_found = bool(decision and decision["from_database"])

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from agspeed.devices.placement import module_tensors
 from agspeed.distributed.sharded import (
@@ -30,6 +29,10 @@ from agspeed.distributed.sharded import (
     sharded_parameters,
     units_of,
 )
+from agspeed.torch_compat import modules
+from agspeed.torch_compat.autograd import current_backward
+from agspeed.torch_compat.dynamo import is_compiled_function
+from agspeed.torch_compat.modules import is_traced
 
 _MARK = "agspeed_session"
 
@@ -91,14 +94,14 @@ class ModuleTarget(Target):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.name = type(module).__name__
-        self.eager = module._call_impl
+        self.eager = modules.eager_call(module)
 
     def install(self, entry: Callable[..., Any], owner: object) -> None:
         setattr(entry, _MARK, owner)
-        self.module._compiled_call_impl = entry
+        modules.set_entry(self.module, entry)
 
     def uninstall(self) -> None:
-        vars(self.module).pop("_compiled_call_impl", None)
+        modules.drop_entry(self.module)
 
     def parameters(self) -> Iterable[torch.Tensor]:
         return self.module.parameters()
@@ -121,7 +124,6 @@ class ShardedTarget(ModuleTarget):
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
-        _ = torch._C._current_graph_task_id  # private, and asked in each call of a unit
         self.sharding = Sharding.of(module, units)
         self.units: dict[str, str | None] = {name: _why_left(unit, units) for name, unit in units.items()}
         """By name, with the reason where a unit is not to be captured."""
@@ -191,7 +193,7 @@ class ShardedTarget(ModuleTarget):
             if is_traced():
                 return eager(*args, **kwargs)
             runs_captured = self._is_on and self._thread == threading.get_ident() and name in self._entries
-            if torch._C._current_graph_task_id() >= 0:  # within a backward
+            if current_backward() >= 0:  # within a backward
                 self._is_recomputed = True
                 runs_captured = self._ran_captured.get(name, runs_captured)
             else:
@@ -283,7 +285,7 @@ def _not_callable(*args: Any, **kwargs: Any) -> Any:
 def _why_left(unit: nn.Module, units: Mapping[str, nn.Module]) -> str | None:
     if calls_others(unit, units):
         return "it calls other units"
-    if unit._compiled_call_impl is not None or hasattr(unit.forward, "_torchdynamo_orig_callable"):
+    if modules.entry(unit) is not None or is_compiled_function(unit.forward):
         return "it is compiled already"
     return None if is_gathered_again(unit) else "its parameters are not gathered for its backward"
 
@@ -296,12 +298,7 @@ def target_of(module: nn.Module) -> ModuleTarget:
     return ShardedTarget(module, units) if are_clear(module, units) else UnclearTarget(module, units)
 
 
-def is_traced() -> bool:
-    """Somebody else is reading the target: torch.compile, torch.export, torch.fx or torch.jit.trace."""
-    return torch.compiler.is_compiling() or torch._C._is_tracing() or is_fx_symbolic_tracing()  # type: ignore[no-untyped-call]
-
-
 def owner_of(target: object) -> object:
     """Who has put something in the place of a module or step function, or None."""
-    holder = target._compiled_call_impl if isinstance(target, nn.Module) else target
+    holder = modules.entry(target) if isinstance(target, nn.Module) else target
     return getattr(holder, _MARK, None)

@@ -21,6 +21,7 @@ from agspeed.frontend.mistakes import trains_another
 from agspeed.frontend.steps import StepClock
 from agspeed.frontend.target import FunctionTarget, ModuleTarget, Target
 from agspeed.log import logger
+from agspeed.torch_compat.modules import version_of
 
 _PATIENCE = 20
 """Calls after which the verdict is due."""
@@ -52,7 +53,7 @@ class TrainingWatch:
     def _called(self) -> None:
         """A call of the target begins."""
         parameters = [p for p in _parameters(self._target) if p.is_leaf and not p.is_inference()]
-        versions = sum(parameter._version for parameter in parameters)
+        versions = sum(map(version_of, parameters))
         if self._num_calls == 0:
             self._versions = versions
         self._num_calls += 1

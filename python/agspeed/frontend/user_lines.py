@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import fx
 
+from agspeed.torch_compat.graphs import node_index
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -46,7 +48,7 @@ def _failing_node(gm: fx.GraphModule, traceback: types.TracebackType | None) -> 
     if traceback is None:
         return None
     nodes = list(gm.graph.nodes)
-    index = gm._lineno_map.get(traceback.tb_lineno - gm._prologue_start)
+    index = node_index(gm, traceback.tb_lineno)
     return nodes[index] if index is not None and index < len(nodes) else None
 
 

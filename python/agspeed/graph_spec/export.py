@@ -45,6 +45,9 @@ from torch import fx
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.names import callable_name, source_to_json
 from agspeed.graph_spec.values import Json, NotRepresentableError, ValueWriter
+from agspeed.torch_compat import graphs
+from agspeed.torch_compat.modules import storage_of
+from agspeed.torch_compat.operators import HigherOrderOperator
 
 VERSION = 1
 VERSION_WITH_BODIES = 2
@@ -173,13 +176,13 @@ class _Export:
             memo = getattr(value, "item_memo", None)
             if isinstance(memo, torch.SymFloat):
                 hints["item"] = self._values.float_symbol(memo)
-            hints["storage"] = self._storages.setdefault(value.untyped_storage()._cdata, len(self._storages))
+            hints["storage"] = self._storages.setdefault(storage_of(value), len(self._storages))
             static = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
             if static is not None:
                 hints["static"] = str(static)
-        if hasattr(node, "_dynamo_source"):
+        if graphs.has_source(node):
             with contextlib.suppress(ValueError):
-                hints["source"] = source_to_json(node._dynamo_source)
+                hints["source"] = source_to_json(graphs.source_of(node))
         return hints
 
     def _body_input(self, node: fx.Node) -> dict[str, Json]:
@@ -212,7 +215,7 @@ class _Export:
 
     def _call(self, node: fx.Node) -> dict[str, Json]:
         assert callable(node.target)
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and self._aten:
+        if isinstance(node.target, HigherOrderOperator) and self._aten:
             raise NotRepresentableError(f"the higher-order operator '{node.target}' as its target")
         name = callable_name(node.target)
         if name is None:

@@ -20,6 +20,9 @@ from typing import Any
 import torch
 
 from agspeed.graph_spec.numpy_names import numpy_function, numpy_name
+from agspeed.torch_compat import dynamo, operators
+from agspeed.torch_compat.checkpoint import run_part
+from agspeed.torch_compat.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -52,9 +55,9 @@ _BODY_OPERATORS = frozenset(
         "flex_attention",
         "invoke_subgraph",
         "map_impl",
+        "register_hook",
         "scan",
         "strict_mode",
-        "tag_activation_checkpoint",
         "while_loop",
         "wrap",
         "wrap_activation_checkpoint",
@@ -63,23 +66,23 @@ _BODY_OPERATORS = frozenset(
     )
 )
 """Higher-order operators that are all in their arguments; others (Triton kernels) refer to tables of their process."""
+_CHECKPOINT = "higher_order.tag_activation_checkpoint"
+"""What a part that `run_part` runs is called, as torch calls it."""
 _SEARCH = (
     (operator, "operator"),
     (math, "math"),
     (torch, "torch"),
     (torch.nn.functional, "torch.nn.functional"),
-    *((getattr(torch._C, name), f"torch._C.{name}") for name in ("_nn", "_fft", "_linalg", "_special")),
-    (torch.Tensor, "torch.Tensor"),
-    (torch._C, "torch._C"),
-    *((getattr(torch._C, name), f"torch._C.{name}") for name in ("_autograd", "_functorch")),
 )
 
 
 def callable_name(target: Callable[..., Any]) -> str | None:
     """The GraphSpec name of a call target, or None when no name leads back to the same object or an equal one."""
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if target is run_part:
+        return _CHECKPOINT
+    if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return f"higher_order.{target}" if str(target) in _BODY_OPERATORS else None
     if (name := numpy_name(target)) is not None:
         return name
@@ -88,7 +91,7 @@ def callable_name(target: Callable[..., Any]) -> str | None:
         return None
     if leaf in _BUILTINS and getattr(builtins, leaf, None) is target:
         return f"builtins.{leaf}"
-    for module, prefix in _SEARCH:
+    for module, prefix in (*_SEARCH, *operators.homes()):
         if getattr(module, leaf, None) is target:
             return f"{prefix}.{leaf}"
     name = f"{getattr(target, '__module__', None)}.{getattr(target, '__qualname__', leaf)}"
@@ -101,6 +104,8 @@ def callable_name(target: Callable[..., Any]) -> str | None:
 def resolve_callable(name: str) -> Callable[..., Any]:
     """Inverse of `callable_name`. Raises ValueError for a name outside the closed set."""
     root, *path = name.split(".")
+    if name == _CHECKPOINT:
+        return run_part
     if root == "builtins" and len(path) == 1 and path[0] in _BUILTINS:
         return getattr(builtins, path[0])  # type: ignore[no-any-return]
     if root in ("operator", "math") and len(path) == 1 and hasattr(importlib.import_module(root), path[0]):
@@ -110,7 +115,7 @@ def resolve_callable(name: str) -> Callable[..., Any]:
     if root == "numpy":
         return numpy_function(name)
     if root == "higher_order" and len(path) == 1 and path[0] in _BODY_OPERATORS:
-        importlib.import_module("torch._higher_order_ops")
+        operators.load_higher_order()
         return getattr(torch.ops.higher_order, path[0])  # type: ignore[no-any-return]
     return _resolve_operator(name, [root, *path])
 
@@ -138,7 +143,7 @@ def _resolve_operator(name: str, path: list[str]) -> Callable[..., Any]:
             found = getattr(found, part)
     except AttributeError:
         raise ValueError(f"operator '{name}' is not registered in this process") from None
-    if not isinstance(found, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if not isinstance(found, OpOverload | OpOverloadPacket):
         raise ValueError(f"'{name}' does not name an operator")
     return found
 
@@ -149,7 +154,7 @@ def source_to_json(source: Any) -> Any:
         return source
     if isinstance(source, enum.Enum):
         return {"enum": [type(source).__name__, source.name]}
-    if dataclasses.is_dataclass(source) and type(source).__module__ == "torch._dynamo.source":
+    if dynamo.is_source(source):
         values = [source_to_json(getattr(source, f.name)) for f in dataclasses.fields(source) if f.init]
         return {"source": type(source).__name__, "fields": values}
     raise ValueError(f"a Dynamo source holds a {type(source).__name__}")
@@ -157,14 +162,12 @@ def source_to_json(source: Any) -> Any:
 
 def source_from_json(value: Any) -> Any:
     """Inverse of `source_to_json`."""
-    import torch._dynamo.source as home
-
     if not isinstance(value, dict):
         return value
     kind, fields = (value["source"], value["fields"]) if "source" in value else value["enum"]
-    cls = getattr(home, kind, None)
-    if not isinstance(cls, type) or cls.__module__ != home.__name__:
+    cls: Any = dynamo.source_class(kind)
+    if cls is None:
         raise ValueError(f"'{kind}' is not a Dynamo source")
     if "enum" in value:
-        return cls[fields]  # type: ignore[index]
+        return cls[fields]
     return cls(*(source_from_json(field) for field in fields))

@@ -10,15 +10,16 @@ Stateless; any thread.
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Callable
 from typing import Any
 
+from agspeed.torch_compat import dynamo
+
 
 def numpy_name(target: Callable[..., Any]) -> str | None:
     """The name of one of Dynamo's wrappers; None for anything else."""
-    if type(target).__module__ != "torch._dynamo.utils":
+    if not dynamo.is_numpy_wrapper(target):
         return None
     wrapped: Any = getattr(target, "f", None) or getattr(target, "op", None)
     leaf = getattr(target, "method", None) or getattr(wrapped, "__name__", None)
@@ -34,17 +35,14 @@ def numpy_name(target: Callable[..., Any]) -> str | None:
 
 def numpy_function(name: str) -> Callable[..., Any]:
     """Inverse of `numpy_name`. Raises ValueError for a name outside the closed set."""
-    from torch._dynamo import utils
-
-    numpy: Any = importlib.import_module("torch._numpy")
-
+    numpy: Any = dynamo.numpy_of_torch()
     _, *homes, leaf = name.split(".")
     if homes == ["method"] and callable(getattr(numpy.ndarray, leaf, None)):
-        return utils.numpy_method_wrapper(leaf)
+        return dynamo.numpy_method_wrapper(leaf)
     if homes == ["operator"] and callable(getattr(operator, leaf, None)):
-        return utils.numpy_operator_wrapper(getattr(operator, leaf))
+        return dynamo.numpy_operator_wrapper(getattr(operator, leaf))
     home = {"": numpy, "linalg": numpy.linalg, "fft": numpy.fft}.get(".".join(homes))
     found = getattr(home, leaf, None)
-    if not callable(found) or isinstance(found, type) or not str(found.__module__).startswith("torch._numpy"):
+    if not callable(found) or isinstance(found, type) or not dynamo.is_numpy_of_torch(found):
         raise ValueError(f"'{name}' is not a function of NumPy that a graph may call")
-    return utils.numpy_to_tensor_wrapper(found)
+    return dynamo.numpy_to_tensor_wrapper(found)

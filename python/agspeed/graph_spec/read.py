@@ -11,27 +11,34 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from typing import Any
-from unittest import mock
 
 import sympy
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._guards import CompileId
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec
 from agspeed.graph_spec.names import DTYPES, resolve_callable, source_from_json
+from agspeed.torch_compat import graphs, shapes
+from agspeed.torch_compat.dynamo import ConstantSource
+from agspeed.torch_compat.shapes import (
+    CompileId,
+    DimDynamic,
+    FakeTensor,
+    FakeTensorMode,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    ShapeEnv,
+    ValueRanges,
+    int_oo,
+)
 
 _ANNOTATIONS: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
     "torch.SymInt": torch.SymInt,
-    "torch._subclasses.fake_tensor.FakeTensor": FakeTensor,
+    shapes.FAKE_TENSOR: FakeTensor,
     "torch.nn.parameter.Parameter": torch.nn.Parameter,
     "builtins.int": int,
 }
@@ -66,7 +73,7 @@ def _module(graph: fx.Graph, tensors: Mapping[str, Any]) -> fx.GraphModule:
     gm = fx.GraphModule(dict(tensors), graph)
     gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
     constants = [name for name, value in tensors.items() if isinstance(value, torch.Tensor)]
-    gm._param_name_to_source = {name: ConstantSource(name) for name in constants}  # type: ignore[assignment]
+    graphs.note_parameters(gm, constants)
     return gm
 
 
@@ -105,7 +112,7 @@ class _Rebuild:
         for entry in entries:
             node = readers[entry["op"]](entry)
             if node.name != entry["name"]:
-                node._rename(entry["name"])
+                graphs.rename(node, entry["name"])
             self._nodes[entry["name"]] = node
         return self._graph
 
@@ -122,7 +129,7 @@ class _Rebuild:
         source = source_from_json(entry.get("source")) or ConstantSource(entry["torch"])
         index = int(str(entry["torch"]).lstrip("szuf"))
         env = self._shape_env
-        with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
+        with shapes.numbering(env, index):
             symbol = env.create_symbol(
                 entry["hint"],
                 source,
@@ -130,7 +137,6 @@ class _Rebuild:
                 positive=True if entry.get("positive", True) else None,
                 do_not_specialize_zero_one=True,
             )
-        env.unique_ids.add(index)
         if "range" in entry:
             lower, upper = entry["range"]
             env.var_to_range[symbol] = ValueRanges(
@@ -143,7 +149,7 @@ class _Rebuild:
         node = self._graph.create_node("placeholder", entry["target"], name=entry["name"], type_expr=kind)
         node.meta["val" if self._aten else "example_value"] = self._example(entry)
         if not self._aten:
-            node._dynamo_source = source_from_json(entry.get("source"))
+            graphs.set_source(node, source_from_json(entry.get("source")))
             node.meta["tensor_dict"] = {"_dynamo_static_input_type": entry["static"]} if "static" in entry else {}
         return node
 
@@ -183,7 +189,7 @@ class _Rebuild:
         symbol = self._symbol(entry)
         value = self._shape_env.create_symfloatnode(symbol, hint=entry["hint"])
         if entry["fixed"]:
-            self._shape_env._set_replacement(symbol, sympy.Float(entry["hint"]), "specialized")
+            shapes.specialize(self._shape_env, symbol, sympy.Float(entry["hint"]))
         return value
 
     def _flat_size(self, shape: list[Any], stride: list[Any], offset: Any) -> Any:

@@ -15,10 +15,20 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._sympy.functions import CeilDiv, FloorDiv, Identity, Max, Min, Mod, ModularIndexing, PythonMod
 
 from agspeed.graph_spec.names import DTYPE_NAMES, source_to_json
+from agspeed.torch_compat.modes import is_traceable_wrapper_subclass
+from agspeed.torch_compat.shapes import (
+    CeilDiv,
+    FloorDiv,
+    Identity,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PythonMod,
+    unspecialized,
+)
 
 Json = Any
 
@@ -93,9 +103,9 @@ class ValueWriter:
             self._names[symbol] = name
             self.symbols.append({"name": name, "hint": int(values[symbol]), **_symbol_origin(symbol, shape_env)})
 
-    def float_symbol(self, value: torch.SymFloat) -> dict[str, Json]:
+    def float_symbol(self, value: Any) -> dict[str, Json]:
         """The symbol of a Python float that Dynamo passes as a float64 scalar tensor; "fixed" once specialised."""
-        symbol = value.node._expr
+        symbol = unspecialized(value)
         if not symbol.is_Symbol or value.node.hint is None:
             raise NotRepresentableError(f"the symbolic float '{symbol}' as its value")
         fixed = bool(value.node.expr.is_number)

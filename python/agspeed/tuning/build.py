@@ -19,6 +19,7 @@ from agspeed.devices.accelerator import accelerator_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
+from agspeed.torch_compat.autograd import current_backward, has_saved_tensor_hooks
 from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.layouts import LaidOut
 from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
@@ -161,8 +162,7 @@ def _check(
 
 def _may_check_here() -> bool:
     """False where the check's own forward and backward would be seen: under saved-tensor hooks, or in a backward."""
-    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    return hooks is None and torch._C._current_graph_task_id() == -1
+    return not has_saved_tensor_hooks() and current_backward() == -1
 
 
 def _reject_unless(accepted: bool, outcome: Outcome, reason: str) -> None:

@@ -153,10 +153,11 @@ class Controller:
             self._advance()
 
     def snapshot(self) -> dict[str, Any]:
-        """What the tuner knows, for the report, with the `note` on what an earlier process left; {} without it."""
+        """What the tuner knows, for the report, with the `note` on what an earlier process left and whether decisions
+        can be stored; {} without the tuner."""
         if self._module is None:
             return {}
-        return {**self._tuner.snapshot(), "note": self._unfinished.note}
+        return {**self._tuner.snapshot(), "note": self._unfinished.note, "has_database": self.has_database}
 
     def close(self) -> None:
         """Ends background work."""

@@ -63,9 +63,20 @@ def test_another_flavour_or_patch_of_the_same_torch_fits_and_is_named(found, hav
 
 def test_a_torch_without_an_extension_fails_with_the_list_of_those_that_have_one(found):
     del found["native"]
-    found["native_error"] = "ImportError: the native extension was built for torch 2.11 and 2.15, but 2.16.0 is installed"
+    found["native_error"] = (
+        "ImportError: the native extension was built for torch 2.11 and 2.15, but 2.16.0 is installed"
+    )
     result = only(checks.native)
     assert result.status == "fail" and "2.11 and 2.15" in result.detail and "pip install" in result.remedy
+
+
+def test_a_part_of_torch_that_does_not_fit_is_a_warning(found):
+    found["torch_parts"] = {"dynamo": "", "inductor": "part `inductor`: torch 2.99.0 has no config; inductor is lost"}
+    found["torch_remedy"] = "`pip install --upgrade agspeed` mends it"
+    result = only(checks.torch_parts)
+    assert result.status == "warn" and "torch 2.99.0 has no config" in result.detail and "upgrade" in result.remedy
+    found["torch_parts"] = {"dynamo": "", "inductor": ""}
+    assert only(checks.torch_parts) == ("parts of torch", "ok", "dynamo, inductor: as expected", "")
 
 
 def test_extension_for_another_python_is_named(found, monkeypatch):

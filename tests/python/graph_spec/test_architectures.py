@@ -13,6 +13,7 @@ from torch import fx
 from agspeed.frontend.region import lift_tensors
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.read import rebuild
+from agspeed.torch_compat.checkpoint import with_plain_parts
 from agspeed.tuning.child.operator_homes import find_homes
 from benchmarks import architectures
 
@@ -34,7 +35,7 @@ def test_every_region_can_travel(name: str) -> None:
     homes: set[str] = set()
 
     def backend(gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        lifted, _ = lift_tensors(gm)
+        lifted, _ = lift_tensors(with_plain_parts(gm))
         spec = export(lifted)
         back = rebuild(GraphSpec.from_json(spec.to_json(), spec.tensors))
         for path, part in lifted.named_modules():

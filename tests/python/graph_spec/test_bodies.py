@@ -110,14 +110,14 @@ def numpy_call(x: torch.Tensor) -> torch.Tensor:
     return x * torch.from_numpy(np.sqrt(np.abs(x.detach().numpy()).reshape(-1, 8)) + 1)
 
 
-FUNCTIONS: dict[str, tuple[Function, str]] = {
+FUNCTIONS: dict[str, tuple[Function, str | tuple[str, str]]] = {
     # keep-sorted
     "autograd function": (lambda x: ScaledSquare.apply(x.sin(), 1.5), "fwd_body"),
     "checkpoint": (Checkpointed(), "wrap_body"),
     "cond": (condition, "cond_true"),
     "flex attention": (flex, "score_mod"),
     "functorch": (gradient, ""),
-    "gradient hook": (WithHook(), "fwd_body"),
+    "gradient hook": (WithHook(), ("fwd_body", "hook_body")),  # until and since torch 2.15
     "logging and checks": (logging_and_checks, ""),
     "nested region": (lambda x: nested(nested(x)), "subgraph"),
     "numpy": (numpy_call, ""),

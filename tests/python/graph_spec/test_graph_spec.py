@@ -16,6 +16,7 @@ from torch.nn import functional
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
 from agspeed.graph_spec.read import example_inputs, rebuild
+from agspeed.torch_compat.checkpoint import with_plain_parts
 
 Captured = list[tuple[fx.GraphModule, list[Any]]]
 
@@ -26,7 +27,7 @@ def capture(function: Callable[..., Any], *args: Any, dynamic: bool | None = Non
     found: Captured = []
 
     def backend(gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        found.append((gm, list(examples)))
+        found.append((with_plain_parts(gm), list(examples)))
         return gm.forward
 
     torch.compile(function, backend=backend, dynamic=dynamic)(*args)

@@ -98,8 +98,7 @@ class Training:
             history=self.history,
             optimizer=None,
             wrapper=None,
-            has_database=True,
-            tuner_snapshot=lambda: {**tuner, "note": None},
+            tuner_snapshot=lambda: {**tuner, "note": None, "has_database": True},
             note_unseen_steps=lambda: None,
         )
         return make_report(session).to_dict()  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ __all__ = [
 
 def apply(function: type[Function], *arguments: Any) -> Any:
     """What the function makes of the arguments, with a way back for gradients."""
-    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return function.apply(*arguments)
 
 
 # Functions of torch are called with their context first, and return a gradient per argument.

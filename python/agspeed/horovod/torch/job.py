@@ -24,6 +24,7 @@ from agspeed.horovod import environment
 from agspeed.horovod.torch import quick
 from agspeed.horovod.torch.autotune import Autotuner
 from agspeed.log import warn_once
+from agspeed.torch_compat import c10d
 
 __all__ = ["Follower", "Job", "current", "followers", "init", "is_initialized", "shutdown"]
 
@@ -152,7 +153,7 @@ def _find_store(where: environment.Placement) -> Any:
     distributed: Any = torch.distributed
     if _store is None:
         if distributed.is_initialized():
-            _store = distributed.distributed_c10d._get_default_store()
+            _store = c10d.default_store()
         elif where.size == 1:
             _store = distributed.HashStore()
         else:

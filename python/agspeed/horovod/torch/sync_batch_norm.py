@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from agspeed.horovod.torch import job, mpi_ops
 from agspeed.horovod.torch.arguments import Sum
+from agspeed.torch_compat.modules import _BatchNorm
 
 __all__ = ["SyncBatchNorm"]
 

@@ -8,25 +8,19 @@ thread.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
-from torch._library.custom_ops import OPDEFS
-from torch._library.simple_registry import singleton as _registrations
 
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
+from agspeed.torch_compat import operators
 
 _BUILT_IN = frozenset(("aten", "prims"))
-_REGISTERED_AT = re.compile(r"registered at (.+\.py|<.+>):\d+")
 _TORCH_HOME = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -72,36 +66,16 @@ def _foreign_operators(gm: fx.GraphModule) -> list[str]:
     found: dict[str, None] = {}
     for part in gm.modules():
         for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
-            if isinstance(node.target, torch._ops.OpOverload):
-                found[node.target._schema.name] = None
-            elif isinstance(node.target, torch._ops.OpOverloadPacket):
-                found[node.target._qualified_op_name] = None
+            if (name := operators.name_of(node.target)) is not None:
+                found[name] = None
     return [name for name in found if name.partition("::")[0] not in _BUILT_IN]
 
 
 def _modules_of(name: str) -> list[str]:
     """The modules that registered `name`, its kernels or its shape function, as far as torch remembers them."""
-    found: dict[str, None] = {}
-    if name in OPDEFS:
-        found[OPDEFS[name]._init_fn.__module__] = None
-    stub: Any = None
-    with contextlib.suppress(RuntimeError):
-        stub = torch._C._dispatch_pystub(name, "")
-    if stub is not None:
-        found[stub[0]] = None
-    for path in _registering_files(name):
-        if (module := _module_of_file(path)) is not None:
-            found[module] = None
-    return list(found)
-
-
-def _registering_files(name: str) -> Iterator[str]:
-    overloads = torch._C._jit_get_operation(name)[1] or []
-    for overload in overloads:
-        yield from _REGISTERED_AT.findall(torch._C._dispatch_dump(f"{name}.{overload}" if overload else name))
-    kernel = _registrations.find(name).fake_impl.kernel
-    if kernel is not None:
-        yield kernel.source.rpartition(":")[0]
+    said = [operators.defining_module(name), operators.announced_module(name)]
+    found = [*said, *map(_module_of_file, operators.registering_files(name))]
+    return list(dict.fromkeys(module for module in found if module is not None))
 
 
 def _module_of_file(path: str) -> str | None:

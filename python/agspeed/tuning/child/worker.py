@@ -89,14 +89,15 @@ def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
 def _prepare() -> None:
     """Loads what the first job is likely to need, which takes seconds. What fails here fails in the job, too."""
     with contextlib.suppress(Exception):
-        for name in ("torch._inductor.compile_fx", "agspeed.tuning.build", "agspeed.tuning.child.job"):
-            importlib.import_module(name)
-        from torch._inductor import cpu_vec_isa
+        from agspeed.torch_compat import inductor
 
+        inductor.load()
+        for name in ("agspeed.tuning.build", "agspeed.tuning.child.job"):
+            importlib.import_module(name)
         from agspeed.backends import vector_isa
 
         with vector_isa.remembering():
-            cpu_vec_isa.pick_vec_isa()
+            inductor.pick_vector_isa()
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from agspeed.torch_compat.modules import storage_of
+
 WIDER: dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -141,7 +143,7 @@ def _as_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_of(tensor)
 
 
 def _extent(tensor: torch.Tensor) -> int:

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from agspeed.devices.accelerator import numerics_flags, set_numerics_flags
 from agspeed.devices.random_state import RandomState
+from agspeed.torch_compat.modes import TorchDispatchMode, tree_flatten, tree_map_only, tree_unflatten
+from agspeed.torch_compat.operators import schema_of
 from agspeed.tuning.gate.inputs import WIDER
 
 RANDOM = torch.Tag.nondeterministic_seeded
@@ -118,7 +118,7 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         narrow_args, narrow_kwargs = tree_unflatten(narrow, structure)
         state.restore()
         result = func(*narrow_args, **narrow_kwargs)
-        for argument, wide, thin in zip(func._schema.arguments, args, narrow_args, strict=False):
+        for argument, wide, thin in zip(schema_of(func).arguments, args, narrow_args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 wide.copy_(thin)
                 return wide
@@ -159,7 +159,7 @@ def _dtype_of(leaf: Any) -> torch.dtype | None:
 
 def has_alias(func: Any) -> bool:
     """True when a result shares memory with an argument: views and in-place operators."""
-    return any(returned.alias_info is not None for returned in func._schema.returns)
+    return any(returned.alias_info is not None for returned in schema_of(func).returns)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -42,13 +42,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import get_decompositions
-from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from agspeed.torch_compat import operators
+from agspeed.torch_compat.modes import TorchDispatchMode, _disable_current_modes, tree_leaves, tree_map_only
+from agspeed.torch_compat.modules import storage_of, version_of
+from agspeed.torch_compat.operators import get_decompositions, is_non_overlapping_and_dense_or_false
 from agspeed.tuning.gate.modes import RANDOM, has_alias
 
 aten = torch.ops.aten
@@ -287,7 +287,7 @@ def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> t
 
 def _versions(*tensors: torch.Tensor) -> list[int] | None:
     """How often each was written to; None where torch does not count."""
-    return None if any(tensor.is_inference() for tensor in tensors) else [tensor._version for tensor in tensors]
+    return None if any(tensor.is_inference() for tensor in tensors) else [version_of(tensor) for tensor in tensors]
 
 
 def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
@@ -349,16 +349,9 @@ def _parts(func: Any) -> Callable[..., Any] | None:
     GroupNorm and LayerNorm call ``var_mean.dim``: autograd, which takes them apart elsewhere, has been passed then.
     """
     parts = _decompositions().get(func)
-    if parts is None and _is_composite(func) and not has_alias(func) and RANDOM not in func.tags:
-        # By autograd's kernel: forms in Python, which `decompose` prefers, find pixels by arithmetic on floats.
-        parts = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    if parts is None and operators.is_composite(func) and not has_alias(func) and RANDOM not in func.tags:
+        parts = operators.composite_kernel(func)
     return parts
-
-
-def _is_composite(func: Any) -> bool:
-    """Whether it has no kernel for a device, but one that calls other operators."""
-    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
-    return has_kernel("CompositeImplicitAutograd") and not any(map(has_kernel, ("CPU", "CUDA")))
 
 
 @functools.cache
@@ -373,7 +366,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_of(tensor)
 
 
 def _is_inexact(tensor: torch.Tensor) -> bool:

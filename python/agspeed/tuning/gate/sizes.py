@@ -14,9 +14,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from agspeed.backends.base import Runner
+from agspeed.torch_compat.shapes import ShapeEnv, detect_fake_mode
 
 InputSizes = list[Any]
 """For each input of a graph: None (as captured), an integer, or [sizes, strides] of a tensor. Can be JSON."""
@@ -29,7 +29,7 @@ def other_sizes(example_inputs: Sequence[Any]) -> list[InputSizes]:
     symbols = sorted({s for value in example_inputs for e in _expressions(value) for s in e.free_symbols}, key=str)
     if not symbols:
         return []
-    fake_mode = torch._guards.detect_fake_mode(list(example_inputs))
+    fake_mode = detect_fake_mode(list(example_inputs))
     env = None if fake_mode is None else fake_mode.shape_env
     if env is None or any(symbol not in env.backed_var_to_val for symbol in symbols):
         return []

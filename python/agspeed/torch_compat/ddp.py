@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedDataParallel and `replicate()`: who reduces the gradients of a module, in which buckets, and its clocks.
+
+For ranks only. Without this part a wrapped module runs eagerly. All of it is there since torch 2.11. Threads: the one
+that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agspeed.torch_compat.part import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+LAYOUT_NEEDS = (
+    # keep-sorted
+    "_build_debug_param_to_name_mapping",
+    "_build_params_for_reducer",
+    "_comm_hooks",
+    "_ddp_init_helper",
+    "_delay_all_reduce_params",
+    "_get_ddp_logging_data",
+    "_remove_autograd_hooks",
+    "_use_python_reducer",
+    "bucket_bytes_cap",
+    "bucket_bytes_cap_default",
+    "bucket_bytes_cap_list",
+    "reducer",
+)
+"""Of a wrapper whose bucket layout is to be changed; one without any of them is left alone."""
+PART = Part(
+    "ddp",
+    __name__,
+    needs=(
+        "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES",
+        "torch.distributed._composable.contract._get_registry",
+        "torch.distributed._composable.replicate.replicate.state",
+        "torch.distributed._register_comm_hook",
+        "torch.nn.parallel.distributed._find_tensors",
+        f"{_DDP}._active_ddp_module",
+        f"{_DDP}._join_config",
+        f"{_DDP}._static_graph_delay_allreduce_enqueued",
+        f"{_DDP}.logger",
+        f"{_DDP}.require_backward_grad_sync",
+        *(f"{_DDP}.{name}" for name in LAYOUT_NEEDS),
+    ),
+    lost="nothing is tuned under DistributedDataParallel, models train eagerly there",
+)
+
+
+# --- who reduces ------------------------------------------------------------------------------------------------------
+
+
+def active() -> DistributedDataParallel | None:
+    """The wrapper whose forward runs on this thread, or None."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel._active_ddp_module
+
+
+def is_replicated(module: nn.Module) -> bool:
+    """Whether `replicate()` was asked for a module."""
+    from torch.distributed._composable.contract import _get_registry
+
+    return "replicate" in (_get_registry(module) or {})
+
+
+def wrapper_by_replicate(module: nn.Module) -> DistributedDataParallel | None:
+    """What `replicate()` has left on a module; None before the module's first call, where it does its work."""
+    from torch.distributed._composable.replicate import replicate
+
+    reference = getattr(replicate.state(module), "_ddp_weakref", None)
+    return reference() if reference is not None else None
+
+
+def is_in_join(wrapper: Any) -> bool:
+    """Whether its ranks may have unequal numbers of steps."""
+    return bool(wrapper._join_config.enable)
+
+
+def tensors_in(output: Any) -> list[Tensor]:
+    """Those that a wrapper finds in what its module returns."""
+    from torch.nn.parallel.distributed import _find_tensors
+
+    return list(_find_tensors(output))  # type: ignore[no-untyped-call]
+
+
+# --- its buckets ------------------------------------------------------------------------------------------------------
+
+
+def missing_for_layouts(wrapper: Any) -> str | None:
+    """The first of `LAYOUT_NEEDS` that a wrapper does not have, or None."""
+    return next((name for name in LAYOUT_NEEDS if not hasattr(wrapper, name)), None)
+
+
+def first_bucket_bytes() -> int:
+    """Of the bucket that is reduced first, by default."""
+    import torch
+
+    return int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]
+
+
+def hooks_of(wrapper: Any) -> list[tuple[Any, Any]]:
+    """Its communication hooks that are written in Python, each with its state."""
+    return list(wrapper._comm_hooks)
+
+
+def delays_reductions(wrapper: Any) -> bool:
+    return bool(wrapper._delay_all_reduce_params)
+
+
+def reduces_in_python(wrapper: Any) -> bool:
+    return bool(wrapper._use_python_reducer)
+
+
+def steps_in_backward(wrapper: Any) -> bool:
+    """Whether an optimizer steps where a gradient is ready; torch marks parameters of one by an attribute."""
+    return any(hasattr(parameter, "_in_backward_optimizers") for parameter in wrapper.parameters())
+
+
+def parameters_of(wrapper: Any) -> tuple[list[Tensor], list[bool]]:
+    """The parameters that it reduces, in its order, and whether each expects a sparse gradient."""
+    parameters, expects_sparse = wrapper._build_params_for_reducer()
+    return parameters, expects_sparse
+
+
+def renew_reducer(wrapper: Any) -> None:
+    """Gives a wrapper a new reducer, made as it makes its own, with the caps of its buckets as they are now."""
+    import torch
+
+    wrapper._remove_autograd_hooks()
+    parameters, expects_sparse = parameters_of(wrapper)
+    names = wrapper._build_debug_param_to_name_mapping(parameters)
+    wrapper._ddp_init_helper(parameters, expects_sparse, names, wrapper.static_graph)
+    for hook, state in wrapper._comm_hooks:
+        wrapper.logger._set_comm_hook_name(hook.__qualname__)
+        torch.distributed._register_comm_hook(wrapper.reducer, state, hook)  # type: ignore[attr-defined]
+    if wrapper.static_graph:
+        # Else the first step with the new reducer would not be reduced, and ranks would drift apart.
+        wrapper._static_graph_delay_allreduce_enqueued = False
+        wrapper.reducer._set_static_graph()
+        wrapper.logger._set_static_graph()
+
+
+# --- its clocks -------------------------------------------------------------------------------------------------------
+
+
+def logging_data(wrapper: Any) -> dict[str, Any]:
+    """What it tells of its latest timed step and of its settings."""
+    data: dict[str, Any] = wrapper._get_ddp_logging_data()
+    return data
+
+
+def amend_logging_data(amend: Callable[[Callable[[Any], dict[str, Any]]], Callable[[Any], dict[str, Any]]]) -> None:
+    """Has every wrapper tell what `amend(original)` returns of it, from now on."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    original: Any = DistributedDataParallel._get_ddp_logging_data
+    DistributedDataParallel._get_ddp_logging_data = amend(original)  # type: ignore[method-assign]

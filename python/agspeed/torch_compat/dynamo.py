@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamo: capture, what it remembers of earlier conversions, its exceptions, its names for sources and for NumPy.
+
+Without this part nothing is captured: everything runs eagerly. All of it is there since torch 2.11; where a newer
+minor differs, the function says so. Threads: as Dynamo's own, under its compile lock where a function says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from agspeed.torch_compat.part import Part
+from agspeed.torch_compat.release import minor
+
+if TYPE_CHECKING:
+    from torch._dynamo.convert_frame import Tracker
+    from torch._dynamo.exc import SkipFrame, TensorifyScalarRestartAnalysis
+    from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
+    from torch._dynamo.source import ConstantSource
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        ConvertFrameReturn,
+        FrameAction,
+        FrameExecStrategy,
+    )
+    from torch._dynamo.utils import numpy_method_wrapper, numpy_operator_wrapper, numpy_to_tensor_wrapper
+
+__all__ = [
+    "TORCH_DYNAMO_RESUME_IN_PREFIX",
+    "ConstantSource",
+    "ConvertFrameReturn",
+    "FrameAction",
+    "FrameExecStrategy",
+    "SkipFrame",
+    "TensorifyScalarRestartAnalysis",
+    "Tracker",
+    "numpy_method_wrapper",
+    "numpy_operator_wrapper",
+    "numpy_to_tensor_wrapper",
+]
+
+PART = Part(
+    "dynamo",
+    __name__,
+    exports=(
+        "torch._dynamo.convert_frame.Tracker",
+        "torch._dynamo.exc.SkipFrame",
+        "torch._dynamo.exc.TensorifyScalarRestartAnalysis",
+        "torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX",
+        "torch._dynamo.source.ConstantSource",
+        "torch._dynamo.types.ConvertFrameReturn",
+        "torch._dynamo.types.FrameAction",
+        "torch._dynamo.types.FrameExecStrategy",
+        "torch._dynamo.utils.numpy_method_wrapper",
+        "torch._dynamo.utils.numpy_operator_wrapper",
+        "torch._dynamo.utils.numpy_to_tensor_wrapper",
+    ),
+    needs=(
+        "torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
+        "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+        "torch._dynamo.OptimizedModule",
+        "torch._dynamo.config.accumulated_recompile_limit",
+        "torch._dynamo.config.patch",
+        "torch._dynamo.convert_frame.CatchErrorsWrapper._torchdynamo_orig_backend",
+        "torch._dynamo.convert_frame.ConvertFrame._inner_convert",
+        "torch._dynamo.convert_frame.Tracker.seen",
+        "torch._dynamo.convert_frame.compile_lock",
+        "torch._dynamo.guards.DeletedGuardManagerWrapper",
+        "torch._dynamo.eval_frame._optimize(backend, guard_fail_fn, dynamic)",
+        "torch._dynamo.optimize",
+        "torch._dynamo.pgo.CodeId.make",
+        "torch._dynamo.pgo.CodeState.automatic_dynamic",
+        "torch._dynamo.pgo.FrameStateSizeEntry.make_scalar",
+        "torch._dynamo.pgo._CODE_STATE",
+        "torch._dynamo.pgo.auto_dynamic",
+        "torch._dynamo.symbolic_convert.TensorifyState.specialize",
+        "torch._dynamo.types.FrameAction.DEFAULT",
+        "torch._dynamo.types.ConvertFrameReturn(frame_exec_strategy, apply_to_code, guarded_code)",
+        "torch._dynamo.utils.CleanupManager.instance._remove_id",
+        "torch._dynamo.utils.CleanupManager.instance.values",
+        "torch._dynamo.utils.preserve_rng_state",
+        "torch._numpy.ndarray",
+    ),
+)
+if not TYPE_CHECKING:
+    __getattr__ = PART.load
+
+Sizes = defaultdict[Any, Any]
+"""What Dynamo has learned about the sizes that code was called with."""
+_REGIONS = (2, 13)
+"""Since then each callable may have versions of its own (`isolate_recompiles`); Dynamo counts those of all, too."""
+
+
+def load() -> None:
+    """Imports Dynamo; it takes a second. Raises: what that raises."""
+    importlib.import_module("torch._dynamo")
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether `module` is what ``torch.compile`` returns for a module."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+
+
+def is_compiled_function(function: Any) -> bool:
+    """Whether ``torch.compile`` returned `function`: it marks that with the attribute `_torchdynamo_orig_callable`,
+    without which (torch may drop it) such a function is taken for a plain one and captured once more."""
+    return hasattr(function, "_torchdynamo_orig_callable")
+
+
+# --- conversion -------------------------------------------------------------------------------------------------------
+
+
+def new_context(
+    backend: Callable[..., Any], dynamic: bool | None, on_guard_failure: Callable[[Any], None]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes of a function one whose frames Dynamo captures for `backend`; its attribute `callback` is Dynamo's own for
+    a frame. Compiled versions of code that others run as well are kept apart: since torch 2.13 by Dynamo, until then by
+    `own_versions`."""
+    import torch._dynamo
+
+    apart = {"isolate_recompiles": True} if minor() >= _REGIONS else {}
+    return torch._dynamo.optimize(backend, dynamic=dynamic, guard_fail_fn=on_guard_failure, **apart)
+
+
+def overhear(callback: Any, listen: Callable[[Any], Any]) -> Any:
+    """Puts `listen(inner)` in place of the conversion within a context's `callback`, which swallows the reasons why a
+    frame is given up. Returns: what other callbacks name as `_torchdynamo_orig_backend` to share its versions. Needs
+    that attribute and `ConvertFrame._inner_convert`."""
+    convert_frame = callback._torchdynamo_orig_backend
+    convert_frame._inner_convert = listen(convert_frame._inner_convert)
+    return convert_frame
+
+
+@contextlib.contextmanager
+def settings(changed: dict[str, Any]) -> Iterator[None]:
+    """Inside the block Dynamo has these settings, and the parameters of modules are inputs of its graphs, so that
+    replacing one costs no recompile: a setting until torch 2.11, always so since 2.12, which warns of the setting."""
+    import torch._dynamo
+
+    as_inputs = {"inline_inbuilt_nn_modules": True} if minor() < (2, 12) else {}
+    with torch._dynamo.config.patch(changed | as_inputs):
+        yield
+
+
+@contextlib.contextmanager
+def left_out(functions: Iterable[Any]) -> Iterator[None]:
+    """Inside the block Dynamo calls these without looking into them, by an attribute that it asks each for. Where it
+    asks no longer, it looks into them: graphs are larger then, results are the same."""
+    for function in functions:
+        function._torchdynamo_disable = True
+    try:
+        yield
+    finally:
+        for function in functions:
+            del function._torchdynamo_disable
+
+
+def preserve_rng_state() -> contextlib.AbstractContextManager[Any]:
+    """Inside the block tracing may draw: the generators are set back afterwards."""
+    import torch._dynamo.utils
+
+    return torch._dynamo.utils.preserve_rng_state()
+
+
+def specialize_float(symbol: str) -> None:
+    """The float of that symbol is to be a constant of the graph once the frame is captured again."""
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    TensorifyState.specialize(symbol)
+
+
+# --- what Dynamo remembers --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Version:
+    """A compiled version of a frame, as Dynamo's conversion looks at them: a list of those of one target."""
+
+    guard_manager: Any
+    code: CodeType
+    compile_id: Any
+    next: _Version | None
+
+
+def versions_of(code: CodeType) -> list[Any]:
+    """All compiled versions of `code`; each has `backend`, the function that it was compiled for."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    return list(_debug_get_cache_entry_list(code))
+
+
+def own_versions(entry: Any, backend: Callable[..., Any]) -> Any:
+    """Of what Dynamo hands to a conversion, the versions for `backend`. Until torch 2.12 that is a chain of all
+    versions, by `next`; since 2.13 Dynamo finds those of the callable's own region by itself."""
+    if minor() >= _REGIONS:
+        return entry
+    chain = []
+    while entry is not None:
+        chain.append(entry)
+        entry = entry.next
+    found: _Version | None = None
+    for version in reversed(chain):
+        if version.backend is backend:
+            found = _Version(version.guard_manager, version.code, version.compile_id, found)
+    return found
+
+
+def limits(code: CodeType, backend: Callable[..., Any]) -> dict[str, Any]:
+    """Settings by which the versions of others do not count as those for `backend`: since torch 2.13 Dynamo gives up
+    code once it has so many of them in all regions."""
+    if minor() < _REGIONS:
+        return {}
+    import torch._dynamo
+
+    others = sum(version.backend is not backend for version in versions_of(code))
+    return {"accumulated_recompile_limit": torch._dynamo.config.accumulated_recompile_limit + others}
+
+
+def try_again(code: CodeType) -> None:
+    """Has Dynamo convert code that it was told to leave alone."""
+    from torch._C._dynamo.eval_frame import set_code_exec_strategy
+    from torch._dynamo.types import FrameAction, FrameExecStrategy  # type: ignore[attr-defined]
+
+    set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
+
+
+def drop(version: Any, reason: str) -> None:
+    """Frees a compiled version whose code lives on, and what waits for its end: Dynamo's own clean-up waits for
+    compiled code that the tracebacks of later conversions keep. A version without `extra_state` stays."""
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+    from torch._dynamo.utils import CleanupManager
+
+    state = getattr(version.guard_manager, "extra_state", None)
+    if state is None:
+        return
+    compiled = version.code
+    state.invalidate(version, DeletedGuardManagerWrapper(reason))
+    if id(compiled) in CleanupManager.instance.values:
+        CleanupManager.instance._remove_id(id(compiled))
+
+
+def new_sizes() -> Sizes:
+    """Of a process in which nothing was captured yet."""
+    from torch._dynamo import pgo
+
+    return defaultdict(pgo.CodeState)
+
+
+@contextlib.contextmanager
+def knowing(sizes: Sizes) -> Iterator[None]:
+    """Inside the block, under Dynamo's compile lock, it knows these sizes and learns into them."""
+    from torch._dynamo import pgo
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        others, pgo._CODE_STATE = pgo._CODE_STATE, sizes
+        try:
+            yield
+        finally:
+            pgo._CODE_STATE = others
+
+
+def expect_float(sizes: Sizes, code: CodeType, name: str) -> None:
+    """Has Dynamo take the local variable `name` of `code` for a number that differs from call to call."""
+    from torch._dynamo import pgo
+
+    seen = sizes[pgo.CodeId.make(code)].automatic_dynamic
+    seen[f"L[{name!r}]"] = pgo.FrameStateSizeEntry.make_scalar(pgo.auto_dynamic)  # type: ignore[arg-type]
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def is_source(value: Any) -> bool:
+    """Whether `value` says where an input of a graph comes from."""
+    return dataclasses.is_dataclass(value) and type(value).__module__ == "torch._dynamo.source"
+
+
+def source_class(name: str) -> type | None:
+    """The kind of source, or the enumeration beside them, of that name."""
+    home = importlib.import_module("torch._dynamo.source")
+    found = getattr(home, name, None)
+    return found if isinstance(found, type) and found.__module__ == home.__name__ else None
+
+
+def is_numpy_wrapper(target: Any) -> bool:
+    """Whether a call in a graph is one of Dynamo's wrappers of torch's versions of NumPy's functions."""
+    return type(target).__module__ == "torch._dynamo.utils"
+
+
+def numpy_of_torch() -> ModuleType:
+    """NumPy as torch computes it."""
+    return importlib.import_module("torch._numpy")
+
+
+def is_numpy_of_torch(function: Any) -> bool:
+    return str(function.__module__).startswith("torch._numpy")

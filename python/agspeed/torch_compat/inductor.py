@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TorchInductor: its compiler, its settings, the passes that it takes, and its questions to the machine.
+
+Without this part the candidates of Inductor are lost, all else works. All of it is there since torch 2.11. Importing
+this module loads nothing; its functions load Inductor, which takes seconds. Threads: as Inductor's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from agspeed.torch_compat.part import Part
+from agspeed.torch_compat.release import minor
+
+if TYPE_CHECKING:
+    from torch._inductor.cpu_vec_isa import VecISA
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+    from torch._inductor.dependencies import WeakDep
+
+__all__ = ["CustomGraphPass", "VecISA", "WeakDep", "get_hash_for_files"]
+
+PART = Part(
+    "inductor",
+    __name__,
+    exports=(
+        "torch._inductor.cpu_vec_isa.VecISA",
+        "torch._inductor.custom_graph_pass.CustomGraphPass",
+        "torch._inductor.custom_graph_pass.get_hash_for_files",
+        "torch._inductor.dependencies.WeakDep",
+    ),
+    needs=(
+        "torch._inductor.compile_fx.compile_fx(inner_compile)",
+        "torch._inductor.compile_fx.compile_fx_inner",
+        "torch._inductor.config._pre_fusion_custom_pass",
+        "torch._inductor.config.cpp.cxx",
+        "torch._inductor.config.cpp.threads",
+        "torch._inductor.config.fallback_random",
+        "torch._inductor.config.layout_optimization",
+        "torch._inductor.config.patch",
+        "torch._inductor.config.reorder_for_locality",
+        "torch._inductor.cpu_vec_isa.VecISA._avx_py_load",
+        "torch._inductor.cpu_vec_isa.VecISA.bit_width",
+        "torch._inductor.cpu_vec_isa.VecISA.build_arch_flags",
+        "torch._inductor.cpu_vec_isa.VecISA.check_build",
+        "torch._inductor.cpu_vec_isa.pick_vec_isa",
+        "torch._inductor.scheduler.BaseSchedulerNode.add_fake_dep",
+        "torch._inductor.scheduler.Scheduler.compute_ancestors",
+        "torch._inductor.scheduler.Scheduler.topological_sort_schedule",
+    ),
+    lost="the candidates inductor, inductor-staged, inductor-max-autotune and inductor-cudagraphs are lost",
+)
+if not TYPE_CHECKING:
+    __getattr__ = PART.load
+_OVERLAPS = (2, 14)
+
+
+def load() -> None:
+    """Imports the compiler. Raises: what that raises; UnsupportedError where it is not as expected."""
+    importlib.import_module("torch._inductor.compile_fx")
+    PART.require()
+
+
+def compile_both(gm: Any, inputs: Sequence[Any], inner_compile: Callable[..., Any]) -> Any:
+    """Traces a torch-level graph and hands the graph of each direction to `inner_compile`."""
+    from torch._inductor import compile_fx
+
+    return compile_fx.compile_fx(gm, list(inputs), inner_compile=inner_compile)
+
+
+def compile_graph(graph: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
+    """Compiles the ATen graph of one direction."""
+    from torch._inductor import compile_fx
+
+    return compile_fx.compile_fx_inner(graph, inputs, **keywords)
+
+
+def settings(changed: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """Inside the block Inductor has these settings."""
+    from torch._inductor import config
+
+    patch: contextlib.AbstractContextManager[Any] = config.patch(changed)
+    return patch
+
+
+def before_fusion(scheduling: CustomGraphPass) -> dict[str, Any]:
+    """The setting by which Inductor's scheduler has its nodes rearranged before it fuses them."""
+    return {"_pre_fusion_custom_pass": scheduling}
+
+
+def collectives_in_place() -> dict[str, Any]:
+    """The settings by which collectives stay where a graph has them. Since torch 2.14 Inductor moves them away from
+    their waits by default, to compute meanwhile; ranks that run a region by another candidate do not."""
+    return {"aten_distributed_optimizations.enable_simple_overlap": False} if minor() >= _OVERLAPS else {}
+
+
+def has_broken_pool_gradients() -> bool:
+    """Whether Inductor reads the gradient of average pooling of channels-last feature maps before it has written it:
+    torch 2.11 does."""
+    return minor() < (2, 12)
+
+
+def compilers() -> list[str]:
+    """The C++ compilers that Inductor looks for."""
+    from torch._inductor import config
+
+    return [name for name in config.cpp.cxx if name]
+
+
+def pick_vector_isa() -> None:
+    """Has Inductor ask which vector instructions it may use; `asking` says whom."""
+    from torch._inductor import cpu_vec_isa
+
+    cpu_vec_isa.pick_vec_isa()
+
+
+def asking(answer: Callable[[Any, str], bool], load_code: str) -> contextlib.AbstractContextManager[Any]:
+    """Inside the block Inductor asks `answer(isa, code)` whether code compiles and loads with vector instructions; its
+    own method `VecISA.check_build` loads it by `load_code`, a program, where it is asked."""
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    return mock.patch.multiple(VecISA, check_build=answer, _avx_py_load=load_code)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What modules and tensors have beside their public parts: the slot that calls of a module go to, and its memory.
+
+The slot `_compiled_call_impl` is the one that ``nn.Module.compile`` fills. Without this part no module can be patched:
+everything runs eagerly. All of it is there since torch 2.11. Threads: a slot is filled between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from agspeed.torch_compat.part import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+__all__ = ["_BatchNorm"]
+
+PART = Part(
+    "modules",
+    __name__,
+    exports=("torch.nn.modules.batchnorm._BatchNorm",),
+    needs=(
+        "torch._C._is_tracing",
+        "torch.UntypedStorage._cdata",
+        "torch.Tensor._version",
+        "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
+        "torch.nn.Module._call_impl",
+        "torch.nn.Module._compiled_call_impl",
+        "torch.nn.Module._non_persistent_buffers_set",
+    ),
+)
+if not TYPE_CHECKING:
+    __getattr__ = PART.load
+
+
+def eager_call(module: nn.Module) -> Callable[..., Any]:
+    """Calls a module, with its hooks, past its slot."""
+    return module._call_impl
+
+
+def entry(module: nn.Module) -> Any:
+    """What is in a module's slot, or None; also where modules have no such slot."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
+    """Has all calls of a module go to `call`."""
+    module._compiled_call_impl = call
+
+
+def drop_entry(module: nn.Module) -> None:
+    """Has calls of a module go to its own code, as if its slot had never been filled."""
+    vars(module).pop("_compiled_call_impl", None)
+
+
+def unsaved_buffers(module: nn.Module) -> Collection[str]:
+    """The names of a module's own buffers that its state_dict leaves out."""
+    return module._non_persistent_buffers_set
+
+
+def is_traced() -> bool:
+    """Somebody else is reading the code that runs: torch.compile, torch.export, torch.fx or torch.jit.trace."""
+    import torch
+
+    return torch.compiler.is_compiling() or torch._C._is_tracing() or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that tensors share which share memory, while one of them lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def version_of(tensor: Any) -> int:
+    """How often a tensor was changed in place; 0 for what is no tensor."""
+    return getattr(tensor, "_version", 0)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators: their types and schemas, what they consist of, who registered them, and updates of lists of tensors.
+
+Without this part no graph can be read: everything runs eagerly. All of it is there since torch 2.11. Stateless; any
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from agspeed.torch_compat.part import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch._decomp import get_decompositions
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+    from torch._prims_common import is_non_overlapping_and_dense_or_false
+
+__all__ = [
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "get_decompositions",
+    "is_non_overlapping_and_dense_or_false",
+    "run_and_save_rng_state",
+    "run_with_rng_state",
+]
+
+_HOMES = ("_nn", "_fft", "_linalg", "_special")
+_LATER_HOMES = ("_autograd", "_functorch")
+PART = Part(
+    "operators",
+    __name__,
+    exports=(
+        "torch._decomp.get_decompositions",
+        "torch._ops.HigherOrderOperator",
+        "torch._ops.OpOverload",
+        "torch._ops.OpOverloadPacket",
+        "torch._prims.rng_prims.run_and_save_rng_state",
+        "torch._prims.rng_prims.run_with_rng_state",
+        "torch._prims_common.is_non_overlapping_and_dense_or_false",
+    ),
+    needs=(
+        "torch._C.DispatchKey.CompositeImplicitAutograd",
+        "torch._C._dispatch_dump",
+        "torch._C._dispatch_has_kernel_for_dispatch_key",
+        "torch._C._dispatch_pystub",
+        "torch._C._jit_get_operation",
+        "torch._C._nn.adaptive_avg_pool2d",
+        "torch._foreach_add_",
+        "torch._foreach_mul",
+        "torch._foreach_mul_",
+        "torch._foreach_sub",
+        "torch._higher_order_ops",
+        "torch._library.custom_ops.CustomOpDef._init_fn",
+        "torch._library.custom_ops.OPDEFS",
+        "torch._library.fake_impl.FakeImplHolder.kernel",
+        "torch._library.simple_registry.SimpleOperatorEntry.fake_impl",
+        "torch._library.simple_registry.singleton.find",
+        "torch._ops.OpOverload._op_dk",
+        "torch._ops.OpOverload._schema",
+        "torch._ops.OpOverloadPacket._qualified_op_name",
+        *(f"torch._C.{home}" for home in (*_HOMES, *_LATER_HOMES)),
+    ),
+)
+if not TYPE_CHECKING:
+    __getattr__ = PART.load
+
+_REGISTERED_AT = re.compile(r"registered at (.+\.py|<.+>):\d+")
+
+
+# --- what an operator is ----------------------------------------------------------------------------------------------
+
+
+def schema_of(operator: Any) -> Any:
+    """Of an `OpOverload`: its name, arguments and results, with what they share."""
+    return operator._schema
+
+
+def name_of(target: Any) -> str | None:
+    """ "library::operator" of an operator, in one of its overloads or in all; None for what is none."""
+    from torch._ops import OpOverload, OpOverloadPacket
+
+    if isinstance(target, OpOverload):
+        return str(target._schema.name)
+    return str(target._qualified_op_name) if isinstance(target, OpOverloadPacket) else None
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether it has no kernel for a device, but one that calls other operators."""
+    import torch
+
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
+    return has_kernel("CompositeImplicitAutograd") and not any(map(has_kernel, ("CPU", "CUDA")))
+
+
+def composite_kernel(operator: Any) -> Callable[..., Any]:
+    """The kernel of a composite operator, written in C++ as a rule: forms in Python, which `decompose` prefers, find
+    pixels by arithmetic on floats."""
+    import torch
+
+    return functools.partial(operator._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def pools() -> tuple[Any, ...]:
+    """What graphs name average pooling of feature maps to a given size."""
+    import torch
+
+    return torch.nn.functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
+
+
+def load_higher_order() -> None:
+    """Registers the operators that take graphs as arguments."""
+    importlib.import_module("torch._higher_order_ops")
+
+
+@functools.cache
+def homes() -> tuple[tuple[Any, str], ...]:
+    """Where the functions are that graphs call, beside torch's public modules, and the names of these places."""
+    import torch
+
+    before = ((getattr(torch._C, name), f"torch._C.{name}") for name in _HOMES)
+    after = ((getattr(torch._C, name), f"torch._C.{name}") for name in _LATER_HOMES)
+    return (*before, (torch.Tensor, "torch.Tensor"), (torch._C, "torch._C"), *after)
+
+
+# --- who registered it ------------------------------------------------------------------------------------------------
+
+
+def defining_module(name: str) -> str | None:
+    """The module whose function `torch.library.custom_op` made into the operator "library::operator", or None."""
+    from torch._library.custom_ops import OPDEFS
+
+    return str(OPDEFS[name]._init_fn.__module__) if name in OPDEFS else None
+
+
+def announced_module(name: str) -> str | None:
+    """The module that a library in C++ has named as the home of the operator's shape function, or None."""
+    import torch
+
+    stub: Any = None
+    with contextlib.suppress(RuntimeError):
+        stub = torch._C._dispatch_pystub(name, "")
+    return str(stub[0]) if stub is not None else None
+
+
+def registering_files(name: str) -> Iterator[str]:
+    """The files that registered kernels or a shape function of the operator, as far as torch remembers them."""
+    import torch
+    from torch._library.simple_registry import singleton
+
+    for overload in torch._C._jit_get_operation(name)[1] or []:
+        yield from _REGISTERED_AT.findall(torch._C._dispatch_dump(f"{name}.{overload}" if overload else name))
+    kernel = singleton.find(name).fake_impl.kernel
+    if kernel is not None:
+        yield kernel.source.rpartition(":")[0]
+
+
+# --- lists of tensors -------------------------------------------------------------------------------------------------
+
+
+def multiplied(tensors: list[Tensor], factors: list[float]) -> tuple[Tensor, ...]:
+    """Each times its factor, in one call."""
+    import torch
+
+    return torch._foreach_mul(tensors, factors)
+
+
+def differences(tensors: list[Tensor], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Each less the other, in one call."""
+    import torch
+
+    return torch._foreach_sub(tensors, others)
+
+
+def multiply(tensors: list[Tensor], factors: list[float]) -> None:
+    """`multiplied`, in place."""
+    import torch
+
+    torch._foreach_mul_(tensors, factors)
+
+
+def add(tensors: list[Tensor], others: Any) -> None:
+    """To each the other tensor or number, in place, in one call."""
+    import torch
+
+    torch._foreach_add_(tensors, others)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of this torch are as agspeed expects them, and what is lost where one is not.
+
+A torch is judged by its parts, never by its number: a newer minor is used with what fits. Asking has no side effects:
+nothing is compiled, no setting is changed, and nothing is imported unless the caller says so. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Iterable
+
+from agspeed.torch_compat.part import Part
+from agspeed.torch_compat.release import minor, version
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The minors that agspeed is tested with."""
+NEEDED_BY_ALL = (
+    "aot_autograd",
+    "autograd",
+    "checkpoint",
+    "dynamo",
+    "graphs",
+    "modes",
+    "modules",
+    "operators",
+    "shapes",
+)
+FOR_RANKS = ("c10d", "ddp")
+PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, "fsdp", "inductor", "memory")))
+
+
+def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str, str]:
+    """By part, the sentence that says what of torch is missing and what is lost; "" where the part fits.
+
+    may_import: modules of torch that nobody has loaded yet are loaded, which takes seconds; else what can be read in
+    their text is judged. Takes some milliseconds then.
+    """
+    num_loaded = sum(module.startswith("torch.") for module in list(sys.modules))
+    return {name: _misfit(name, may_import, num_loaded) for name in parts}
+
+
+def misfit(parts: Iterable[str]) -> str | None:
+    """The sentences of the parts that do not fit, as one, or None. Asked again it costs nothing, until modules of torch
+    were loaded in between."""
+    found = [sentence for sentence in probe(parts).values() if sentence]
+    return "; ".join(found) or None
+
+
+def remedy() -> str:
+    """What mends a misfit, as a part of a sentence."""
+    tested = f"{NEWEST[0]}.{NEWEST[1]}"
+    return f'`pip install --upgrade agspeed` or `pip install "torch=={tested}.*"` mends it'
+
+
+def to_json() -> dict[str, str]:
+    """`probe` for `agspeed doctor`: all parts, by what is there to load."""
+    return probe(may_import=True)
+
+
+@functools.cache
+def part(name: str) -> Part:
+    """The table of a part."""
+    found: Part = importlib.import_module(f"agspeed.torch_compat.{name}").PART
+    return found
+
+
+@functools.lru_cache(maxsize=128)
+def _misfit(name: str, may_import: bool, _num_loaded: int) -> str:
+    table = part(name)
+    if minor() < OLDEST:
+        return f"part `{name}`: torch {version()} is older than {OLDEST[0]}.{OLDEST[1]}; {table.lost}"
+    if name in (*FOR_RANKS, "fsdp") and not _is_distributed():
+        return f"part `{name}`: torch {version()} was built without torch.distributed; {table.lost}"
+    return table.misfit(may_import=may_import) or ""
+
+
+def _is_distributed() -> bool:
+    import torch
+
+    return torch.distributed.is_available()

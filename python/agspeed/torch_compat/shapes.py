@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors without memory, symbolic sizes, and the context that tracing keeps them in.
+
+Without this part no graph can be captured, checked or handed to another process: everything runs eagerly. All of it is
+there since torch 2.11. A shape environment belongs to one graph; threads: the one that traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from agspeed.torch_compat.part import Part
+
+if TYPE_CHECKING:
+    from torch._guards import CompileId, TracingContext, detect_fake_mode, tracing
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+    from torch.utils._sympy.functions import CeilDiv, FloorDiv, Identity, Max, Min, Mod, ModularIndexing, PythonMod
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+__all__ = [
+    "CeilDiv",
+    "CompileId",
+    "DimDynamic",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FloorDiv",
+    "Identity",
+    "Max",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "PythonMod",
+    "ShapeEnv",
+    "SymT",
+    "TracingContext",
+    "ValueRanges",
+    "detect_fake_mode",
+    "int_oo",
+    "symbol_is_type",
+    "tracing",
+    "unset_fake_temporarily",
+]
+
+_ENV = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
+FAKE_TENSOR = "torch._subclasses.fake_tensor.FakeTensor"
+"""What a graph's annotations call it."""
+PART = Part(
+    "shapes",
+    __name__,
+    exports=(
+        "torch._guards.CompileId",
+        "torch._guards.TracingContext",
+        "torch._guards.detect_fake_mode",
+        "torch._guards.tracing",
+        FAKE_TENSOR,
+        "torch._subclasses.fake_tensor.FakeTensorMode",
+        "torch._subclasses.fake_tensor.unset_fake_temporarily",
+        "torch.fx.experimental.symbolic_shapes.DimDynamic",
+        _ENV,
+        *(
+            f"torch.utils._sympy.functions.{name}"
+            for name in ("CeilDiv", "FloorDiv", "Identity", "Max", "Min", "Mod", "ModularIndexing", "PythonMod")
+        ),
+        "torch.utils._sympy.numbers.int_oo",
+        "torch.utils._sympy.symbol.SymT",
+        "torch.utils._sympy.symbol.symbol_is_type",
+        "torch.utils._sympy.value_ranges.ValueRanges",
+    ),
+    needs=(
+        "torch._guards.TracingContext.fake_mode",
+        "torch._guards.TracingContext.fw_metadata",
+        "torch._guards.TracingContext.try_get",
+        f"{FAKE_TENSOR}.fake_mode",
+        f"{FAKE_TENSOR}.item_memo",
+        "torch._subclasses.fake_tensor.FakeTensorMode(shape_env)",
+        "torch._subclasses.fake_tensor.FakeTensorMode.shape_env",
+        "torch.fx.experimental.sym_node.SymNode._expr",
+        "torch.fx.experimental.sym_node.SymNode.hint",
+        "torch.fx.experimental.symbolic_shapes.DimDynamic.DYNAMIC",
+        f"{_ENV}._generate_unique_id",
+        f"{_ENV}._set_replacement",
+        f"{_ENV}.backed_var_to_val",
+        f"{_ENV}.create_symbol(positive, do_not_specialize_zero_one)",
+        f"{_ENV}.create_symfloatnode(hint)",
+        f"{_ENV}.create_symintnode(hint)",
+        f"{_ENV}.unique_ids",
+        f"{_ENV}.var_to_range",
+        "torch.utils._sympy.symbol.SymT.FLOAT",
+    ),
+)
+if not TYPE_CHECKING:
+    __getattr__ = PART.load
+
+
+def fake_mode_of(values: Sequence[Any]) -> Any:
+    """The mode that the tensors without memory among `values` belong to, or None."""
+    from torch._guards import detect_fake_mode
+
+    return detect_fake_mode(list(values))
+
+
+def unspecialized(value: Any) -> Any:
+    """What a symbolic number stands for, before the shape environment has put anything in its place."""
+    return value.node._expr
+
+
+def specialize(env: ShapeEnv, symbol: Any, value: Any) -> None:
+    """Has `symbol` stand for `value` from now on."""
+    env._set_replacement(symbol, value, "specialized")
+
+
+@contextlib.contextmanager
+def numbering(env: ShapeEnv, index: int) -> Iterator[None]:
+    """Inside the block the next symbol is made with that number in its name, which Inductor's cache keys hold."""
+    with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
+        yield
+    env.unique_ids.add(index)
