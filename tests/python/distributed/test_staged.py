@@ -91,7 +91,7 @@ def test_layouts_change_no_bit_of_bfloat16_at_four_ranks(four_ranks: Ranks, tmp_
     _compare_with_layouts(four_ranks, tmp_path, case, "bfloat16")
 
 
-@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+@pytest.mark.parametrize("backend", [pytest.param("agspeed", marks=pytest.mark.smoke), "gloo"])
 @pytest.mark.parametrize("candidate", ["graph-eager", "aot", "native"])
 @pytest.mark.parametrize("case", staged_cases.CASES)
 def test_weights_of_two_ranks_equal_plain_training(
@@ -100,7 +100,7 @@ def test_weights_of_two_ranks_equal_plain_training(
     _compare(two_ranks, tmp_path, case, candidate, backend)
 
 
-@pytest.mark.parametrize("case", _WITH_INDUCTOR)
+@pytest.mark.parametrize("case", [pytest.param(_WITH_INDUCTOR[0], marks=pytest.mark.smoke), *_WITH_INDUCTOR[1:]])
 def test_weights_with_inductors_backward_in_parts(two_ranks: Ranks, tmp_path: Path, case: str) -> None:
     _compare(two_ranks, tmp_path, case, "inductor-staged", "agspeed")
 

@@ -38,6 +38,7 @@ def test_weights_are_plain_trainings_whatever_the_wrapper_does(two_ranks: Ranks,
         assert wrapper == "static_graph" or not has_layouts, f"another layout under {wrapper}: {result['arms']}"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("when", ["before", "after", "around"])
 def test_replicated_models_are_tuned_by_all_ranks_together(two_ranks: Ranks, tmp_path: Path, when: str) -> None:
     results = two_ranks.run(tuned_cases.replicated, tmp_path, cache=str(tmp_path / "cache"), when=when)

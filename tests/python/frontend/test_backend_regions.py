@@ -13,6 +13,8 @@ from torch import nn
 
 from tests.python.frontend.differential import Script, compare, state
 
+pytestmark = pytest.mark.smoke
+
 CANDIDATES = ["aot", "native"]
 Forward = Callable[[Any, torch.Tensor], Any]
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -13,6 +13,8 @@ from torch import nn
 import agspeed
 from agspeed.frontend.optimizer import optimizer_session
 
+pytestmark = pytest.mark.smoke
+
 CASES = [
     (torch.optim.SGD, {"momentum": 0.9}),
     (torch.optim.Adam, {"amsgrad": True}),

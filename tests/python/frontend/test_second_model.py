@@ -100,6 +100,8 @@ def described_in_a_process_of_its_own(index: int) -> dict[str, Any]:
     code = f"""
 import json
 from tests.python.frontend.test_second_model import description, numbered
+
+pytestmark = pytest.mark.smoke
 model, session = numbered({index})
 print(json.dumps(description(session)))
 """

@@ -28,6 +28,8 @@ from agspeed.graph_spec.names import callable_name, resolve_callable
 from agspeed.graph_spec.read import example_inputs, rebuild
 from tests.python.graph_spec.test_graph_spec import capture, capture_aten
 
+pytestmark = pytest.mark.smoke
+
 Function = Callable[..., Any]
 
 

@@ -24,6 +24,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield started
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "options",
     [

@@ -99,6 +99,7 @@ def test_gradients_pass_through_pooled_channels_last_maps() -> None:
     assert verdict.accepted, verdict.reason
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_pooling_is_replaced_only_under_a_torch_that_loses_its_gradients() -> None:
     """If this fails, `has_broken_pool_gradients` names the wrong releases of torch."""

@@ -16,6 +16,8 @@ from agspeed.errors import UserError
 from agspeed.graph_spec.export import export
 from tests.python.native.regions import trace
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(autouse=True)
 def _fresh_cache() -> Any:

@@ -20,6 +20,8 @@ import agspeed
 from agspeed.errors import UnsupportedError, UserError
 from tests.python.native.regions import make_region, native_region
 
+pytestmark = pytest.mark.smoke
+
 
 def mlp(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor]:
     return (torch.tanh(F.linear(torch.sigmoid(F.linear(x, w, b)), v)),)

@@ -16,6 +16,8 @@ from agspeed.backends.aot import trace_for_aten
 from agspeed.backends.joint import fake_inputs
 from agspeed.torch_compat.checkpoint import CHECKPOINT, run_part, with_plain_parts
 
+pytestmark = pytest.mark.smoke
+
 Function = Callable[[Tensor], Tensor]
 
 

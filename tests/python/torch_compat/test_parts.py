@@ -18,6 +18,8 @@ from agspeed.torch_compat import part, probe, release
 from tests.lint import check_torch_private as private
 from tests.lint import sources
 
+pytestmark = pytest.mark.smoke
+
 NO_PARTS = ("__init__", "misfits", "part", "probe", "registry", "release")
 FOLDER = "python/agspeed/torch_compat"
 GUARDED = {"_BACKENDS", "_ddp_weakref", "_dynamo_source", "_in_backward_optimizers", "_timeout", "_torchdynamo_disable"}

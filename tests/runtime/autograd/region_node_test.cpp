@@ -125,7 +125,7 @@ TEST(RegionNode, ASavedOutputMakesNoCycleAndIsWatched) {
   y.mul_(2);
   EXPECT_THAT(errorOf([&] { y.sum().backward(); }), HasSubstr("modified by an inplace operation"));
   const at::Tensor fresh = run(*region, {x});
-  const std::weak_ptr<torch::autograd::Node> node = fresh.grad_fn();
+  const auto node = watch(fresh.grad_fn());
   const_cast<at::Tensor&>(fresh).reset();
   EXPECT_TRUE(node.expired());
 }
@@ -389,10 +389,11 @@ TEST(RegionNodeStages, SavedTensorsAreReleasedStageByStage) {
   const auto region = stages.region();
   const at::Tensor x = leaf({3}), w = leaf({3});
   at::Tensor y = run(*region, {x.exp(), w * 2});
-  const std::weak_ptr<torch::autograd::Node> first = y.grad_fn();
+  const auto first = watch(y.grad_fn());
   w.register_hook([&](const at::Tensor&) {
-    const auto node = std::dynamic_pointer_cast<RegionNode>(first.lock());
-    EXPECT_THAT(errorOf([&] { node->apply({at::ones({3}, at::kDouble)}); }), HasSubstr("a second time"));
+    const auto node = first.lock();
+    EXPECT_THAT(errorOf([&] { dynamic_cast<RegionNode&>(*node).apply({at::ones({3}, at::kDouble)}); }),
+                HasSubstr("a second time"));
   });
   y.sum().backward();
   y.reset();
@@ -417,7 +418,7 @@ TEST(RegionNodeStages, ASavedOutputOfALaterStageMakesNoCycle) {
   const at::Tensor x = leaf({3}), w = leaf({3});
   at::Tensor y = run(*region, {x, w});
   EXPECT_TRUE(at::allclose(grad({y.sum()}, {x}, {}, /*retain_graph=*/true)[0], at::exp(x) + w));
-  const std::weak_ptr<torch::autograd::Node> node = y.grad_fn();
+  const auto node = watch(y.grad_fn());
   y.reset();
   EXPECT_TRUE(node.expired());
 }

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -25,6 +26,16 @@ using Arguments = std::vector<aten::Argument>;
 using Tensors = std::vector<at::Tensor>;
 
 inline const at::Tensor& tensor(const aten::Argument& argument) { return std::get<at::Tensor>(argument); }
+
+/// Watches a node without owning it, whatever this torch counts owners by; has expired().
+template <typename T>
+std::weak_ptr<T> watch(const std::shared_ptr<T>& node) {
+  return node;
+}
+template <typename T>
+c10::weak_intrusive_ptr<T> watch(const c10::intrusive_ptr<T>& node) {
+  return c10::weak_intrusive_ptr<T>(node);
+}
 
 /// A function for the forward and one for each stage of the backward; called below autograd as Programs are.
 class FunctionCode final : public RegionCode {

@@ -179,7 +179,7 @@ TEST(Replay, AnInputModifiedLaterMakesNoCycle) {
   const auto region = replayedSine(sine);
   at::Tensor x = leaf({4}) * 1;
   at::Tensor y = run(*region, {x});
-  const std::weak_ptr<torch::autograd::Node> node = y.grad_fn();
+  const auto node = watch(y.grad_fn());
   x.add_(y.sum());  // its history now contains the node, which keeps it for replay
   y.reset();
   EXPECT_FALSE(node.expired()) << "x's history holds it";

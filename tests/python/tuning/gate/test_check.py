@@ -12,7 +12,7 @@ from torch.nn import functional
 from agspeed.tuning.gate import check as gate
 from tests.python.tuning.gate.planted_mutants import MUTANTS, inputs, only_this_batch, region
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("one_thread")]
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
