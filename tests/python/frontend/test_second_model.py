@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import agspeed
 from agspeed.frontend.session import Session, session_of
 
+pytestmark = pytest.mark.smoke
+
 ROOT = Path(__file__).parents[3]
 NUM_MODELS = 16
 
@@ -100,8 +102,6 @@ def described_in_a_process_of_its_own(index: int) -> dict[str, Any]:
     code = f"""
 import json
 from tests.python.frontend.test_second_model import description, numbered
-
-pytestmark = pytest.mark.smoke
 model, session = numbered({index})
 print(json.dumps(description(session)))
 """
