@@ -67,7 +67,7 @@ _BODY_OPERATORS = frozenset(
 )
 """Higher-order operators that are all in their arguments; others (Triton kernels) refer to tables of their process."""
 _CHECKPOINT = "higher_order.tag_activation_checkpoint"
-"""What a part that `run_part` runs is called, as torch calls it."""
+"""The name of `run_part`: that of the operator of torch that it stands for."""
 _SEARCH = (
     (operator, "operator"),
     (math, "math"),

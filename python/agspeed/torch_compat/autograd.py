@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd's engine tells of the backward that runs on this thread.
+"""Questions to autograd's engine about the backward that runs on this thread.
 
 Without this part checkpointed parts, checks of candidates and meetings of ranks do not know where they are: everything
 runs eagerly. All of it is there since torch 2.11.
@@ -35,5 +35,5 @@ def will_run(node: Any) -> bool:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether somebody sees the tensors that are saved for a backward on this thread, as checkpoints do."""
+    """Whether saved-tensor hooks are in force on this thread, as under checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

@@ -56,7 +56,7 @@ def num_collectives(group: Any, device: Any) -> int:
 
 
 def timeout_of(group: Any) -> datetime.timedelta:
-    """What the group's collectives have; torch's default where no backend tells."""
+    """The timeout of the group's collectives; torch's default where the backend gives none."""
     import torch
 
     for device in ("cpu", "cuda"):
@@ -99,7 +99,7 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
 
 
 def backend_options(store: Any, rank: int, ranks: list[int], timeout: datetime.timedelta, name: str) -> Any:
-    """What torch hands to a backend that makes a group."""
+    """The options that torch hands to a backend that makes a group."""
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
     options: Any = _DistributedBackendOptions()

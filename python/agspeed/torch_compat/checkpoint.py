@@ -54,8 +54,8 @@ def _plain_calls(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _next_number() -> int:
-    """A number by which the partitioner tells parts apart, larger than those of earlier parts: torch's own count, since
-    a graph may hold selectively checkpointed parts as well."""
+    """A number by which the partitioner tells parts apart. Later parts have larger numbers. It is torch's own count,
+    since a graph may hold selectively checkpointed parts as well."""
     from torch._higher_order_ops.wrap import uid
 
     return next(uid)

@@ -32,7 +32,7 @@ LAYOUT_NEEDS = (
     "bucket_bytes_cap_list",
     "reducer",
 )
-"""Of a wrapper whose bucket layout is to be changed; one without any of them is left alone."""
+"""The members that a change of bucket layout needs. A wrapper that lacks one keeps its layout."""
 PART = Part(
     "ddp",
     __name__,
@@ -84,7 +84,7 @@ def is_in_join(wrapper: Any) -> bool:
 
 
 def tensors_in(output: Any) -> list[Tensor]:
-    """Those that a wrapper finds in what its module returns."""
+    """The tensors that a wrapper finds in the result of its module."""
     from torch.nn.parallel.distributed import _find_tensors
 
     return list(_find_tensors(output))  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ def missing_for_layouts(wrapper: Any) -> str | None:
 
 
 def first_bucket_bytes() -> int:
-    """Of the bucket that is reduced first, by default."""
+    """The default size of the bucket that is reduced first."""
     import torch
 
     return int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]

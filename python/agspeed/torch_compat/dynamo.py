@@ -95,7 +95,8 @@ if not TYPE_CHECKING:
 Sizes = defaultdict[Any, Any]
 """What Dynamo has learned about the sizes that code was called with."""
 _REGIONS = (2, 13)
-"""Since then each callable may have versions of its own (`isolate_recompiles`); Dynamo counts those of all, too."""
+"""From this release on each callable may have versions of its own (`isolate_recompiles`). Dynamo still counts the
+versions of all callables."""
 
 
 def load() -> None:
@@ -104,7 +105,7 @@ def load() -> None:
 
 
 def is_compiled(module: Any) -> bool:
-    """Whether `module` is what ``torch.compile`` returns for a module."""
+    """Whether ``torch.compile`` made `module` from another module."""
     dynamo = sys.modules.get("torch._dynamo")
     return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
 
@@ -182,7 +183,8 @@ def specialize_float(symbol: str) -> None:
 
 @dataclass
 class _Version:
-    """A compiled version of a frame, as Dynamo's conversion looks at them: a list of those of one target."""
+    """A compiled version of a frame, as a link of the chain that Dynamo's conversion reads. All links belong to one
+    target."""
 
     guard_manager: Any
     code: CodeType
@@ -198,8 +200,8 @@ def versions_of(code: CodeType) -> list[Any]:
 
 
 def own_versions(entry: Any, backend: Callable[..., Any]) -> Any:
-    """Of what Dynamo hands to a conversion, the versions for `backend`. Until torch 2.12 that is a chain of all
-    versions, by `next`; since 2.13 Dynamo finds those of the callable's own region by itself."""
+    """The versions for `backend` among the ones that Dynamo hands to a conversion. Until torch 2.12 that is a chain of
+    all versions, linked by `next`. Since 2.13 Dynamo itself finds the versions of the callable's own region."""
     if minor() >= _REGIONS:
         return entry
     chain = []
@@ -225,7 +227,7 @@ def limits(code: CodeType, backend: Callable[..., Any]) -> dict[str, Any]:
 
 
 def try_again(code: CodeType) -> None:
-    """Has Dynamo convert code that it was told to leave alone."""
+    """Has Dynamo convert code again that it leaves alone so far."""
     from torch._C._dynamo.eval_frame import set_code_exec_strategy
     from torch._dynamo.types import FrameAction, FrameExecStrategy  # type: ignore[attr-defined]
 
@@ -248,7 +250,7 @@ def drop(version: Any, reason: str) -> None:
 
 
 def new_sizes() -> Sizes:
-    """Of a process in which nothing was captured yet."""
+    """The sizes that a process knows before its first capture: none."""
     from torch._dynamo import pgo
 
     return defaultdict(pgo.CodeState)

@@ -33,7 +33,7 @@ PART = Part(
 
 
 def unit_class() -> Any:
-    """What modules are units of; None while nobody has loaded `fully_shard`."""
+    """The class that `fully_shard` gives to modules; None while `fully_shard` is not loaded."""
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules and tensors have beside their public parts: the slot that calls of a module go to, and its memory.
+"""Private members of modules and tensors: the slot that calls of a module go to, and its memory.
 
 The slot `_compiled_call_impl` is the one that ``nn.Module.compile`` fills. Without this part no module can be patched:
 everything runs eagerly. All of it is there since torch 2.11. Threads: a slot is filled between two calls.

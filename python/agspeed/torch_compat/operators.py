@@ -80,7 +80,7 @@ _REGISTERED_AT = re.compile(r"registered at (.+\.py|<.+>):\d+")
 
 
 def schema_of(operator: Any) -> Any:
-    """Of an `OpOverload`: its name, arguments and results, with what they share."""
+    """The schema of an `OpOverload`: its name, its arguments and results, and the memory that they share."""
     return operator._schema
 
 
@@ -110,7 +110,7 @@ def composite_kernel(operator: Any) -> Callable[..., Any]:
 
 
 def pools() -> tuple[Any, ...]:
-    """What graphs name average pooling of feature maps to a given size."""
+    """The functions by which graphs name average pooling of feature maps to a given size."""
     import torch
 
     return torch.nn.functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d

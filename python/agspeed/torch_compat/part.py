@@ -31,9 +31,9 @@ class Part:
     module: str
     """The module of torch_compat, its `__name__`."""
     exports: tuple[str, ...] = ()
-    """What that module offers under the last word of each; `load` finds it."""
+    """Dotted names; the module offers each under its last word, and `load` finds it."""
     needs: tuple[str, ...] = ()
-    """What its functions use beside that."""
+    """Dotted names that the module's functions use as well."""
     lost: str = "nothing is tuned, models train eagerly"
     """Without the part, as a sentence."""
 
@@ -54,7 +54,7 @@ class Part:
         return found
 
     def misfit(self, *, may_import: bool) -> str | None:
-        """The first need that this torch does not meet, as a sentence, or None. Modules that nobody has loaded are
+        """The first need that this torch does not meet, as a sentence, or None. Modules that are not loaded are
         loaded if `may_import`, else their text is looked at."""
         for path in (*self.exports, *self.needs):
             try:
@@ -154,7 +154,7 @@ def _missing_in_text(origin: str | None, module: str, words: list[str]) -> str |
 
 
 def _found(path: str) -> Any:
-    """What a dotted name stands for, of modules that are loaded."""
+    """The object that a dotted name stands for, among loaded modules."""
     if path in sys.modules:
         return sys.modules[path]
     home, _, leaf = path.rpartition(".")

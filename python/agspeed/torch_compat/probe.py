@@ -35,8 +35,8 @@ PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, "fsdp", "inductor", "memory"))
 def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str, str]:
     """By part, the sentence that says what of torch is missing and what is lost; "" where the part fits.
 
-    may_import: modules of torch that nobody has loaded yet are loaded, which takes seconds; else what can be read in
-    their text is judged. Takes some milliseconds then.
+    may_import: the probe loads modules of torch that are not loaded yet, which takes seconds. Otherwise it reads their
+    text, which takes some milliseconds.
     """
     num_loaded = sum(module.startswith("torch.") for module in list(sys.modules))
     return {name: _misfit(name, may_import, num_loaded) for name in parts}
@@ -50,7 +50,7 @@ def misfit(parts: Iterable[str]) -> str | None:
 
 
 def remedy() -> str:
-    """What mends a misfit, as a part of a sentence."""
+    """The commands that mend a misfit, as a part of a sentence."""
     tested = f"{NEWEST[0]}.{NEWEST[1]}"
     return f'`pip install --upgrade agspeed` or `pip install "torch=={tested}.*"` mends it'
 

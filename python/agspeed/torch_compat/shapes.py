@@ -49,7 +49,7 @@ __all__ = [
 
 _ENV = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 FAKE_TENSOR = "torch._subclasses.fake_tensor.FakeTensor"
-"""What a graph's annotations call it."""
+"""Its name in the annotations of a graph."""
 PART = Part(
     "shapes",
     __name__,
@@ -106,7 +106,7 @@ def fake_mode_of(values: Sequence[Any]) -> Any:
 
 
 def unspecialized(value: Any) -> Any:
-    """What a symbolic number stands for, before the shape environment has put anything in its place."""
+    """The expression of a symbolic number before the shape environment replaces anything in it."""
     return value.node._expr
 
 

@@ -95,6 +95,12 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
     assert second["step"] <= 1 and second["equal"], second
 
 
+def test_a_decision_made_under_another_torch_is_not_used(tuned_cache: Path) -> None:
+    another_patch = "import torch; torch.__version__ = torch.__version__.partition('+')[0] + '.1'\n"
+    other = _output_of(another_patch + _SCRIPT, "fast-start", tuned_cache, 8)
+    assert other["decision"]["source"] != "cache" and other["equal"], other
+
+
 def test_the_re_checks_of_a_stored_plan_show_what_it_is_worth(tuned_cache: Path) -> None:
     decision = _run("auto", tuned_cache, 600)["decision"]
     assert decision["source"] == "cache" and decision["speedup"]["estimate"] > 1.5, decision
