@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences between the releases of torch that this code is built against, 2.11 to 2.15. Each difference becomes a name
-// here, so that code elsewhere asks for no version.
+// Differences between the releases of torch that this code is built against, 2.11 to 2.15. Each difference becomes a
+// name here, so that code elsewhere asks for no version.
 //
 // Until 2.12 a std::shared_ptr owns an autograd node, from 2.13 on a c10::intrusive_ptr does.
 #pragma once
