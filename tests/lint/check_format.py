@@ -54,6 +54,9 @@ def test_python_follows_the_rules() -> None:
 
 
 def test_the_package_is_typed() -> None:
+    newest = sources.read(".ci/torch-versions.txt").split("\n")[-2].split()[1]
+    if not version("torch").startswith(newest):
+        pytest.skip(f"the annotations of torch {newest} are the measure: releases differ in them")
     cache = sources.ROOT / "build" / "mypy"
     result = run(sys.executable, "-m", "mypy", "--cache-dir", str(cache), "--no-error-summary")
     assert result.returncode == 0, "\n" + result.stdout + result.stderr
