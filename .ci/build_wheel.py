@@ -36,7 +36,7 @@ def installed() -> Path:
 
 
 def version_in(folder: Path) -> str:
-    """Of the torch in a folder, without what follows "+"."""
+    """The version of the torch in a folder, without the flavour that follows "+"."""
     found = re.search(r"__version__ = '([^'+]+)", (folder / "version.py").read_text())
     assert found is not None, f"{folder} holds no torch"
     return found[1]

@@ -31,12 +31,12 @@ _NAMED = re.compile(r"torch(\.\w+)+")
 
 
 def is_private(name: str) -> bool:
-    """Of one name, without dots."""
+    """Whether one name, without dots, is private."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name.strip("_") != ""
 
 
 def is_private_path(path: str) -> bool:
-    """Of a dotted name that begins with torch."""
+    """Whether a dotted name that begins with torch is private."""
     parts = path.split(".")
     if parts[0] != "torch" or parts[1:2] == ["ops"]:
         return False

@@ -60,7 +60,7 @@ class DynamoIdentity:
                 dynamo.expect_float(self._sizes, code, name)
 
     def own_versions(self, entry: Any) -> Any:
-        """Of the compiled versions that Dynamo hands to a conversion, those of this target."""
+        """The compiled versions of this target among the ones that Dynamo hands to a conversion."""
         return dynamo.own_versions(entry, self._backend)
 
     def refusal(self, code: CodeType) -> ConvertFrameReturn | None:

@@ -35,7 +35,7 @@ class History:
     capture_seconds: float = 0.0
     phase: str = "eager"
     lost: str = ""
-    """What this torch does not fit, as a sentence."""
+    """A sentence on the candidates that this torch does not fit; "" where it fits all."""
 
     def add_step(self, plan: str, times: StepTimes) -> None:
         candidate = None if plan == "eager" else plan
