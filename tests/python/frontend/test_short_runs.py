@@ -23,10 +23,14 @@ import json, sys, time, torch, agspeed
 from agspeed.frontend import startup
 from agspeed.frontend.session import session_of
 
+@torch.compiler.assume_constant_result
+def slow_where_not_captured(seconds):
+    time.sleep(seconds)
+    return 1.0
+
 class Slow(torch.nn.Sequential):
     def forward(self, x):
-        time.sleep(0.0 if torch.compiler.is_compiling() else 0.002)
-        return super().forward(x)
+        return super().forward(x) * slow_where_not_captured(float(sys.argv[6]))
 
 torch.manual_seed(5)
 model = Slow(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
@@ -46,10 +50,12 @@ print(json.dumps({"loaded": sum(loaded), "status": report["status"], "steps": re
 """
 
 
-def _train(mode: str, cache_dir: Path, num_steps: int, pays_after_s: float, backends: list[str]) -> dict[str, Any]:
+def _train(
+    mode: str, cache_dir: Path, num_steps: int, pays_after_s: float, backends: list[str], sleep_s: float = 0.002
+) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", _SCRIPT, mode, str(cache_dir), str(num_steps), str(pays_after_s)]
-    command.append(json.dumps(backends))
+    command += [json.dumps(backends), str(sleep_s)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -68,9 +74,9 @@ def test_longer_run_tunes_and_knows_of_the_steps_before(tmp_path: Path) -> None:
 
 
 def test_earlier_decision_is_used_at_once(tmp_path: Path) -> None:
-    first = _train("max", tmp_path, 600, 1000.0, ["aot"])
+    first = _train("max", tmp_path, 600, 1000.0, ["aot"], sleep_s=0.02)
     assert first["status"]["state"] == "tuned", first
-    second = _train("auto", tmp_path, 4, 1000.0, ["aot"])
+    second = _train("auto", tmp_path, 4, 1000.0, ["aot"], sleep_s=0.02)
     assert second["loaded"] == 4 and second["decision"] == "cache", second
 
 
