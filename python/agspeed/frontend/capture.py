@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import os
 import re
 import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from agspeed.backends.joint import fake_inputs
 from agspeed.errors import UnsupportedError
-from agspeed.frontend.dynamo_identity import DynamoIdentity
+from agspeed.frontend.dynamo_identity import DynamoIdentity, this_call_alone
 from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
+from agspeed.frontend.shadow.comparison import Comparison
+from agspeed.frontend.users_code import PACKAGE, is_installed, is_users
 from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
-from agspeed.torch_compat import dynamo
+from agspeed.torch_compat import dynamo, wrong_captures
+from agspeed.torch_compat.autograd import start_engine
 from agspeed.torch_compat.dynamo import (
     TORCH_DYNAMO_RESUME_IN_PREFIX,
     ConvertFrameReturn,
@@ -38,13 +40,12 @@ from agspeed.torch_compat.dynamo import (
     FrameExecStrategy,
     SkipFrame,
 )
-from agspeed.torch_compat.shapes import ShapeEnv
+from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_originals, mode_of
+from agspeed.tuning.deferred_signals import deferred_signals
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """Called with each captured graph; returns what Dynamo's generated code will call."""
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
-_LIBRARIES = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
     "skip_fsdp_guards": False,  # flags and parameters of a sharded module are looked at as those of any other
@@ -66,6 +67,10 @@ _LEFT_OUT: tuple[Any, ...] = (
 own."""
 
 
+_HARMLESS_BREAKS = ("Data-dependent branching", "generic_jump", "Unsupported Tensor.item() call", "Tensor.item")
+"""How Dynamo's reasons begin for graph breaks where nothing runs but graphs and what decides between them."""
+
+
 @dataclass(frozen=True)
 class CaptureEvent:
     """Something worth telling the user: a graph break, a recompile, or a frame left to eager."""
@@ -83,6 +88,8 @@ class Capture:
         make_region: see `RegionFactory`; runs inside Dynamo's tracing context.
         on_event: told about breaks, recompiles and skipped frames.
         dynamic: as for ``torch.compile``.
+        comparison: decides whether frames are captured now, and is told of captured code that must not run beside
+            the user's own.
     """
 
     def __init__(
@@ -91,28 +98,45 @@ class Capture:
         make_region: RegionFactory,
         on_event: Callable[[CaptureEvent], None],
         dynamic: bool | None,
+        comparison: Comparison,
     ) -> None:
+        start_engine()
         self._make_region = make_region
+        self._comparison = comparison
         self._on_event = on_event
         backend = weakly(self._backend)
         context: Any = dynamo.new_context(backend, dynamic, weakly(self._on_guard_failure))
         identity = DynamoIdentity(backend, _codes_of(function))
-        context.callback = _ScopedConversion(context.callback, identity, self._on_skip, self._on_end)
+        context.callback = _ScopedConversion(context.callback, identity, self, comparison)
+        self.num_graphs = 0
+        """Of the frame that is being converted."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
+        self._fake_mode: FakeTensorMode | None = None
         self._home = _definition_of(function)
         self.call: Callable[..., Any] = context(_with_own_code(function))
 
     def _backend(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        reason = getattr(gm, "compile_subgraph_reason", None)
-        if reason is not None and reason.graph_break:
-            where = user_location(reason.user_stack)
-            self._on_event(CaptureEvent("graph-break", _first_line(reason.reason), where))
+        broken = getattr(gm, "compile_subgraph_reason", None)
+        if broken is not None and broken.graph_break:
+            where = user_location(broken.user_stack)
+            text = _first_line(broken.reason)
+            self._on_event(CaptureEvent("graph-break", text, where))
+            if not _is_harmless(str(broken.reason)):
+                self._comparison.prevent(f"{where}: Python runs between its graphs that must not run twice ({text})")
+        self.num_graphs += 1
+        for value in dynamo.changed_objects():
+            if (reason := wrong_captures.of_changed(value)) is not None:
+                raise UnsupportedError(reason)
+            self._comparison.undo(value, graph_location(gm))
+        if (reason := wrong_captures.of_graph(gm)) is not None:
+            raise UnsupportedError(reason)
         if _is_closed(gm):
             return gm.forward
         _refuse_missing_gradients(gm)
         pass_floats_as_tensors(gm)
         self._shapes = shapes_being_traced()
+        self._fake_mode = mode_of(fake_inputs(gm))
         return self._make_region(gm, example_inputs)
 
     def _on_guard_failure(self, failure: Any) -> None:
@@ -123,19 +147,22 @@ class Capture:
         if self._shapes is not None:
             forget_floats(self._shapes)
             self._shapes = None
+        if self._fake_mode is not None:
+            forget_originals(self._fake_mode)
+            self._fake_mode = None
         if self._failed_guards:
             reason, where = parse_guard_failure(self._failed_guards[0])
-            self._on_event(CaptureEvent("recompile", reason, where or self._place(code)))
+            self._on_event(CaptureEvent("recompile", reason, where or self.place(code)))
             self._failed_guards.clear()
 
     def _on_skip(self, code: types.CodeType, error: BaseException) -> None:
         if not is_users(code.co_filename) and code.co_filename != __file__:
             return  # library code runs eagerly as a matter of course
-        where = user_location(getattr(error, "real_stack", None)) or self._place(code)
+        where = user_location(getattr(error, "real_stack", None)) or self.place(code)
         error = getattr(error, "inner_exception", error)  # Dynamo wraps what its backend raises
         self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
 
-    def _place(self, code: types.CodeType) -> str:
+    def place(self, code: types.CodeType) -> str:
         """Where the user wrote a frame: the frame that only calls the user's callable stands for it."""
         return self._home if code.co_filename == __file__ else f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -143,18 +170,15 @@ class Capture:
 class _ScopedConversion:
     """Dynamo's frame callback under our settings; anything it raises means: run this frame as it is."""
 
-    def __init__(
-        self,
-        inner: Any,
-        identity: DynamoIdentity,
-        on_skip: Callable[[types.CodeType, BaseException], None],
-        on_end: Callable[[types.CodeType], None],
-    ) -> None:
+    def __init__(self, inner: Any, identity: DynamoIdentity, capture: Capture, comparison: Comparison) -> None:
+        on_skip = capture._on_skip
         self._torchdynamo_orig_backend = dynamo.overhear(inner, lambda convert: _Overheard(convert, on_skip))
         self._inner = inner
         self._identity = identity
         self._on_skip = on_skip
-        self._on_end = on_end
+        self._on_end = capture._on_end
+        self._capture = capture
+        self._comparison = comparison
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
         code = frame.f_code
@@ -162,15 +186,34 @@ class _ScopedConversion:
             return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
         if (refusal := self._identity.refusal(code)) is not None:
             return refusal
-        answer = self._convert(frame, cache_entry, frame_state)
+        if not self._comparison.may_convert:
+            self._comparison.want()
+            return this_call_alone()
+        self._capture.num_graphs = 0
+        with deferred_signals():
+            answer = self._convert(frame, cache_entry, frame_state)
         is_left = answer.guarded_code is None
-        return answer if is_left and not is_users(code.co_filename) else self._identity.note(code, answer)
+        if is_left and not is_users(code.co_filename):
+            return answer
+        if is_left and self._identity.has_versions(code):
+            return self._identity.leave_this_call(code)
+        answer = self._identity.note(code, answer)
+        if self._capture.num_graphs == 0 and is_users(code.co_filename):
+            self._comparison.prevent(f"{self._capture.place(code)}: {code.co_name} runs as Python")
+            self._comparison.check()
+        return answer
 
     def _convert(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
         own = self._identity.own_versions(cache_entry)
         try:
             settings = _SETTINGS | self._identity.limits(frame.f_code)
-            with dynamo.settings(settings), dynamo.left_out(_LEFT_OUT), self._identity.in_force():
+            with (
+                dynamo.settings(settings),
+                dynamo.answering(self._is_compiling),
+                dynamo.left_out((*_LEFT_OUT, *wrong_captures.left_out())),
+                wrong_captures.guarding_classes(),
+                self._identity.in_force(),
+            ):
                 if frame.f_code.co_name.startswith(TORCH_DYNAMO_RESUME_IN_PREFIX):
                     results = {name: value for name, value in frame.f_locals.items() if name.startswith("___stack")}
                     self._identity.expect_floats(frame.f_code, results)
@@ -181,6 +224,11 @@ class _ScopedConversion:
             return ConvertFrameReturn()
         finally:
             self._on_end(frame.f_code)
+
+    def _is_compiling(self, path: str) -> bool:
+        """What code in that file is to be told when it asks. The user's own gets eager's answer. Installed packages may
+        have a path of their own for compilers, which is used where it is compared with their other one."""
+        return not is_users(path) or (is_installed(path) and self._comparison.obstacle is None)
 
 
 class _Overheard:
@@ -201,6 +249,12 @@ class _Overheard:
         except Exception as error:
             self._on_skip(frame.f_code, error)
             raise
+
+
+def _is_harmless(reason: str) -> bool:
+    """Whether nothing of the user's runs at a graph break but what decides between graphs, or a recurrent layer."""
+    is_layer = any(f"<function {function.__qualname__} at" in reason for function in _LEFT_OUT)
+    return is_layer or reason.startswith(_HARMLESS_BREAKS)
 
 
 def _is_closed(gm: fx.GraphModule) -> bool:
@@ -241,12 +295,7 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_own(code: types.CodeType) -> bool:
     """Code of ours that runs between captured frames, a region's backward say; only `call_captured` is to be traced."""
-    return code.co_filename.startswith(_PACKAGE) and code.co_name != "call_captured"
-
-
-def is_users(path: str) -> bool:
-    """False for files of torch, agspeed and the standard library."""
-    return not path.startswith(_LIBRARIES)
+    return code.co_filename.startswith(PACKAGE) and code.co_name != "call_captured"
 
 
 def _definition_of(function: Callable[..., Any]) -> str:
@@ -287,7 +336,7 @@ def graph_location(gm: fx.GraphModule) -> str:
     """ "file.py:12" where the graph's first operator comes from, the user's code first, or the user's call."""
     for node in gm.graph.nodes:
         traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        found = [(path, line) for path, line in traced if not path.startswith(_PACKAGE)]
+        found = [(path, line) for path, line in traced if not path.startswith(PACKAGE)]
         users = [(path, line) for path, line in found if is_users(path)]
         for path, line in reversed(users or found):
             return f"{path}:{line}"

@@ -21,10 +21,19 @@ from typing import Any
 from torch.utils.weak import WeakIdKeyDictionary
 
 from agspeed.torch_compat import dynamo
-from agspeed.torch_compat.dynamo import ConvertFrameReturn, Tracker
+from agspeed.torch_compat.dynamo import ConvertFrameReturn, FrameAction, FrameExecStrategy, Tracker
 
 _given_up_by_any = Tracker()
 """Code that some target's conversion has told Dynamo to leave alone."""
+
+
+_MOST_FAILURES = 4
+"""Calls that could not be captured of code with compiled versions, after which no further version is tried."""
+
+
+def this_call_alone() -> ConvertFrameReturn:
+    """The answer by which a frame runs as it is, and Dynamo asks again at the next call that fits no version."""
+    return ConvertFrameReturn(FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT), apply_to_code=False)
 
 
 class DynamoIdentity:
@@ -40,6 +49,7 @@ class DynamoIdentity:
         self._backend = backend
         self._sizes = dynamo.new_sizes()
         self._given_up: Any = WeakIdKeyDictionary()
+        self._failures: Any = WeakIdKeyDictionary()
         self._converted = Tracker()
         weakref.finalize(self, _drop_versions, self._converted, backend).atexit = False
         _try_again(codes)
@@ -63,8 +73,19 @@ class DynamoIdentity:
         """The compiled versions of this target among the ones that Dynamo hands to a conversion."""
         return dynamo.own_versions(entry, self._backend)
 
+    def has_versions(self, code: CodeType) -> bool:
+        """Whether compiled versions of `code` exist for this target."""
+        return any(version.backend is self._backend for version in dynamo.versions_of(code))
+
+    def leave_this_call(self, code: CodeType) -> ConvertFrameReturn:
+        """The answer for a call of `code` that could not be captured, where other calls were: their versions stay."""
+        self._failures[code] = self._failures.get(code, 0) + 1
+        return this_call_alone()
+
     def refusal(self, code: CodeType) -> ConvertFrameReturn | None:
         """The answer to Dynamo for code that this target has given up, or None."""
+        if self._failures.get(code, 0) >= _MOST_FAILURES:
+            return this_call_alone()
         strategy = self._given_up.get(code)
         return self._for_this_target(code, ConvertFrameReturn(strategy)) if strategy is not None else None
 

@@ -18,12 +18,14 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend.target import Target
 from agspeed.frontend.weak_calls import weakly
+from agspeed.tuning.deferred_signals import deferred_signals
 from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
     from agspeed.backends.checkpointing import Repetition
     from agspeed.frontend.capture import Capture, CaptureEvent
     from agspeed.frontend.region import Region
+    from agspeed.frontend.shadow.comparison import Comparison, Substitute
     from agspeed.tuning.outcome import Outcome
 
 
@@ -39,8 +41,10 @@ class PlanRunner:
         on_new_region: Callable[[Region], None],
         on_call: Callable[[Region, Sequence[Any]], None],
         on_failure: Callable[[Region, str, BaseException], None],
+        on_wanted: Callable[[], None],
     ) -> None:
         """Arguments:
+        on_wanted: the next call is to go through `run`, as a frame is to be captured.
         on_new_region: told about each region before its first call.
         on_call, on_failure: see `Region`.
         """
@@ -50,12 +54,49 @@ class PlanRunner:
         self._target, self._dynamic = target, dynamic
         self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
         self._on_call, self._on_failure = weakly(on_call), weakly(on_failure)
+        self._on_wanted = on_wanted
         self._captures: list[Capture] = []
         self._run_captured: Callable[..., Any] | None = None
+        self._plan = EAGER
+        self._substitute: Substitute | None = None
+        self.comparison: Comparison | None = None
+        """Of captured graphs with the target's own code; None before the first capture."""
         weakref.finalize(self, _close, self.regions).atexit = False
+
+    def run(self, args: Any, kwargs: Any) -> Any:
+        """A training call of the target that may be compared with the target's own code."""
+        if self._plan == EAGER or self.comparison is None:
+            return self.current(*args, **kwargs)
+        return self.comparison.call(args, kwargs)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether calls may go to `current`, past `run`."""
+        return self._plan == EAGER or self.comparison is None or self.comparison.is_proven
+
+    def step_ended(self) -> str | None:
+        """Returns: why nothing captured may run, where a comparison has found that."""
+        if self.comparison is None:
+            return None
+        self.comparison.step_ended()
+        return self.comparison.finding
+
+    def note_steps(self, count: int) -> None:
+        """`count` steps ran unseen."""
+        if self.comparison is not None:
+            self.comparison.note_steps(count)
+
+    def take_disturbed(self) -> bool:
+        """Whether calls since this was last asked ran otherwise than the plan says: compared, or not compared yet."""
+        return self.comparison is not None and self.comparison.take_disturbed()
+
+    def must_capture_again(self) -> bool:
+        """Whether the capture in the latest step was left half-way."""
+        return self._target.has_untouched_eager and (self.comparison is None or self.comparison.was_ended)
 
     def select(self, plan: str, *, observed: bool) -> None:
         """Runs `plan` from the next call on. observed: see `Region.select`."""
+        self._plan = plan
         if self._target.has_untouched_eager:
             self.current = self._target.eager if plan == EAGER else self._captured()
             self._target.switch_parts(captured=plan != EAGER)
@@ -71,6 +112,8 @@ class PlanRunner:
         if part is not None:
             region.twin = next((other for other in self.regions if other.key == region.key), None)
         self.regions.append(region)
+        if self._substitute is not None:
+            region.shadow(self._substitute)
         self._on_new_region(region)
         return region
 
@@ -84,13 +127,17 @@ class PlanRunner:
         name = candidate_of(plan, region.index)
         if name not in region.outcomes:
             parts = region.unfinished.pop(name, None) or build_in_parts(name, region, options)
-            try:
-                next(parts)
-            except StopIteration as end:
-                region.outcomes[name] = end.value
-            else:
-                region.unfinished[name] = parts
-                return None
+            with deferred_signals():  # what a handler of the user's raises is no fault of the candidate
+                try:
+                    next(parts)
+                except StopIteration as end:
+                    region.outcomes[name] = end.value
+                else:
+                    region.unfinished[name] = parts
+                finally:
+                    region.forget_originals()
+        if name not in region.outcomes:
+            return None
         outcome = region.outcomes[name]
         faults = {"failed"} if settings.numerics == "exact" else {"failed", "rejected"}
         if settings.strict and outcome.state in faults:
@@ -99,8 +146,25 @@ class PlanRunner:
 
     def _captured(self) -> Callable[..., Any]:
         if self._run_captured is None:
+            from agspeed.frontend.machinery import Comparison
+
+            module = getattr(self._target, "module", None)
+            self.comparison = Comparison(
+                module, self._target.eager, self._run_as_captured, self._shadow, self._on_wanted
+            )
+            if self._target.runs_once is not None:
+                self.comparison.prevent(self._target.runs_once)
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
+
+    def _run_as_captured(self, *args: Any, **kwargs: Any) -> Any:
+        return self._captured()(*args, **kwargs)
+
+    def _shadow(self, substitute: Substitute | None) -> None:
+        """Puts regions, also those still to be captured, into a run beside the real one; None: takes them out."""
+        self._substitute = substitute
+        for region in self.regions:
+            region.shadow(substitute)
 
     def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture, repetitions
@@ -108,7 +172,7 @@ class PlanRunner:
         def make_region(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
             return self.add_region(gm, part, repetitions(gm)).dispatcher  # type: ignore[no-any-return]
 
-        capture = Capture(function, make_region, self._on_capture_event, self._dynamic)
+        capture = Capture(function, make_region, self._on_capture_event, self._dynamic, self.comparison)
         self._captures.append(capture)
         return capture.call
 

@@ -33,7 +33,7 @@ from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.torch_compat.checkpoint import with_plain_parts
 from agspeed.torch_compat.modes import _StopRecomputationError as StopRecomputation
-from agspeed.torch_compat.shapes import FakeTensor
+from agspeed.torch_compat.shapes import FakeTensor, forget_originals, mode_of
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.plan import EAGER, GRAPH_EAGER
@@ -81,6 +81,7 @@ class Region:
 
     def __post_init__(self) -> None:
         self.gm, self._lifted = lift_tensors(with_plain_parts(self.gm))
+        self.gm, self._detached = without_detached(self.gm)
         self.where = graph_location(self.gm)
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
@@ -90,6 +91,8 @@ class Region:
         self._is_observed = False
         self._effects: Effects | None = None
         self._eager: Runner = showing_user_lines(self.gm)
+        self._target: Runner = _not_selected
+        self._is_shadowed = False
         dispatcher = native.load()
         self.dispatcher: Any = (dispatcher.Dispatcher if dispatcher else PythonDispatcher)(_not_selected)
         self._point_to(self._observe)
@@ -113,10 +116,31 @@ class Region:
         self._point_to(target)
         return self.selected
 
+    def shadow(self, substitute: Callable[[Sequence[Any]], Sequence[Any]] | None) -> None:
+        """From the next call on the graph runs operator by operator, on the inputs that `substitute` makes of the real
+        ones, and nothing that it does is repeated in a backward; None: what was selected runs again."""
+        self._is_shadowed = substitute is not None
+        if substitute is None:
+            self.dispatcher.set_target(self._target)
+            return
+        lifted = self._lifted
+
+        def run(*args: Any) -> Sequence[Any]:
+            args = (*args, *lifted)
+            self._note_call(args)
+            return self._run_observed(self._eager, args, substitute(args))
+
+        self.dispatcher.set_target(self._with_detached(run))
+
     def release_sample(self) -> None:
         """Drops the inputs kept for the gate, and compiles that were to be checked with them."""
         self.sample = None
         self.unfinished.clear()
+
+    def forget_originals(self) -> None:
+        """Lets go of the tensors that its example inputs stand for."""
+        if (mode := mode_of(self.example_inputs)) is not None:
+            forget_originals(mode)
 
     def close(self) -> None:
         """The region is never called again: it lets go of what it runs, which may refer to the region."""
@@ -127,22 +151,47 @@ class Region:
         lifted = self._lifted
         if self.repeated:
             target = repeating(target, self.repeated)
-        self.dispatcher.set_target((lambda *args: target(*args, *lifted)) if lifted else target)
+        target = self._with_detached(target)
+        self._target = (lambda *args: target(*args, *lifted)) if lifted else target
+        if not self._is_shadowed:
+            self.dispatcher.set_target(self._target)
+
+    def _with_detached(self, target: Runner) -> Runner:
+        """`target`, with what the graph's own caller gets of outputs that others are detached from."""
+        detached = self._detached
+        if not detached:
+            return target
+
+        def run(*args: Any) -> Sequence[Any]:
+            kept = target(*args)
+            outputs = list(kept)
+            for place, source in detached:
+                outputs.insert(place, kept[source].detach())
+            return tuple(outputs)
+
+        return run
 
     def _observe(self, *args: Any) -> Sequence[Any]:
         return self._observing(self._eager)(*args)
 
     def _observing(self, target: Runner) -> Runner:
         def observed(*args: Any) -> Sequence[Any]:
-            if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
-                self._take_sample(args)
-            self.on_call(self, args)
-            if self._effects is not None or target is not self._eager:
-                return target(*args)
-            outputs, self._effects = observe(target, args, self.sample)
-            return outputs
+            self._note_call(args)
+            return self._run_observed(target, args, args)
 
         return observed
+
+    def _note_call(self, args: Sequence[Any]) -> None:
+        if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
+            self._take_sample(args)
+        self.on_call(self, args)
+
+    def _run_observed(self, target: Runner, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+        """Runs `target` on `given`, which are `args` or stand in for them."""
+        if self._effects is not None or target is not self._eager:
+            return target(*given)
+        outputs, self._effects = observe(target, given, self.sample)
+        return outputs
 
     def _take_sample(self, args: Sequence[Any]) -> None:
         twin = self.twin
@@ -256,6 +305,32 @@ def lift_tensors(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]
             node.replace_all_uses_with(inputs[node.target])
             graph.erase_node(node)
     return fx.GraphModule(gm, graph), list(lifted.values())
+
+
+def without_detached(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[tuple[int, int]]]:
+    """A graph without the outputs that are detached from others ("return loss, loss.detach()"), and for each its place
+    and that of the other one among the outputs that are left. They share memory, which no candidate could express.
+    Returns `gm` itself where there is none.
+    """
+    outputs = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    places = [place for place, value in enumerate(outputs) if _is_detached(value, outputs)]
+    if not places:
+        return gm, []
+    kept = [value for place, value in enumerate(outputs) if place not in places]
+    found = [(place, kept.index(outputs[place].args[0])) for place in places]
+    graph = copy.deepcopy(gm.graph)
+    results = list(graph.output_node().args[0])  # type: ignore[arg-type]
+    graph.output_node().args = (tuple(value for place, value in enumerate(results) if place not in places),)
+    for place in places:
+        if not results[place].users:
+            graph.erase_node(results[place])
+    return fx.GraphModule(gm, graph), found
+
+
+def _is_detached(value: Any, outputs: Sequence[Any]) -> bool:
+    """Whether an output is another output's detach."""
+    is_detach = isinstance(value, fx.Node) and value.op == "call_method" and value.target == "detach"
+    return is_detach and value.args[0] in outputs and value.args[0].target != "detach"
 
 
 def _not_selected(*args: Any) -> Any:

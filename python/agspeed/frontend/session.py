@@ -40,6 +40,7 @@ from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
 from agspeed.torch_compat import misfits
+from agspeed.torch_compat.modes import is_watched, watchers
 from agspeed.torch_compat.modules import is_traced
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -78,6 +79,8 @@ class Session:
         self._earned = EarnedStart(target.eager, settings.cache_dir)
         self._learner: EarnedStart | Controller = self._earned
         self._refused: AgspeedError | None = None  # to be raised at the end of the step
+        self.clock = StepClock(target.parameters, self._step_ended)
+        self._sampler = StepSampler(self.clock)
         self._runner = PlanRunner(
             target,
             settings.dynamic,
@@ -85,11 +88,10 @@ class Session:
             on_new_region=self._on_new_region,
             on_call=self._on_region_call,
             on_failure=self._on_region_failure,
+            on_wanted=self._sampler.interrupt,
         )
         self.regions = self._runner.regions
-        self.clock = StepClock(target.parameters, self._step_ended)
         self.home = Home(target, self.clock)
-        self._sampler = StepSampler(self.clock)
         self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
         self._is_paused = self._is_left = False
@@ -146,6 +148,18 @@ class Session:
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""
         return candidate_of(self.plan, region.index)
+
+    def must_capture_again(self) -> bool:
+        """Whether the capture in the step that ends was left half-way, as it must not run beside the real step."""
+        return self._runner.must_capture_again()
+
+    def take_disturbed(self) -> bool:
+        """Whether calls in the step that ends ran otherwise than the plan says."""
+        return self._runner.take_disturbed()
+
+    def comparison_state(self) -> dict[str, Any] | None:
+        """For the report: what comparing captured graphs with the target's own code has found; None before that."""
+        return self._runner.comparison.state() if self._runner.comparison is not None else None
 
     def adopt_region(self, region: Region) -> None:
         """A region captured after the decision has been compiled, or found impossible to: it joins the plan."""
@@ -212,7 +226,7 @@ class Session:
         """The current plan; the clock has been told that it begins."""
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
-            output = self._runner.current(*args, **kwargs)
+            output = self._runner.run(args, kwargs)
             self._find_wrapper()
             self.clock.forward_ends()
             return output
@@ -270,14 +284,21 @@ class Session:
             misfits.tell(self.target.name, reason, strict=self.settings.strict)
 
     def _is_training_call(self) -> bool:
-        return not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
+        may_train = not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
+        return may_train and not (is_watched() and self._is_left_to(watchers()))
+
+    def _is_left_to(self, watchers: str) -> bool:
+        """Says once that calls which modes of the user's watch run eagerly. Returns: True."""
+        eagerly = "its own code runs, so that they see its operators, and agspeed makes the other calls faster"
+        warn_once(("watched", self.target.name, watchers), f"{self.target.name}: under {watchers} {eagerly}")
+        return True
 
     def _light_entry(self) -> Callable[..., Any]:
         eager, runner, sampler = self.target.eager, self._runner, self._sampler
         is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
 
         def run_decided(*args: Any, **kwargs: Any) -> Any:
-            if not is_function and (not is_grad_enabled() or is_traced()):
+            if not is_function and (not is_grad_enabled() or is_traced() or is_watched()):
                 return eager(*args, **kwargs)
             if sampler.forwards_left > 0:
                 sampler.forwards_left -= 1
@@ -360,12 +381,23 @@ class Session:
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
+        self._end_comparison()
         shape, self._shapes = "|".join(self._shapes), []
         if self._sampler.is_first_step():
             self._skip_steps(1, times.busy)
             return
         for ended in self.home.known_steps(EndedStep(self.plan, times, shape, self._learner.ran()), self._skip_steps):
             self._learn(ended)
+
+    def _end_comparison(self) -> None:
+        """Heeds what a comparison of captured graphs with the module has found in the step that ends.
+
+        Raises: AgspeedError when ``strict=True`` and they differ.
+        """
+        if (reason := self._runner.step_ended()) is not None and self.state != "eager":
+            self._leave_to_eager(reason)
+            if self.settings.strict:
+                raise AgspeedError(f"{self.target.name}: {reason} (raised because strict is set)")
 
     def _learn(self, step: EndedStep) -> None:
         """A step has ended, the latest or, on a device, one shortly before it."""
@@ -374,11 +406,12 @@ class Session:
         if self.state == "tuned" and self._deferred is not None:
             self._deferred.advance()
         may_skip = not self._is_left and self.target.has_untouched_eager and self._watch.is_over
-        if may_skip and (self._deferred is None or self._deferred.is_idle):
+        if may_skip and self._runner.is_proven and (self._deferred is None or self._deferred.is_idle):
             self._sampler.skip(num_quiet, step.times.forwards, self.history)
 
     def _skip_steps(self, count: int, seconds: float) -> None:
         self.history.timeline.skip(count)
+        self._runner.note_steps(count)
         self._learner.steps_unseen(count, seconds)
 
     def _resume(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from agspeed.devices.placement import module_tensors
 from agspeed.distributed.sharded import (
@@ -48,6 +49,8 @@ class Target(ABC):
     """Runs the user's code exactly as it was."""
     has_untouched_eager = True
     """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
+    runs_once: str | None = None
+    """Why its code cannot run a second time beside itself, as a sentence, or None."""
     has_parts = False
     """Parts of it are captured, and what runs them is to stay the same from a forward to the end of its backward."""
 
@@ -95,6 +98,12 @@ class ModuleTarget(Target):
         self.module = module
         self.name = type(module).__name__
         self.eager = modules.eager_call(module)
+        self._is_initialized = False
+
+    def trains_now(self) -> bool:
+        if not self._is_initialized:  # a first call gives lazy modules their parameters
+            self._is_initialized = not any(map(is_lazy, module_tensors(self.module)))
+        return self._is_initialized and super().trains_now()
 
     def install(self, entry: Callable[..., Any], owner: object) -> None:
         setattr(entry, _MARK, owner)
@@ -121,6 +130,7 @@ class ShardedTarget(ModuleTarget):
     """
 
     has_parts = True
+    runs_once = "the parameters of its units have memory only while FSDP runs them"
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
@@ -224,6 +234,8 @@ class UnclearTarget(ModuleTarget):
 
 class FunctionTarget(Target):
     """A step function. `wrapper` is what the user gets back."""
+
+    runs_once = "a step function changes the parameters"
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = getattr(function, "__qualname__", repr(function))

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from agspeed.devices.placement import tensors_in
 from agspeed.frontend.mistakes import trains_another
@@ -52,7 +53,8 @@ class TrainingWatch:
 
     def _called(self) -> None:
         """A call of the target begins."""
-        parameters = [p for p in _parameters(self._target) if p.is_leaf and not p.is_inference()]
+        initialized = (p for p in _parameters(self._target) if not is_lazy(p))
+        parameters = [p for p in initialized if p.is_leaf and not p.is_inference()]
         versions = sum(map(version_of, parameters))
         if self._num_calls == 0:
             self._versions = versions

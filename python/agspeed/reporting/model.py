@@ -114,6 +114,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "optimizer": None,
         "group": None,
         "units": None,
+        "comparison": None,
         "communication": None,
         "warnings": [],
         "reproduce": {"command": "", "environment": {}, "plan": None},
@@ -145,7 +146,8 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """With what files of version 1 may lack."""
-    data = {"communication": None, "group": None, "optimizer": None, "units": None, **data}
+    lacking = ("communication", "comparison", "group", "optimizer", "units")
+    data = {**dict.fromkeys(lacking), **data}
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
             data[section] = {**added, **data[section]}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "group", "headline", "mean_ms", "next_steps", "units"]
+__all__ = ["Answer", "answers", "comparison", "group", "headline", "mean_ms", "next_steps", "units"]
 
 Json = Mapping[str, Any]
 
@@ -68,6 +68,16 @@ def units(units: Sequence[Json]) -> str:
         for (runs, why), names in alike.items()
     ]
     return f"Sharded by fully_shard: {'; '.join(parts)}."
+
+
+def comparison(comparison: Json) -> str:
+    """Whether captured graphs were compared with the user's own code."""
+    if comparison["difference"] is not None:
+        return f"The captured graphs are not used: {comparison['difference']}."
+    if comparison["obstacle"] is not None:
+        return f"The captured graphs were not compared with the user's own code: {comparison['obstacle']}."
+    steps = fmt.plural(comparison["steps"], "step")
+    return f"In {steps} the captured graphs gave the results and gradients of the user's own code."
 
 
 def _buckets(together: Json | None) -> str:

@@ -67,6 +67,8 @@ def _view(report: Json, is_wide: bool) -> Group:
         blocks.append(_group(report["group"]))
     if report["units"]:
         blocks.append(Text(summary.units(report["units"])))
+    if report["comparison"]:
+        blocks.append(Text(summary.comparison(report["comparison"])))
     if report["communication"]:
         tables = (_rails(report["communication"]), _operations(report["communication"]))
         blocks += [table for table in tables if table.row_count]

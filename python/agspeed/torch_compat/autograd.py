@@ -7,6 +7,7 @@ runs eagerly. All of it is there since torch 2.11.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ PART = Part(
     "autograd",
     __name__,
     needs=(
+        "torch._C._autograd._get_sequence_nr",
         "torch._C._autograd._top_saved_tensors_default_hooks",
         "torch._C._current_graph_task_id",
         "torch._C._will_engine_execute_node",
+        "torch.autograd.Variable._execution_engine.queue_callback",
     ),
 )
 
@@ -34,6 +37,25 @@ def will_run(node: Any) -> bool:
     return bool(torch._C._will_engine_execute_node(node))
 
 
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Has the backward under way call `call` once all its nodes have run."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
+
+
+def sequence_number() -> int:
+    """The number of the next node of autograd's graph on this thread; later nodes have larger ones."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether saved-tensor hooks are in force on this thread, as under checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def start_engine() -> None:
+    """Has autograd's engine count devices now. It does so once, in a process's first backward. Tracing registers a
+    stand-in for a GPU that the machine does not have; counted after that, it would get a thread, and no backward would
+    run in forked processes any more. Where there is a GPU, the user's own first backward counts."""
+    if not torch.cuda.is_available():
+        with torch.enable_grad():
+            torch.zeros((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

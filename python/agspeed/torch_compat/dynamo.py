@@ -80,8 +80,20 @@ PART = Part(
         "torch._dynamo.pgo.FrameStateSizeEntry.make_scalar",
         "torch._dynamo.pgo._CODE_STATE",
         "torch._dynamo.pgo.auto_dynamic",
+        "torch._dynamo.side_effects.SideEffects.is_modified",
+        "torch._dynamo.side_effects.SideEffects.id_to_variable",
+        "torch._dynamo.side_effects.SideEffects.keepalive",
+        "torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",
         "torch._dynamo.symbolic_convert.TensorifyState.specialize",
         "torch._dynamo.types.FrameAction.DEFAULT",
+        "torch._dynamo.external_utils.is_compiling",
+        "torch._utils.is_compiling",
+        "torch.compiler.is_compiling",
+        "torch.compiler.is_dynamo_compiling",
+        "torch._dynamo.variables.ConstantVariable.create",
+        "torch._dynamo.variables.base.AttributeMutationExisting",
+        "torch._dynamo.variables.base.ValueMutationExisting",
+        "torch._dynamo.variables.torch.TorchInGraphFunctionVariable._get_handlers",
         "torch._dynamo.types.ConvertFrameReturn(frame_exec_strategy, apply_to_code, guarded_code)",
         "torch._dynamo.utils.CleanupManager.instance._remove_id",
         "torch._dynamo.utils.CleanupManager.instance.values",
@@ -164,11 +176,63 @@ def left_out(functions: Iterable[Any]) -> Iterator[None]:
             del function._torchdynamo_disable
 
 
+@contextlib.contextmanager
+def answering(is_compiling: Callable[[str], bool]) -> Iterator[None]:
+    """Inside the block code that Dynamo captures and that asks whether it is being compiled gets the answer of
+    `is_compiling`, called with the path of the file that asks. A helper whose name ends in "compiling" asks for its
+    caller. Without the block every one gets True."""
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    own = {asked: handlers[asked] for asked in _questions() if asked in handlers}
+
+    def answer(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch._dynamo.variables import ConstantVariable
+
+        asker = tx
+        while asker.f_code.co_name.endswith("compiling") and asker.parent is not None:
+            asker = asker.parent
+        if is_compiling(asker.f_code.co_filename):
+            return own[variable.value](variable, tx, *args, **kwargs)
+        return ConstantVariable.create(False)
+
+    handlers.update(dict.fromkeys(own, answer))
+    try:
+        yield
+    finally:
+        handlers.update(own)
+
+
+def _questions() -> tuple[Any, ...]:
+    """The functions by which code asks."""
+    import torch
+    import torch._dynamo.external_utils
+
+    old = (torch._utils.is_compiling, torch._dynamo.external_utils.is_compiling)  # type: ignore[attr-defined]
+    return (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *old)
+
+
 def preserve_rng_state() -> contextlib.AbstractContextManager[Any]:
     """Inside the block tracing may draw: the generators are set back afterwards."""
     import torch._dynamo.utils
 
     return torch._dynamo.utils.preserve_rng_state()
+
+
+def changed_objects() -> list[Any]:
+    """While a graph is handed to a backend: the objects that its frame changes and that were there before, as Dynamo
+    replays those changes behind the graph. A global variable that is assigned counts as an object."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+
+    effects = InstructionTranslator.current_tx().output.side_effects
+    objects = {id(value): value for value in effects.keepalive}
+    return [
+        objects.get(identity, variable)
+        for identity, variable in effects.id_to_variable.items()
+        if isinstance(variable.mutation_type, AttributeMutationExisting | ValueMutationExisting)
+        and effects.is_modified(variable)
+    ]
 
 
 def specialize_float(symbol: str) -> None:

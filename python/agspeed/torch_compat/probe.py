@@ -29,7 +29,7 @@ NEEDED_BY_ALL = (
     "shapes",
 )
 FOR_RANKS = ("c10d", "ddp")
-PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, "fsdp", "inductor", "memory")))
+PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, "fsdp", "inductor", "memory", "wrong_captures")))
 
 
 def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str, str]:

@@ -8,7 +8,7 @@ there since torch 2.11. A shape environment belongs to one graph; threads: the o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -73,6 +73,8 @@ PART = Part(
         "torch.utils._sympy.value_ranges.ValueRanges",
     ),
     needs=(
+        "torch._subclasses.meta_utils.MetaConverter.describer",
+        "torch._subclasses.meta_utils.MetaTensorDescriber.lookup_tensor",
         "torch._guards.TracingContext.fake_mode",
         "torch._guards.TracingContext.fw_metadata",
         "torch._guards.TracingContext.try_get",
@@ -121,3 +123,16 @@ def numbering(env: ShapeEnv, index: int) -> Iterator[None]:
     with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
         yield
     env.unique_ids.add(index)
+
+
+def mode_of(values: Iterable[Any]) -> FakeTensorMode | None:
+    """The mode that made the first stand-in among `values`."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+
+
+def forget_originals(mode: FakeTensorMode) -> None:
+    """Drops the weak references by which a mode knows the tensors that it has stand-ins for. While they exist,
+    ``torch.utils.swap_tensors`` refuses those tensors. Stand-ins that exist stay as they are."""
+    mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()

@@ -23,6 +23,7 @@ from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.company import company, patience
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
+from agspeed.tuning.deferred_signals import deferred_signals
 from agspeed.tuning.interrupted import hide_own_frames
 from agspeed.tuning.layout_arms import LayoutArms
 from agspeed.tuning.memory_peaks import METER
@@ -94,7 +95,7 @@ class Controller:
     def ran(self) -> RanStep:
         """What is to be known at the end of a step whose time will be known later only."""
         session = self._session
-        is_disturbed = self._is_capturing or len(session.regions) != self._regions_seen
+        is_disturbed = session.take_disturbed() or self._is_capturing or len(session.regions) != self._regions_seen
         return RanStep(self._layouts.named(session.plan), self._meter.take_peak(self), is_disturbed)
 
     def after_step(self, seconds: float, shape: str, ran: RanStep | None = None) -> int:
@@ -185,6 +186,9 @@ class Controller:
     def _report_step(self, seconds: float, shape: str, ran: RanStep) -> None:
         session = self._session
         if ran.is_disturbed and self._is_capturing:
+            if session.must_capture_again():
+                session.history.stood_still("capture", seconds)
+                return
             self._is_capturing = False
             session.run_plan(plan_of(self._tuner.current))
             session.history.capture_seconds = seconds
@@ -197,7 +201,7 @@ class Controller:
                 self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
         else:
             self._tuner.step_finished(ran.arm, max(seconds, 1e-9), shape, ran.peak_bytes, ran.is_disturbed)
-            if ran.is_disturbed:
+            if len(session.regions) != self._regions_seen:
                 self._tuner.capture_grew()
                 self._unfinished.resume()
         if ran.is_disturbed:
@@ -248,7 +252,8 @@ class Controller:
             case "capture":
                 self._session.history.enter_phase("capture")
                 self._is_capturing = True
-                self._session.run_plan(CAPTURE_PLAN)
+                with deferred_signals():
+                    self._session.run_plan(CAPTURE_PLAN)
                 self._compiles.prepare_child()
             case "compile":
                 return self._start_compile(arm, action["level"])
@@ -257,7 +262,8 @@ class Controller:
             case "wait":
                 return self._wait_for(arm, action["seconds"])
             case "load":
-                return self._load(arm, action["seconds"])
+                with deferred_signals():
+                    return self._load(arm, action["seconds"])
             case "run":
                 self._session.history.enter_phase("steady" if self._is_settled else "trial")
                 self._session.run_plan(plan_of(arm))

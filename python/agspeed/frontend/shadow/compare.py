@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differences between what the user's module gave and what its captured graph gave, for the same input.
+
+Equal operators in an equal order give equal bits. Where a graph takes another way to the same value (a library asks
+whether it is being compiled), rounding differs: by how much is measured, with inputs that differ in their last bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agspeed.torch_compat.modes import tree_flatten
+
+_ABOVE_NOISE = 8.0
+"""A difference counts that is larger than that many times the measured noise."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One result that differs."""
+
+    what: str
+    how: str | None = None
+    """What no rounding explains, as the rest of a sentence."""
+    size: float = 0.0
+    """Relative to the largest element, where there is no `how`."""
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.how or f'differs by {self.size:.2g} of its largest element'}"
+
+
+def of_outputs(own: Any, others: Any) -> list[Difference]:
+    """Between the results of two calls, nests of tensors and plain values."""
+    own_leaves, own_shape = tree_flatten(own)
+    leaves, shape = tree_flatten(others)
+    if own_shape != shape:
+        return [Difference("the output", "has another structure")]
+    found = []
+    for index, (value, other) in enumerate(zip(own_leaves, leaves, strict=True)):
+        name = f"output {index}" if len(leaves) > 1 else "the output"
+        if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+            if value.requires_grad != other.requires_grad:
+                found.append(Difference(name, "requires grad on one side alone"))
+            found += of_tensors(name, value, other)
+        elif type(value) is not type(other) or (isinstance(value, _PLAIN) and value != other and value == value):
+            found.append(Difference(name, f"is {value!r:.40} and {other!r:.40}"))
+    return found
+
+
+def of_tensors(name: str, own: torch.Tensor | None, other: torch.Tensor | None) -> list[Difference]:
+    """Between two tensors, or gradients of which either may be missing: none and zeros are alike."""
+    own, other = _plain(own), _plain(other)
+    if own is None or other is None:
+        present = own if own is not None else other
+        is_zero = present is None or not bool(present.count_nonzero())
+        return [] if is_zero else [Difference(name, "is missing on one side")]
+    if own.shape != other.shape or own.dtype != other.dtype:
+        there = f"{own.dtype} {tuple(own.shape)} and {other.dtype} {tuple(other.shape)}"
+        return [Difference(name, f"is {there}")]
+    if own.numel() == 0 or torch.equal(own, other):
+        return []
+    own, other = (v.double() if not v.is_complex() else torch.view_as_real(v).double() for v in (own, other))
+    if not torch.equal(own.isfinite(), other.isfinite()):
+        return [Difference(name, "is not finite in other places")]
+    own, other = own.nan_to_num(0.0, 0.0, 0.0), other.nan_to_num(0.0, 0.0, 0.0)
+    if bool(own.count_nonzero()) != bool(other.count_nonzero()):
+        return [Difference(name, "is zero on one side alone")]
+    size = float((own - other).abs().max()) / max(float(own.abs().max()), torch.finfo(torch.float64).tiny)
+    return [Difference(name, size=size)] if size > 0.0 else []
+
+
+def unexplained(found: list[Difference], noise: dict[str, float]) -> Difference | None:
+    """The first difference that rounding does not explain, or None. noise: by name, sizes measured for that."""
+    for difference in found:
+        if difference.how is not None or difference.size > _ABOVE_NOISE * noise.get(difference.what, 0.0):
+            return difference
+    return None
+
+
+def _plain(value: torch.Tensor | None) -> torch.Tensor | None:
+    if value is None:
+        return None
+    value = value.detach()
+    return value.to_dense() if value.layout is not torch.strided else value

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python state that a module's forward may change: its attributes, and what is reached from them.
+
+Followed are submodules, lists, dicts, sets and deques, objects of the user's own classes, and the attributes of those
+classes. Each object that is followed has a shallow copy, so that both an object that was replaced and one that changed
+inside are put back.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from agspeed.errors import UnsupportedError
+from agspeed.frontend.users_code import is_users
+
+_MOST_OBJECTS = 50_000
+_ABSENT = object()
+_SEQUENCES = (list, deque, bytearray)
+_CODE = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    classmethod,
+    staticmethod,
+    property,
+)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OF_MODULES = ("_buffers", "_modules", "_parameters")
+
+
+class PythonState:
+    """A copy of the Python state that is reached from a module, the arguments of its call and `others`, and of Python's
+    and NumPy's default generators.
+
+    Raises: UnsupportedError where more objects are reached than are worth a copy.
+    """
+
+    def __init__(self, module: nn.Module, args: Any, kwargs: Any, others: Iterable[object] = ()) -> None:
+        self._held: dict[int, tuple[str, Any, Any]] = {}
+        """By id of an object: where it was found, the object, and a shallow copy of what it holds."""
+        waiting: list[tuple[str, Any]] = [("input", list(args)), ("input", kwargs), ("", module)]
+        waiting += [(type(value).__name__, value) for value in others]
+        while waiting:
+            name, value = waiting.pop()
+            if id(value) in self._held or (content := _content(value)) is None:
+                continue
+            self._held[id(value)] = (name, value, content)
+            waiting += [(_join(name, label), child) for label, child in _items(content)]
+            if not isinstance(value, (*_SEQUENCES, dict, set, type)):
+                waiting += [(base.__name__, base) for base in type(value).__mro__]
+            if len(self._held) > _MOST_OBJECTS:
+                raise UnsupportedError(f"its attributes lead to more than {_MOST_OBJECTS} objects")
+        self._python_random = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy_random = numpy.random.get_state() if numpy is not None else None
+        generators = [value for _, value in self._values() if isinstance(value, torch.Generator)]
+        self._generators = [(generator, generator.get_state()) for generator in generators]
+
+    def __contains__(self, value: object) -> bool:
+        """Whether `restore` undoes changes of `value`."""
+        return id(value) in self._held
+
+    def restore(self) -> None:
+        """Everything is as it was. Objects that have not changed are not touched."""
+        random.setstate(self._python_random)
+        if self._numpy_random is not None:
+            sys.modules["numpy"].random.set_state(self._numpy_random)
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for _, value, content in self._held.values():
+            _restore(value, content)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors that are held, each with where it was found; one may come more than once."""
+        return ((name, value) for name, value in self._values() if isinstance(value, torch.Tensor))
+
+    def difference(self, other: PythonState) -> tuple[str, str] | None:
+        """The first plain value in which `other` differs, as (NAME, "is A and B"), or None. Tensors are left out."""
+        for identity, (name, _, content) in self._held.items():
+            if identity not in other._held:
+                continue
+            here, there = dict(_items(content)), dict(_items(other._held[identity][2]))
+            for label in {**here, **there}:
+                own, others = here.get(label, _ABSENT), there.get(label, _ABSENT)
+                if _are_other(own, others):
+                    return _join(name, label), f"is {_shown(own)} and {_shown(others)}"
+        return None
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        for name, _, content in self._held.values():
+            yield from ((_join(name, label), value) for label, value in _items(content))
+
+
+def is_followed(value: object) -> bool:
+    """Whether changes of an object can be undone."""
+    return _content(value) is not None
+
+
+def _content(value: Any) -> Any:
+    """A shallow copy of what an object holds, or None where it is not followed."""
+    if isinstance(value, dict):
+        return dict(value.items())
+    if isinstance(value, _SEQUENCES):
+        return list(value)
+    if isinstance(value, set):
+        return set(value)
+    if isinstance(value, type):
+        return (
+            {name: member for name, member in vars(value).items() if not _is_code(member)} if _is_own(value) else None
+        )
+    is_followed = isinstance(value, nn.Module) or (_is_own(type(value)) and not isinstance(value, torch.Tensor))
+    return dict(vars(value)) if is_followed and hasattr(value, "__dict__") and not _is_code(value) else None
+
+
+def _items(content: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(content, dict):
+        yield from content.items()
+    elif isinstance(content, set):
+        yield from ((repr(item), item) for item in content)
+    else:
+        yield from enumerate(content)
+
+
+def _restore(value: Any, content: Any) -> None:
+    if isinstance(value, type):
+        own = {name: member for name, member in vars(value).items() if not _is_code(member)}
+        for name in own.keys() - content.keys():
+            delattr(value, name)
+        for name, member in content.items():
+            if own.get(name, _ABSENT) is not member:
+                setattr(value, name, member)
+        return
+    target = value if isinstance(value, (*_SEQUENCES, dict, set)) else vars(value)
+    if _holds(target, content):
+        return
+    if isinstance(target, dict):
+        base = OrderedDict if isinstance(target, OrderedDict) else dict  # it keeps its order beside the dict
+        base.clear(target)
+        base.update(target, content)
+    elif isinstance(target, set):
+        set.clear(target)
+        set.update(target, content)
+    else:
+        target.clear()
+        target.extend(content)
+
+
+def _holds(target: Any, content: Any) -> bool:
+    """Whether a container holds the very objects of `content`, in that order."""
+    if len(target) != len(content):
+        return False
+    if isinstance(target, dict):
+        pairs = zip(target.items(), content.items(), strict=True)
+        return all(key is old_key and value is old for (key, value), (old_key, old) in pairs)
+    if isinstance(target, set):
+        return {id(item) for item in target} == {id(item) for item in content}
+    return all(item is old for item, old in zip(target, content, strict=True))
+
+
+def _are_other(own: Any, others: Any) -> bool:
+    """Whether two values differ, as far as both are plain."""
+    if own is _ABSENT or others is _ABSENT:
+        return True
+    if not isinstance(own, _PLAIN) or not isinstance(others, _PLAIN):
+        return False
+    are_nan = own != own and others != others
+    return type(own) is not type(others) or (own != others and not are_nan)
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's, not torch's or Python's."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return is_users(path) if path is not None else kind.__module__ == "__main__"
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, _CODE)
+
+
+def _join(name: str, label: Any) -> str:
+    """The name of what `name` holds under `label`: "layers.0.weight", without the dicts of modules between."""
+    if label in _OF_MODULES:
+        return name
+    return f"{name}.{label}" if name else str(label)
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else repr(value)[:40]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Custom autograd functions train to eager's weights, in each backend or eagerly with the reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import agspeed
+from agspeed import native
+from tests.python.frontend.shadow.custom_functions import FORMS, WIDTH, Scale, Using
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+_SEED = 5
+
+
+def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor], str]:
+    torch.manual_seed(_SEED)
+    model, Scale.value = kind(), 1.0
+    if backend is not None:
+        agspeed.optimize(model, mode="deterministic", backends=[backend])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(6):
+        Scale.value = 1.0 if step < 4 else 3.0
+        optimizer.zero_grad()
+        model(torch.randn(4, WIDTH)).square().sum().backward()
+        optimizer.step()
+    weights = [value.detach().clone() for value in model.parameters()]
+    return weights, str(agspeed.status(model).reason) if backend is not None else ""
+
+
+@pytest.mark.parametrize("backend", ["aot", "native", "inductor"])
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_weights_are_eagers(kind: type[Using], backend: str) -> None:
+    expected, _ = _trained(kind, None)
+    actual, reason = _trained(kind, backend)
+    torch.testing.assert_close(
+        actual, expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{text}\n{reason} (seed {_SEED})"
+    )

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python state that forward reads or changes: training goes on as eager's when it changes, and effects are eager's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import agspeed
+from agspeed import native
+from agspeed.frontend.session import session_of
+from agspeed.torch_compat import release
+from agspeed.torch_compat.wrong_captures import CLASS_CONSTANTS
+from tests.python.frontend.shadow.python_states import STATES, WIDTH, Reading
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+_SEED, _TURN, _STEPS = 5, 10, 14
+_OLD = release.minor() < (2, 15)
+_UNSEEN = {"OwnClassByType", "DefaultArgument", "CountsOnItsClass", "ListOnItsClass"} if _OLD else set()
+"""Read or changed where Dynamo of older releases names no source to guard."""
+
+
+def _trained(kind: type[Reading], backend: str | None) -> tuple[Reading, list[torch.Tensor]]:
+    """Training in whose middle the state changes."""
+    torch.manual_seed(_SEED)
+    random.seed(_SEED)
+    model = kind()
+    if backend is not None:
+        agspeed.optimize(model, mode="deterministic", backends=[backend])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(_STEPS):
+        if step == _TURN:
+            model.turn()
+        optimizer.zero_grad()
+        model(torch.randn(4, WIDTH)).square().sum().backward()
+        optimizer.step()
+    return model, [value.detach().clone() for value in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["aot", "native"])
+@pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
+def test_weights_and_effects_are_eagers(kind: type[Reading], backend: str) -> None:
+    if kind.__name__ in _UNSEEN:
+        pytest.skip(f"torch {release.version()} captures it without a guard")
+    eager, expected = _trained(kind, None)
+    state = {name: value for name, value in (vars(kind) | vars(eager)).items() if isinstance(value, int | float)}
+    model, actual = _trained(kind, backend)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{text} (seed {_SEED})")
+    assert {name: getattr(model, name) for name in state} == state
+    session = session_of(model)
+    assert session is not None
+    assert agspeed.status(model) == "tuned" or agspeed.status(model).reason
+
+
+def test_class_constants_are_guarded_by_torch_itself_since() -> None:
+    if not _OLD:
+        assert not CLASS_CONSTANTS.applies

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One odd call in the middle of training, or while tuning: it does as eager does, and the model stays captured."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import agspeed
+from agspeed import native
+from agspeed.frontend.session import session_of
+from agspeed.torch_compat.shapes import FakeTensorMode
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+_SEED = 3
+
+
+class Net(nn.Module):
+    """Two layers, and a multiplication that takes inputs of any type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(6, 6), nn.Linear(6, 3), nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.is_complex():
+            return x * self.scale
+        return self.second(torch.tanh(self.first(x) * self.scale))
+
+
+def _raising(call: Callable[[nn.Module], Any], error: type[BaseException]) -> Callable[[nn.Module], None]:
+    def odd(model: nn.Module) -> None:
+        with pytest.raises(error):
+            call(model)
+
+    return odd
+
+
+def _counted(model: nn.Module) -> None:
+    with FlopCounterMode(display=False) as counter:
+        model(torch.ones(4, 6)).sum().backward()
+    forward = 2 * 4 * 6 * 6 + 2 * 4 * 6 * 3
+    assert counter.get_total_flops() == 3 * forward - 2 * 4 * 6 * 6  # the first layer's input takes no gradient
+
+
+class _Dispatching(TorchDispatchMode):
+    num = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        _Dispatching.num += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Doubling(TorchFunctionMode):
+    """Doubles what tanh returns."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.tanh else result
+
+
+def _seen_by_a_dispatch_mode(model: nn.Module) -> None:
+    _Dispatching.num = 0
+    with _Dispatching():
+        model(torch.ones(4, 6))
+    assert 4 <= _Dispatching.num <= 12
+
+
+def _doubled(model: nn.Module) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    with _Doubling():
+        output = model(x)
+    expected = model.second(2 * torch.tanh(model.first(x) * model.scale))
+    torch.testing.assert_close(output, expected)
+
+
+def _fake(model: nn.Module) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert model(torch.ones(4, 6)).shape == (4, 3)
+
+
+def _swapped(model: nn.Module) -> None:
+    torch.utils.swap_tensors(model.first.weight, nn.Parameter(model.first.weight.detach().clone()))
+
+
+ODD: dict[str, Callable[[nn.Module], Any]] = {
+    "wrong shape": _raising(lambda model: model(torch.ones(4, 5)), RuntimeError),
+    "wrong type": _raising(lambda model: model(torch.ones(4, 6, dtype=torch.float64)), RuntimeError),
+    "no tensor": _raising(lambda model: model("text"), AttributeError),
+    "no argument": _raising(lambda model: model(), TypeError),
+    "another argument": _raising(lambda model: model(torch.ones(4, 6), mask=None), TypeError),
+    "complex": lambda model: model(torch.ones(4, 6, dtype=torch.complex64)).abs().sum().backward(),
+    "no gradient": lambda model: torch.no_grad()(model)(torch.ones(4, 6)),
+    "inference": lambda model: torch.inference_mode()(model)(torch.ones(4, 6)),
+    "empty batch": lambda model: model(torch.ones(0, 6)).sum().backward(),
+    "one more dimension": lambda model: model(torch.ones(2, 4, 6)).sum().backward(),
+    "not contiguous": lambda model: model(torch.ones(6, 4).t()).sum().backward(),
+    "input takes gradients": lambda model: model(torch.ones(4, 6, requires_grad=True)).sum().backward(),
+    "keyword": lambda model: model(x=torch.ones(4, 6)).sum().backward(),
+    "autocast": lambda model: torch.autocast("cpu", torch.bfloat16)(model)(torch.ones(4, 6)).float().sum().backward(),
+    "flops": _counted,
+    "dispatch mode": _seen_by_a_dispatch_mode,
+    "function mode": _doubled,
+    "vmap": lambda model: torch.vmap(model)(torch.ones(3, 4, 6)),
+    "jvp": lambda model: torch.func.jvp(model, (torch.ones(4, 6),), (torch.ones(4, 6),)),
+    "jacrev": lambda model: torch.func.jacrev(model)(torch.ones(6)),
+    "functional call": lambda model: torch.func.functional_call(
+        model, dict(model.named_parameters()), torch.ones(4, 6)
+    ),
+    "fake": _fake,
+    "meta": _raising(lambda model: model(torch.ones(4, 6, device="meta")), Exception),
+    "traced": lambda model: torch.jit.trace(model, torch.ones(4, 6), check_trace=False),
+    "default device": lambda model: _with_device(model),
+    "deterministic": lambda model: _deterministic(model),
+    "frozen": lambda model: _frozen(model),
+    "eval": lambda model: (model.eval()(torch.ones(4, 6)).sum().backward(), model.train()),
+    "saved-tensor hooks": lambda model: _saved_elsewhere(model),
+    "swapped": _swapped,
+}
+
+
+def _with_device(model: nn.Module) -> None:
+    with torch.device("cpu"):
+        model(torch.ones(4, 6)).sum().backward()
+
+
+def _deterministic(model: nn.Module) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        model(torch.ones(4, 6)).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _frozen(model: nn.Module) -> None:
+    model.first.requires_grad_(False)
+    model(torch.ones(4, 6)).sum().backward()
+    model.first.requires_grad_(True)
+
+
+def _saved_elsewhere(model: nn.Module) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: value.clone(), lambda value: value):
+        model(torch.ones(4, 6)).sum().backward()
+
+
+def _train(model: nn.Module, odd: Callable[[nn.Module], Any], first: int, num_steps: int = 12) -> list[torch.Tensor]:
+    """Training with an odd call behind step `first`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 6, generator=torch.Generator().manual_seed(step))).square().sum().backward()
+        optimizer.step()
+        if step == first:
+            odd(model)
+    return [value.detach().clone() for value in model.parameters()]
+
+
+def _made() -> nn.Module:
+    torch.manual_seed(_SEED)
+    return Net()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", [0, 8], ids=["tuning", "tuned"])
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_call_leaves_the_model_captured(name: str, first: int) -> None:
+    expected = _train(_made(), ODD[name], first)
+    model = _made()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    actual = _train(model, ODD[name], first)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    session = session_of(model)
+    assert session is not None
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+    calls = []
+    dispatcher = session.regions[0].dispatcher
+    dispatcher.set_target(lambda *args, run=session.regions[0]._target: (calls.append(1), run(*args))[1])
+    model(torch.randn(4, 6)).sum().backward()
+    assert calls, "the ordinary call does not run the captured graph any more"
+
+
+def test_counting_flops_first_leaves_no_trace_in_the_database(tmp_path: Path) -> None:
+    model = _made()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"], cache_dir=tmp_path)
+    _counted(model)
+    assert session_of(model).regions == [] and session_of(model)._controller is None  # type: ignore[union-attr]
+    _train(model, lambda model: None, 0)
+    assert agspeed.status(model) == "tuned"
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("milliseconds", [5, 20, 50, 100, 200, 400])
+def test_what_a_signal_handler_raises_reaches_the_user(milliseconds: int) -> None:
+    arrived = []
+
+    def stop(number: int, frame: Any) -> None:
+        arrived.append(number)
+        raise StoppedError
+
+    model, caught = _made(), 0
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        agspeed.optimize(model, mode="deterministic", backends=["aot"])
+        signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
+        try:
+            _train(model, lambda model: None, 0, num_steps=5000)
+        except StoppedError:
+            caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(arrived) == caught, "an exception of the handler was swallowed"
+    _train(model, lambda model: None, 0)
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+def test_a_backward_runs_in_a_process_forked_after_a_capture() -> None:
+    script = """
+import os, torch, agspeed
+model = agspeed.optimize(torch.nn.Linear(4, 2), mode="deterministic", backends=["aot"])
+for _ in range(4):
+    model(torch.ones(3, 4)).sum().backward()
+child = os.fork()
+if child == 0:
+    other = torch.nn.Linear(3, 3)
+    other(torch.ones(2, 3)).sum().backward()
+    os._exit(0)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    import subprocess
+    import sys
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.LazyLinear(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.norm(torch.tanh(self.first(x))))
+
+
+def test_lazy_modules_get_their_parameters_in_the_first_call() -> None:
+    def train(model: nn.Module) -> list[torch.Tensor]:
+        torch.manual_seed(_SEED)
+        model(torch.ones(4, 6))
+        return _train(model, lambda model: None, 0)
+
+    model = Lazy()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    torch.testing.assert_close(train(model), train(Lazy()), rtol=1e-5, atol=1e-6)
+    assert agspeed.status(model) == "tuned"
