@@ -23,7 +23,16 @@ from torch import fx
 from agspeed.backends import vector_isa
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
-from agspeed.backends.joint import BoxedRunner, Half, Joint, Recorder, aot_settings, finish, new_context
+from agspeed.backends.joint import (
+    BoxedRunner,
+    Half,
+    Joint,
+    Recorder,
+    aot_settings,
+    finish,
+    new_context,
+    refuse_gradients_of_its_own,
+)
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.devices.placement import home_of, tensors_in
@@ -140,6 +149,8 @@ class _Compile:
 
     def trace(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
         """Traces both directions and compiles the forward. Raises UnsupportedError with the reason."""
+
+        refuse_gradients_of_its_own(gm)
 
         def compile_unless_backward(graph: fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
             role = _role(keywords)

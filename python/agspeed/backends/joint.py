@@ -22,6 +22,7 @@ from torch import fx
 from agspeed.errors import UnsupportedError
 from agspeed.torch_compat import aot_autograd, dynamo
 from agspeed.torch_compat.aot_autograd import OutputType, ViewAndMutationMeta, aot_module_simplified
+from agspeed.torch_compat.graphs import grad_switches
 from agspeed.torch_compat.shapes import FakeTensor, TracingContext, detect_fake_mode, tracing
 
 BoxedRunner = Callable[[list[Any]], Sequence[Any]]
@@ -146,6 +147,7 @@ def trace(
     decompositions: dict[Any, Any] | None = None,
 ) -> Joint:
     """Both halves of `gm`, each made by `compiler`. Raises UnsupportedError with the reason."""
+    refuse_gradients_of_its_own(gm)
     recorder = Recorder()
     with aot_settings(new_context(example_inputs)):
         from_aot = aot_module_simplified(
@@ -158,6 +160,14 @@ def trace(
             decompositions=decompositions,
         )
     return finish(recorder, from_aot, example_inputs)
+
+
+def refuse_gradients_of_its_own(gm: fx.GraphModule) -> None:
+    """A region that is called where gradients are off, or on tensors that need none, and switches them on within: what
+    AOTAutograd makes of it records no graph. Raises UnsupportedError."""
+    switches = grad_switches(gm)
+    if (switches and switches[0].args == (True,)) or gm.graph.find_nodes(op="call_method", target="requires_grad_"):
+        raise UnsupportedError("the region switches gradients on that its caller has off")
 
 
 def finish(recorder: Recorder, callable_from_aot: Callable[..., Sequence[Any]], example_inputs: Sequence[Any]) -> Joint:

@@ -28,7 +28,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity, this_call_alone
 from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
 from agspeed.frontend.shadow.comparison import Comparison
-from agspeed.frontend.users_code import PACKAGE, is_installed, is_users
+from agspeed.frontend.user_lines import PACKAGE, is_installed, is_users
 from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
 from agspeed.torch_compat import dynamo, wrong_captures
@@ -41,7 +41,7 @@ from agspeed.torch_compat.dynamo import (
     SkipFrame,
 )
 from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_originals, mode_of
-from agspeed.tuning.deferred_signals import deferred_signals
+from agspeed.tuning.interrupted import deferred_signals
 
 RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """Called with each captured graph; returns what Dynamo's generated code will call."""
@@ -129,6 +129,8 @@ class Capture:
             if (reason := wrong_captures.of_changed(value)) is not None:
                 raise UnsupportedError(reason)
             self._comparison.undo(value, graph_location(gm))
+        if gm.graph.find_nodes(op="call_method", target="register_hook"):
+            self._comparison.prevent(f"{graph_location(gm)}: a hook of a tensor would run twice")
         if (reason := wrong_captures.of_graph(gm)) is not None:
             raise UnsupportedError(reason)
         if _is_closed(gm):
@@ -196,9 +198,11 @@ class _ScopedConversion:
         if is_left and not is_users(code.co_filename):
             return answer
         if is_left and self._identity.has_versions(code):
+            self._comparison.end()
+            self._comparison.check()
             return self._identity.leave_this_call(code)
         answer = self._identity.note(code, answer)
-        if self._capture.num_graphs == 0 and is_users(code.co_filename):
+        if is_users(code.co_filename) and (is_left or self._capture.num_graphs == 0):
             self._comparison.prevent(f"{self._capture.place(code)}: {code.co_name} runs as Python")
             self._comparison.check()
         return answer

@@ -15,6 +15,7 @@ from agspeed.backends import candidate_names
 from agspeed.errors import UserError, UserTypeError
 from agspeed.frontend import startup
 from agspeed.log import warn_once
+from agspeed.torch_compat.modes import watchers
 
 _KEYWORDS_OF_TORCH_COMPILE = {
     "backend": 'backends=["inductor"] takes a list of candidates',
@@ -139,3 +140,11 @@ def _call_that_is_meant(model: object) -> str:
 def _trains_any(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> bool:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return any(id(parameter) in held for parameter in parameters)
+
+
+def leave_to_watchers(name: str) -> bool:
+    """Says once that calls of the target `name` run eagerly under the modes in force. Returns: True."""
+    modes = watchers()
+    eagerly = "its own code runs, so that they see its operators; agspeed makes the other calls faster"
+    warn_once(("watched", name, modes), f"{name}: under {modes} {eagerly}")
+    return True

@@ -18,7 +18,7 @@ from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.frontend.target import Target
 from agspeed.frontend.weak_calls import weakly
-from agspeed.tuning.deferred_signals import deferred_signals
+from agspeed.tuning.interrupted import deferred_signals
 from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class PlanRunner:
         """A training call of the target that may be compared with the target's own code."""
         if self._plan == EAGER or self.comparison is None:
             return self.current(*args, **kwargs)
-        return self.comparison.call(args, kwargs)
+        return self.comparison.call(self._captured(), args, kwargs)
 
     @property
     def is_proven(self) -> bool:
@@ -89,6 +89,10 @@ class PlanRunner:
     def take_disturbed(self) -> bool:
         """Whether calls since this was last asked ran otherwise than the plan says: compared, or not compared yet."""
         return self.comparison is not None and self.comparison.take_disturbed()
+
+    def comparison_state(self) -> dict[str, Any] | None:
+        """For the report; None before the first capture."""
+        return self.comparison.state() if self.comparison is not None else None
 
     def must_capture_again(self) -> bool:
         """Whether the capture in the latest step was left half-way."""
@@ -148,17 +152,12 @@ class PlanRunner:
         if self._run_captured is None:
             from agspeed.frontend.machinery import Comparison
 
-            module = getattr(self._target, "module", None)
-            self.comparison = Comparison(
-                module, self._target.eager, self._run_as_captured, self._shadow, self._on_wanted
-            )
+            module: Any = getattr(self._target, "module", None)
+            self.comparison = Comparison(module, self._target.eager, weakly(self._shadow), self._on_wanted)
             if self._target.runs_once is not None:
                 self.comparison.prevent(self._target.runs_once)
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
-
-    def _run_as_captured(self, *args: Any, **kwargs: Any) -> Any:
-        return self._captured()(*args, **kwargs)
 
     def _shadow(self, substitute: Substitute | None) -> None:
         """Puts regions, also those still to be captured, into a run beside the real one; None: takes them out."""
@@ -168,6 +167,8 @@ class PlanRunner:
 
     def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture, repetitions
+
+        assert self.comparison is not None
 
         def make_region(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
             return self.add_region(gm, part, repetitions(gm)).dispatcher  # type: ignore[no-any-return]

@@ -29,6 +29,7 @@ from agspeed.devices.failures import is_sticky
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
+from agspeed.frontend.shadow.aliases import write_back
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.torch_compat.checkpoint import with_plain_parts
@@ -128,7 +129,11 @@ class Region:
         def run(*args: Any) -> Sequence[Any]:
             args = (*args, *lifted)
             self._note_call(args)
-            return self._run_observed(self._eager, args, substitute(args))
+            given = substitute(args)
+            outputs = self._run_observed(self._eager, args, given)
+            if self._effects is not None:
+                write_back(args, given, self._effects.mutated_inputs)
+            return outputs
 
         self.dispatcher.set_target(self._with_detached(run))
 
@@ -144,6 +149,7 @@ class Region:
 
     def close(self) -> None:
         """The region is never called again: it lets go of what it runs, which may refer to the region."""
+        self._target = _not_selected
         self.dispatcher.set_target(_not_selected)
 
     def _point_to(self, target: Runner) -> None:

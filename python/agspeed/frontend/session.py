@@ -32,6 +32,7 @@ from agspeed.frontend import startup
 from agspeed.frontend.earned_start import EarnedStart
 from agspeed.frontend.history import History
 from agspeed.frontend.home import EndedStep, Home
+from agspeed.frontend.mistakes import leave_to_watchers
 from agspeed.frontend.optimizer import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
@@ -40,7 +41,7 @@ from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target
 from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
 from agspeed.torch_compat import misfits
-from agspeed.torch_compat.modes import is_watched, watchers
+from agspeed.torch_compat.modes import is_watched
 from agspeed.torch_compat.modules import is_traced
 from agspeed.tuning.database_key import TrainingCall, shape_class
 from agspeed.tuning.plan import EAGER, candidate_of
@@ -81,7 +82,7 @@ class Session:
         self._refused: AgspeedError | None = None  # to be raised at the end of the step
         self.clock = StepClock(target.parameters, self._step_ended)
         self._sampler = StepSampler(self.clock)
-        self._runner = PlanRunner(
+        self.runner = PlanRunner(
             target,
             settings.dynamic,
             on_capture_event=self._on_capture_event,
@@ -90,7 +91,7 @@ class Session:
             on_failure=self._on_region_failure,
             on_wanted=self._sampler.interrupt,
         )
-        self.regions = self._runner.regions
+        self.regions = self.runner.regions
         self.home = Home(target, self.clock)
         self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
@@ -109,7 +110,7 @@ class Session:
 
     def run_plan(self, plan: str) -> None:
         """Runs `plan` from the next forward on; the session stays managed (timed, switchable)."""
-        self._runner.select(plan, observed=self.state == "tuning")
+        self.runner.select(plan, observed=self.state == "tuning")
         self.plan = plan
 
     def settle(self, arm: str, reason: str, level: int = logging.INFO) -> None:
@@ -117,7 +118,7 @@ class Session:
         for region in self.regions:
             region.release_sample()
         self.plan, self._is_left = plan_of(arm), arm == EAGER
-        self._runner.select(self.plan, observed=False)
+        self.runner.select(self.plan, observed=False)
         self.state, self.reason = ("eager" if self.plan == EAGER else "tuned"), reason
         logger.log(level, "%s: %s (%s)", self.target.name, self.plan, reason)
         if self._is_left or not self.target.has_untouched_eager:
@@ -125,7 +126,11 @@ class Session:
             self.clock.stop()
         if self._is_left:
             self._end_background_work()
-        self._install(self.target.eager_entry() if self._is_left else self._light_entry())
+        self._install(
+            self.target.eager_entry()
+            if self._is_left
+            else self._sampler.entry(self.target, self.runner, self._run_seen)
+        )
         self.save_report()
 
     def save_report(self) -> None:
@@ -141,25 +146,13 @@ class Session:
         Raises: AgspeedError when ``strict=True`` and a candidate failed or, but under numerics="exact", was rejected.
         """
         begun = time.perf_counter()
-        outcome = self._runner.compile_part(region, plan, self.options, self.settings)
+        outcome = self.runner.compile_part(region, plan, self.options, self.settings)
         self.history.compiled(candidate_of(plan, region.index), outcome, time.perf_counter() - begun)
         return outcome
 
     def candidate_for(self, region: Region) -> str:
         """The candidate that the plan in force runs `region` with."""
         return candidate_of(self.plan, region.index)
-
-    def must_capture_again(self) -> bool:
-        """Whether the capture in the step that ends was left half-way, as it must not run beside the real step."""
-        return self._runner.must_capture_again()
-
-    def take_disturbed(self) -> bool:
-        """Whether calls in the step that ends ran otherwise than the plan says."""
-        return self._runner.take_disturbed()
-
-    def comparison_state(self) -> dict[str, Any] | None:
-        """For the report: what comparing captured graphs with the target's own code has found; None before that."""
-        return self._runner.comparison.state() if self._runner.comparison is not None else None
 
     def adopt_region(self, region: Region) -> None:
         """A region captured after the decision has been compiled, or found impossible to: it joins the plan."""
@@ -210,7 +203,7 @@ class Session:
             return self.target.eager(*args, **kwargs)
         if self._sampler.forwards_left > 0:
             self._sampler.forwards_left -= 1
-            return self._runner.current(*args, **kwargs)
+            return self.runner.current(*args, **kwargs)
         if self.home.is_capturing():
             return self.target.eager(*args, **kwargs)
         self._resume()
@@ -226,12 +219,12 @@ class Session:
         """The current plan; the clock has been told that it begins."""
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
-            output = self._runner.run(args, kwargs)
+            output = self.runner.run(args, kwargs)
             self._find_wrapper()
             self.clock.forward_ends()
             return output
         try:
-            return self._runner.current(*args, **kwargs)
+            return self.runner.run(args, kwargs)
         finally:
             self.clock.function_ends()
 
@@ -285,32 +278,12 @@ class Session:
 
     def _is_training_call(self) -> bool:
         may_train = not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
-        return may_train and not (is_watched() and self._is_left_to(watchers()))
-
-    def _is_left_to(self, watchers: str) -> bool:
-        """Says once that calls which modes of the user's watch run eagerly. Returns: True."""
-        eagerly = "its own code runs, so that they see its operators, and agspeed makes the other calls faster"
-        warn_once(("watched", self.target.name, watchers), f"{self.target.name}: under {watchers} {eagerly}")
-        return True
-
-    def _light_entry(self) -> Callable[..., Any]:
-        eager, runner, sampler = self.target.eager, self._runner, self._sampler
-        is_grad_enabled, is_function = torch.is_grad_enabled, isinstance(self.target, FunctionTarget)
-
-        def run_decided(*args: Any, **kwargs: Any) -> Any:
-            if not is_function and (not is_grad_enabled() or is_traced() or is_watched()):
-                return eager(*args, **kwargs)
-            if sampler.forwards_left > 0:
-                sampler.forwards_left -= 1
-                return runner.current(*args, **kwargs)
-            return self._run_seen(args, kwargs)
-
-        return run_decided
+        return may_train and not (is_watched() and leave_to_watchers(self.target.name))
 
     def _run_seen(self, args: Any, kwargs: Any) -> Any:
         """A call after the decision that the clock is to see."""
         if self.home.is_capturing():
-            return self._runner.current(*args, **kwargs)
+            return self.runner.current(*args, **kwargs)
         self._resume()
         self.clock.forward_begins()
         return self._run_timed(args, kwargs)
@@ -326,7 +299,7 @@ class Session:
         """A graph captured by somebody else (torch.compile) joins this session; returns what is to be called."""
         assert isinstance(self.target, CompiledFramesTarget)
         self.target.remember(example_inputs)
-        region = self._runner.add_region(gm)
+        region = self.runner.add_region(gm)
         region.select(self.plan, observed=self.state == "tuning")
         return region.dispatcher  # type: ignore[no-any-return]
 
@@ -381,23 +354,16 @@ class Session:
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise refused
-        self._end_comparison()
+        if (reason := self.runner.step_ended()) is not None and self.state != "eager":
+            self._leave_to_eager(reason)
+            if self.settings.strict:
+                raise AgspeedError(f"{self.target.name}: {reason} (raised because strict is set)")
         shape, self._shapes = "|".join(self._shapes), []
         if self._sampler.is_first_step():
             self._skip_steps(1, times.busy)
             return
         for ended in self.home.known_steps(EndedStep(self.plan, times, shape, self._learner.ran()), self._skip_steps):
             self._learn(ended)
-
-    def _end_comparison(self) -> None:
-        """Heeds what a comparison of captured graphs with the module has found in the step that ends.
-
-        Raises: AgspeedError when ``strict=True`` and they differ.
-        """
-        if (reason := self._runner.step_ended()) is not None and self.state != "eager":
-            self._leave_to_eager(reason)
-            if self.settings.strict:
-                raise AgspeedError(f"{self.target.name}: {reason} (raised because strict is set)")
 
     def _learn(self, step: EndedStep) -> None:
         """A step has ended, the latest or, on a device, one shortly before it."""
@@ -406,12 +372,12 @@ class Session:
         if self.state == "tuned" and self._deferred is not None:
             self._deferred.advance()
         may_skip = not self._is_left and self.target.has_untouched_eager and self._watch.is_over
-        if may_skip and self._runner.is_proven and (self._deferred is None or self._deferred.is_idle):
+        if may_skip and self.runner.is_proven and (self._deferred is None or self._deferred.is_idle):
             self._sampler.skip(num_quiet, step.times.forwards, self.history)
 
     def _skip_steps(self, count: int, seconds: float) -> None:
         self.history.timeline.skip(count)
-        self._runner.note_steps(count)
+        self.runner.note_steps(count)
         self._learner.steps_unseen(count, seconds)
 
     def _resume(self) -> None:

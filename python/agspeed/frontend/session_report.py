@@ -63,7 +63,7 @@ def make_report(session: Session) -> model.Report:
     data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
     data["group"] = _group(session) if session.wrapper is not None else None
     data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
-    data["comparison"] = session.comparison_state()
+    data["comparison"] = session.runner.comparison_state()
     data["communication"] = metrics.counters() if groups.find() is not None else None
     data["reproduce"] = {
         "command": environment.command(),

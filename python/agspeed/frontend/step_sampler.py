@@ -12,9 +12,16 @@ Threads: the training thread. Forwards of other threads may shorten a skip, noth
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from agspeed.frontend.history import History
+from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.steps import StepClock
+from agspeed.frontend.target import FunctionTarget, Target
+from agspeed.torch_compat.modes import reader
 
 _LONGEST = 240
 """Steps of one skip: the report's timeline gets points at least that often."""
@@ -34,6 +41,21 @@ class StepSampler:
         self._forwards = 0
         self._forwards_per_step, self._step_seconds = 1, 0.0
         self._begun = 0.0
+
+    def entry(self, target: Target, runner: PlanRunner, run_seen: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+        """What calls of a target go to after the decision. run_seen: takes those that are not let pass."""
+        eager, is_grad_enabled, is_function = target.eager, torch.is_grad_enabled, isinstance(target, FunctionTarget)
+        is_read = reader()
+
+        def run_decided(*args: Any, **kwargs: Any) -> Any:
+            if not is_function and (not is_grad_enabled() or is_read()):
+                return eager(*args, **kwargs)
+            if self.forwards_left > 0:
+                self.forwards_left -= 1
+                return runner.current(*args, **kwargs)
+            return run_seen(args, kwargs)
+
+        return run_decided
 
     def skip(self, num_steps: int, forwards_per_step: int, history: History) -> None:
         """The next `num_steps` steps need not be seen. Requires: a step has just ended.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the user's own lines in the traceback of an error that a captured graph raises.
+"""Whose code a file is, and the user's own lines in the traceback of an error that a captured graph raises.
 
 A captured graph runs as generated code, whose lines mean nothing to the user. Each of its nodes remembers the stack
 of user code it came from; when the graph raises, those frames are put into the exception's traceback. Type, message
@@ -8,16 +8,33 @@ and identity of the exception stay as they are. Pure functions; safe on any thre
 
 from __future__ import annotations
 
+import os
 import re
+import sysconfig
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from agspeed.torch_compat.graphs import node_index
 
+PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_LIBRARIES = (PACKAGE, str(Path(torch.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
+_INSTALLED = tuple(sysconfig.get_path(kind) + os.sep for kind in ("purelib", "platlib"))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to a package that was installed, which may know of compilers."""
+    return path.startswith(_INSTALLED)
+
+
+def is_users(path: str) -> bool:
+    """False for files of torch, agspeed and the standard library."""
+    return not path.startswith(_LIBRARIES)
 
 
 def showing_user_lines(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:

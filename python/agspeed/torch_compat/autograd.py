@@ -22,6 +22,7 @@ PART = Part(
         "torch._C._autograd._top_saved_tensors_default_hooks",
         "torch._C._current_graph_task_id",
         "torch._C._will_engine_execute_node",
+        "torch.autograd.graph.Node._sequence_nr",
         "torch.autograd.Variable._execution_engine.queue_callback",
     ),
 )
@@ -39,12 +40,17 @@ def will_run(node: Any) -> bool:
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
     """Has the backward under way call `call` once all its nodes have run."""
-    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def sequence_number() -> int:
     """The number of the next node of autograd's graph on this thread; later nodes have larger ones."""
     return int(torch._C._autograd._get_sequence_nr())
+
+
+def number_of(node: Any) -> int:
+    """The sequence number of a node; a node that accumulates a leaf's gradient has the largest."""
+    return int(node._sequence_nr())
 
 
 def has_saved_tensor_hooks() -> bool:

@@ -208,7 +208,7 @@ def _questions() -> tuple[Any, ...]:
     import torch
     import torch._dynamo.external_utils
 
-    old = (torch._utils.is_compiling, torch._dynamo.external_utils.is_compiling)  # type: ignore[attr-defined]
+    old = (torch._utils.is_compiling, torch._dynamo.external_utils.is_compiling)
     return (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *old)
 
 

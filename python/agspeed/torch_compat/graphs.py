@@ -19,6 +19,7 @@ PART = Part(
     "graphs",
     __name__,
     needs=(
+        "torch._C._set_grad_enabled",
         "torch._dynamo.source.ConstantSource(source_name)",
         "torch.fx.GraphModule._lineno_map",
         "torch.fx.GraphModule._prologue_start",
@@ -47,6 +48,13 @@ def note_parameters(gm: fx.GraphModule, names: Iterable[str]) -> None:
     from torch._dynamo.source import ConstantSource
 
     gm._param_name_to_source = {name: ConstantSource(name) for name in names}  # type: ignore[assignment]
+
+
+def grad_switches(gm: fx.GraphModule) -> list[fx.Node]:
+    """Where a graph of Dynamo's switches gradients on or off, in order; the argument says which."""
+    import torch
+
+    return gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
 
 
 def rename(node: fx.Node, name: str) -> None:

@@ -7,6 +7,7 @@ Without this part no candidate can be checked against eager: everything runs eag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agspeed.torch_compat.part import Part
@@ -46,6 +47,8 @@ PART = Part(
         "torch._C._get_function_stack_at",
         "torch._C._len_torch_dispatch_stack",
         "torch._C._len_torch_function_stack",
+        "torch._C._is_tracing",
+        "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
         "torch.utils._device.DeviceContext",
     ),
 )
@@ -61,6 +64,26 @@ def is_watched() -> bool:
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return torch._C._len_torch_function_stack() > 0 and bool(_function_modes())
+
+
+def reader() -> Callable[[], bool]:
+    """A function that says whether somebody else reads the code that runs (`modules.is_traced`), or `is_watched`. It is
+    one line of Python, for calls that have no time to lose."""
+    import torch
+
+    tracing, dispatch, functions = (
+        torch._C._is_tracing,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
+    )
+    compiling, symbolic, transform = (
+        torch.compiler.is_compiling,
+        torch.fx._symbolic_trace.is_fx_symbolic_tracing,
+        torch._C._functorch.peek_interpreter_stack,
+    )
+    return lambda: bool(
+        dispatch() or transform() or compiling() or tracing() or symbolic() or (functions() and _function_modes())
+    )
 
 
 def watchers() -> str:

@@ -28,12 +28,28 @@ PART = Part(
         "torch.Tensor._version",
         "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
         "torch.nn.Module._call_impl",
+        "torch.nn.Module._backward_hooks",
+        "torch.nn.Module._backward_pre_hooks",
         "torch.nn.Module._compiled_call_impl",
         "torch.nn.Module._non_persistent_buffers_set",
+        "torch.nn.modules.module._global_backward_hooks",
+        "torch.nn.modules.module._global_backward_pre_hooks",
     ),
 )
 if not TYPE_CHECKING:
     __getattr__ = PART.load
+
+
+SLOT = "_compiled_call_impl"
+"""The attribute."""
+
+
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Whether full backward hooks are registered for a module itself, or for all modules."""
+    from torch.nn.modules import module as hooks
+
+    for_all = hooks._global_backward_hooks or hooks._global_backward_pre_hooks
+    return bool(for_all or module._backward_hooks or module._backward_pre_hooks)
 
 
 def eager_call(module: nn.Module) -> Callable[..., Any]:

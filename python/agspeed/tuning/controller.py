@@ -23,8 +23,7 @@ from agspeed.tuning.capture_cost import expected_seconds
 from agspeed.tuning.company import company, patience
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.deferred_signals import deferred_signals
-from agspeed.tuning.interrupted import hide_own_frames
+from agspeed.tuning.interrupted import deferred_signals, hide_own_frames
 from agspeed.tuning.layout_arms import LayoutArms
 from agspeed.tuning.memory_peaks import METER
 from agspeed.tuning.outcome import Outcome
@@ -95,7 +94,9 @@ class Controller:
     def ran(self) -> RanStep:
         """What is to be known at the end of a step whose time will be known later only."""
         session = self._session
-        is_disturbed = session.take_disturbed() or self._is_capturing or len(session.regions) != self._regions_seen
+        is_disturbed = (
+            session.runner.take_disturbed() or self._is_capturing or len(session.regions) != self._regions_seen
+        )
         return RanStep(self._layouts.named(session.plan), self._meter.take_peak(self), is_disturbed)
 
     def after_step(self, seconds: float, shape: str, ran: RanStep | None = None) -> int:
@@ -186,7 +187,7 @@ class Controller:
     def _report_step(self, seconds: float, shape: str, ran: RanStep) -> None:
         session = self._session
         if ran.is_disturbed and self._is_capturing:
-            if session.must_capture_again():
+            if session.runner.must_capture_again():
                 session.history.stood_still("capture", seconds)
                 return
             self._is_capturing = False

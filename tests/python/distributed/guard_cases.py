@@ -161,7 +161,7 @@ def _slow_down(session: Session) -> None:
     """
     eager = session.tuner_snapshot()["arms"][0]["seconds"]
     seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
-    runner, select, meetings = session._runner, session._runner.select, session.meetings
+    runner, select, meetings = session.runner, session.runner.select, session.meetings
     assert meetings is not None and meetings.layouts is not None
     layouts = meetings.layouts
 

@@ -28,6 +28,12 @@ _STEPS = 10
 _MOST_STEPS = 1500
 
 
+@torch.compiler.assume_constant_result
+def _slow_where_not_captured(seconds: float) -> float:
+    time.sleep(seconds)
+    return 1.0
+
+
 class Block(nn.Module):
     def __init__(self, width: int, *, is_slow: bool = False, has_breaks: bool = False, dropout: float = 0.1) -> None:
         super().__init__()
@@ -36,9 +42,9 @@ class Block(nn.Module):
         self._is_slow, self._has_breaks = is_slow, has_breaks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self._is_slow and not torch.compiler.is_compiling():
-            time.sleep(0.003)
         hidden = self.up(self.norm(x))
+        if self._is_slow:
+            hidden = hidden * _slow_where_not_captured(0.02)
         if self._has_breaks:
             torch._dynamo.graph_break()
         return x + self.dropout(self.down(torch.sigmoid(hidden) * torch.tanh(hidden)))

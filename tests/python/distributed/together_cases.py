@@ -47,13 +47,17 @@ class Net(nn.Module):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
+@torch.compiler.assume_constant_result
+def _slow_where_not_captured(seconds: float) -> float:
+    time.sleep(seconds)
+    return 1.0
+
+
 class SlowEagerly(Net):
     """Any candidate is faster."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        if not torch.compiler.is_compiling():
-            time.sleep(0.005)
-        return super().forward(batch)
+        return super().forward(batch) * _slow_where_not_captured(0.02)
 
 
 def wrapped(

@@ -346,7 +346,7 @@ def endless_variants(wrap: Wrap) -> list[Any]:
 
     model = wrap(Linear(body))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    for step in range(14):
+    for step in range(24):
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()

@@ -83,7 +83,8 @@ def test_module_that_moves_after_the_decision(caplog: pytest.LogCaptureFixture) 
     steps(model)
     assert agspeed.status(model) == "tuned"
     model.to("meta")
-    model(torch.ones(3, 8, device="meta")).sum().backward()
+    for _ in range(2):  # the second call captures what the first one had no graph for
+        model(torch.ones(3, 8, device="meta")).sum().backward()
     assert_left_to_eager(model, caplog)
 
 

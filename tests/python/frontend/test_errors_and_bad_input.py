@@ -450,11 +450,7 @@ def test_own_exception_passes_through_unchanged(body: Callable[..., Any], first:
     shown = traceback.format_tb(caught.value.__traceback__)
     assert any("# line shown to the user" in line for line in shown), "".join(shown)
     steps(model, 6)
-    if first:  # Dynamo gives up a frame that raises while it is read
-        fallbacks = agspeed.report(model).to_dict()["fallbacks"]
-        assert any(found["location"]["file"] == __file__ for found in fallbacks), fallbacks
-    else:
-        assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
 
 
 class _Lookup(nn.Module):

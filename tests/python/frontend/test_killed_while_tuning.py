@@ -70,15 +70,18 @@ torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # what follows f
 str(agspeed.report(agspeed.optimize(torch.nn.Linear(1, 1), mode="off")))
 unfinished.SHARE = 1.0  # nothing here may depend on how fast the disk is
 
+@torch.compiler.assume_constant_result
+def slow_where_not_captured(seconds):
+    time.sleep(seconds)
+    return 1.0
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
 
     def forward(self, x):
-        if not torch.compiler.is_compiling():
-            time.sleep(0.0005)  # every captured plan is clearly faster
-        return torch.tanh(self.layer(x))
+        return torch.tanh(self.layer(x)) * slow_where_not_captured(0.0005)  # every captured plan is clearly faster
 
 def steps(cache, count):
     torch.manual_seed(5)

@@ -100,6 +100,7 @@ class Training:
             wrapper=None,
             tuner_snapshot=lambda: {**tuner, "note": None, "has_database": True},
             note_unseen_steps=lambda: None,
+            runner=SimpleNamespace(comparison_state=lambda: None),
         )
         return make_report(session).to_dict()  # type: ignore[arg-type]
 

@@ -49,10 +49,14 @@ except ImportError:
 
 import agspeed
 
+@torch.compiler.assume_constant_result
+def slow_where_not_captured(seconds):
+    time.sleep(seconds)
+    return 1.0
+
 class Slow(torch.nn.Sequential):
     def forward(self, x):
-        time.sleep(0.0 if torch.compiler.is_compiling() else 0.002)
-        return super().forward(x)
+        return super().forward(x) * slow_where_not_captured(0.01)
 
 def trained(keywords):
     torch.manual_seed(5)

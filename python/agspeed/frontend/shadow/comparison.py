@@ -28,14 +28,15 @@ from torch.autograd.graph import GradientEdge
 from agspeed.devices.random_state import RandomState, devices_of
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.shadow import compare
-from agspeed.frontend.shadow.aliases import Aliases, Key
+from agspeed.frontend.shadow.aliases import Aliases, Key, share_memory
 from agspeed.frontend.shadow.compare import Difference
 from agspeed.frontend.shadow.gradients import Border, Passage, Reading, is_leaf
 from agspeed.frontend.shadow.memory import Memory
 from agspeed.frontend.shadow.python_state import PythonState, is_followed
 from agspeed.torch_compat.autograd import current_backward, has_saved_tensor_hooks
 from agspeed.torch_compat.modes import tree_leaves
-from agspeed.tuning.deferred_signals import deferred_signals
+from agspeed.torch_compat.modules import has_backward_hooks
+from agspeed.tuning.interrupted import deferred_signals
 
 Call = Callable[..., Any]
 Substitute = Callable[[Sequence[Any]], list[Any]]
@@ -79,7 +80,6 @@ class Comparison:
     Args:
         module: the target.
         eager: runs the module's own code.
-        captured: runs its captured graphs.
         shadow: from now on regions take the inputs that the given function gives them, and run operator by operator;
             None ends that.
         on_wanted: told that the next call is to be a compared one.
@@ -89,7 +89,6 @@ class Comparison:
         self,
         module: nn.Module,
         eager: Call,
-        captured: Call,
         shadow: Callable[[Substitute | None], None],
         on_wanted: Callable[[], None],
     ) -> None:
@@ -102,7 +101,7 @@ class Comparison:
         self._has_agreed = False
         self.is_running = False
         """A run beside the real one is under way."""
-        self._module, self._eager, self._captured, self._shadow = module, eager, captured, shadow
+        self._module, self._eager, self._shadow = module, eager, shadow
         self._on_wanted = on_wanted
         self._stage = _Stage.COMPARE
         self._steps, self._next = 0, 0
@@ -129,6 +128,10 @@ class Comparison:
         """The captured code must not run beside the module: from now on it runs without comparison."""
         if self.obstacle is None:
             self.obstacle = reason
+        self._is_ended = True
+
+    def end(self) -> None:
+        """A run beside the real one under way must not go on: a frame of it runs as it is."""
         self._is_ended = True
 
     def undo(self, value: object, where: str) -> None:
@@ -178,30 +181,32 @@ class Comparison:
             if self._num_without_backward >= _WITHOUT_BACKWARD:
                 self._judge([])
 
-    def call(self, args: Any, kwargs: Any) -> Any:
-        """A training call of the target under a plan other than eager."""
+    def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
+        """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
         if self.obstacle is None and (has_saved_tensor_hooks() or current_backward() >= 0):
             self.prevent("it is called under saved-tensor hooks or within a backward")
         if self.obstacle is not None or (self.is_proven and self._steps < self._next):
             self._was_ended = False
-            return self._captured(*args, **kwargs)
+            return captured(*args, **kwargs)
         self._is_disturbed = True
         if self.finding is not None or self._reading is not None:
             return self._eager(*args, **kwargs)
-        return self._compare(args, kwargs)
+        return self._compare(captured, args, kwargs)
 
     # --- one compared step --------------------------------------------------------------------------------------------
 
-    def _compare(self, args: Any, kwargs: Any) -> Any:
+    def _compare(self, captured: Call, args: Any, kwargs: Any) -> Any:
         self._was_ended = True
         try:
             python = self._before = PythonState(self._module, args, kwargs, self._roots)
             memory = Memory(python.tensors())
+            if any(map(has_backward_hooks, self._module.modules())):
+                raise UnsupportedError("a full backward hook would run twice")
         except UnsupportedError as error:
             self.prevent(str(error))
             self._was_ended = False
-            return self._captured(*args, **kwargs)
+            return captured(*args, **kwargs)
         devices = devices_of(memory)
         random = RandomState(devices)
 
@@ -215,9 +220,9 @@ class Comparison:
                 RandomState(devices),
             )
 
-        real = run(self._eager, Aliases())
+        real = run(self._eager, Aliases(memory))
         with deferred_signals():
-            runs, found = self._run_beside(run, real, python, memory, random)
+            runs, found = self._run_beside(captured, run, real, python, memory, random)
             self._was_ended = not runs
         if found and self._stage is not _Stage.NOISE:
             self._judge(found)
@@ -226,13 +231,19 @@ class Comparison:
         return real.output
 
     def _run_beside(
-        self, run: Callable[[Call, Aliases], _Run], real: _Run, python: PythonState, memory: Memory, random: RandomState
+        self,
+        captured: Call,
+        run: Callable[[Call, Aliases], _Run],
+        real: _Run,
+        python: PythonState,
+        memory: Memory,
+        random: RandomState,
     ) -> tuple[list[_Run], list[Difference]]:
         """Runs from the state that was before `real`, and puts back the one after it. Returns: `real` and the runs
         beside it, none where they were ended early, and the differences between the last two."""
         runs = [real]
         try:
-            for call, aliases in self._beside():
+            for call, aliases in self._beside(captured, memory):
                 python.restore()
                 memory.write({})
                 random.restore()
@@ -249,17 +260,19 @@ class Comparison:
             real.random.restore()
             self._before = None
 
-    def _beside(self) -> Iterator[tuple[Call, Aliases]]:
+    def _beside(self, captured: Call, memory: Memory) -> Iterator[tuple[Call, Aliases]]:
         """What runs beside the module at this stage, and the stand-ins for its inputs."""
-        yield (self._eager if self._stage is _Stage.CONTROL else self._captured), Aliases()
+        yield (self._eager if self._stage is _Stage.CONTROL else captured), Aliases(memory)
         if self._stage is _Stage.NOISE:
-            yield self._captured, Aliases(_NOISE)
+            yield captured, Aliases(memory, _NOISE)
 
     @contextlib.contextmanager
     def _shadowing(self, aliases: Aliases) -> Iterator[None]:
         self.is_running, self._is_ended = True, False
 
         def substitute(args: Sequence[Any]) -> list[Any]:
+            if share_memory(args):
+                self.prevent("two inputs of a captured graph share memory")
             self.check()
             return aliases.of(args)
 
@@ -284,8 +297,11 @@ class Comparison:
                 self._judge(found)
                 return
             given = {_key(border, real.aliases): gradient for border, gradient in reading.given.items()}
-            sides = [given if run is real else _gradients(run, reading.taken) for run in runs[-2:]]
-            self._judge(found + _between(*sides, self._names()))
+            try:
+                own, other = (given if run is real else _gradients(run, reading.taken) for run in runs[-2:])
+                self._judge(found + _between(own, other, self._names()))
+            except Exception as error:
+                self._judge([Difference("the captured code's backward", f"raises {type(error).__name__}: {error}")])
 
         self._reading = Reading(passage, compare_gradients)
 

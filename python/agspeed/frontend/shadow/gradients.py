@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from agspeed.torch_compat.autograd import at_end_of_backward, current_backward, will_run
+from agspeed.torch_compat.autograd import at_end_of_backward, current_backward, number_of, will_run
 
 Border = tuple[Any, int]
 """A node outside, and which of its outputs."""
@@ -30,7 +30,9 @@ class Passage:
     """
 
     def __init__(self, outputs: Mapping[int, torch.Tensor], first: int) -> None:
-        self.outputs = {i: (out.grad_fn, out.output_nr) for i, out in outputs.items() if _is_inside(out, first)}
+        self.outputs: dict[int, Border] = {
+            i: (out.grad_fn, out.output_nr) for i, out in outputs.items() if _is_inside(out, first)
+        }
         """By index of an output that has a gradient: its node, and which of the node's outputs it is."""
         self.edges: dict[Any, list[tuple[int, Border]]] = {}
         """By node inside: its edges that lead outside, each with its place among the node's."""
@@ -57,7 +59,7 @@ class Passage:
             for place, (next_node, number) in enumerate(node.next_functions):
                 if next_node is None:
                     continue
-                if is_leaf(next_node) or next_node._sequence_nr() < first:
+                if is_leaf(next_node) or number_of(next_node) < first:
                     self.edges.setdefault(node, []).append((place, (next_node, number)))
                     continue
                 if (next_node, number) in of_outputs:
@@ -154,7 +156,7 @@ def is_leaf(node: Any) -> bool:
 
 def _is_inside(output: torch.Tensor, first: int) -> bool:
     node = output.grad_fn
-    return node is not None and not is_leaf(node) and node._sequence_nr() >= first
+    return node is not None and not is_leaf(node) and number_of(node) >= first
 
 
 def _add(sums: dict[Any, torch.Tensor], key: Any, gradient: torch.Tensor | None) -> None:

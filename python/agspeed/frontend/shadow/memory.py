@@ -38,6 +38,9 @@ class Memory:
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (tensor for _, tensor, _ in self._before.values())
 
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._before
+
     def changes(self) -> dict[str, torch.Tensor]:
         """Copies of those that have changed since, by where they were found."""
         kept = self._before.values()

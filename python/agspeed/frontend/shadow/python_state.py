@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from agspeed.errors import UnsupportedError
-from agspeed.frontend.users_code import is_users
+from agspeed.frontend.user_lines import is_users
+from agspeed.torch_compat.modules import SLOT
 
 _MOST_OBJECTS = 50_000
 _ABSENT = object()
@@ -119,7 +120,9 @@ def _content(value: Any) -> Any:
             {name: member for name, member in vars(value).items() if not _is_code(member)} if _is_own(value) else None
         )
     is_followed = isinstance(value, nn.Module) or (_is_own(type(value)) and not isinstance(value, torch.Tensor))
-    return dict(vars(value)) if is_followed and hasattr(value, "__dict__") and not _is_code(value) else None
+    if not is_followed or not hasattr(value, "__dict__") or _is_code(value):
+        return None
+    return {name: member for name, member in vars(value).items() if name != SLOT}
 
 
 def _items(content: Any) -> Iterator[tuple[Any, Any]]:
@@ -140,7 +143,10 @@ def _restore(value: Any, content: Any) -> None:
             if own.get(name, _ABSENT) is not member:
                 setattr(value, name, member)
         return
-    target = value if isinstance(value, (*_SEQUENCES, dict, set)) else vars(value)
+    target = value
+    if not isinstance(value, (*_SEQUENCES, dict, set)):
+        target = vars(value)
+        content = {**content, **{name: target[name] for name in (SLOT,) if name in target}}
     if _holds(target, content):
         return
     if isinstance(target, dict):

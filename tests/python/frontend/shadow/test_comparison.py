@@ -70,7 +70,7 @@ def _session(model: nn.Module) -> Session:
 
 
 def _comparison(model: nn.Module) -> Comparison:
-    comparison = _session(model)._runner.comparison
+    comparison = _session(model).runner.comparison
     assert comparison is not None
     return comparison
 
