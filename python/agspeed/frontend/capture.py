@@ -131,6 +131,8 @@ class Capture:
             self._comparison.undo(value, graph_location(gm))
         if gm.graph.find_nodes(op="call_method", target="register_hook"):
             self._comparison.prevent(f"{graph_location(gm)}: a hook of a tensor would run twice")
+        if any("c10d" in str(node.target) for body in _bodies(gm) for node in body.graph.nodes):
+            self._comparison.prevent(f"{graph_location(gm)}: other ranks do not expect its collectives twice")
         if (reason := wrong_captures.of_graph(gm)) is not None:
             raise UnsupportedError(reason)
         if _is_closed(gm):
@@ -259,6 +261,11 @@ def _is_harmless(reason: str) -> bool:
     """Whether nothing of the user's runs at a graph break but what decides between graphs, or a recurrent layer."""
     is_layer = any(f"<function {function.__qualname__} at" in reason for function in _LEFT_OUT)
     return is_layer or reason.startswith(_HARMLESS_BREAKS)
+
+
+def _bodies(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    """A graph and those that its operators call."""
+    return (body for body in gm.modules() if isinstance(body, fx.GraphModule))
 
 
 def _is_closed(gm: fx.GraphModule) -> bool:

@@ -178,8 +178,10 @@ class Comparison:
             self._reading.close()
             self._reading = None
             self._num_without_backward += 1
-            if self._num_without_backward >= _WITHOUT_BACKWARD:
+            if self._num_without_backward >= _WITHOUT_BACKWARD and self._stage is _Stage.COMPARE:
                 self._judge([])
+            elif self._num_without_backward >= _WITHOUT_BACKWARD:
+                self._reject(self._found[0])
 
     def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
         """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
@@ -220,7 +222,13 @@ class Comparison:
                 RandomState(devices),
             )
 
-        real = run(self._eager, Aliases(memory))
+        first = Aliases(memory)
+        output = self._eager(*args, **kwargs)
+        try:
+            real = run(lambda *args, **kwargs: output, first)
+        except UnsupportedError as error:
+            self.prevent(str(error))
+            return output
         with deferred_signals():
             runs, found = self._run_beside(captured, run, real, python, memory, random)
             self._was_ended = not runs
@@ -228,7 +236,7 @@ class Comparison:
             self._judge(found)
         elif runs:
             self._follow(runs, found)
-        return real.output
+        return output
 
     def _run_beside(
         self,
@@ -318,6 +326,7 @@ class Comparison:
             self._stage = _Stage.NOISE
         elif stage is _Stage.COMPARE and compare.unexplained(found, self._noise) is not None:
             self._found, self._stage, self._since = found, _Stage.CONTROL, self._steps
+            self._has_agreed = False
         else:
             if stage is _Stage.NOISE:
                 self._noise.update({difference.what: difference.size for difference in found})
@@ -326,9 +335,11 @@ class Comparison:
             self._has_agreed = worst is None
             self._next = min(2 * self._steps, self._steps + _FARTHEST)
             if worst is not None:
-                self.finding = (
-                    f"its captured graphs do not compute what the module does: {worst}, since step {self._since}"
-                )
+                self._reject(worst)
+
+    def _reject(self, worst: Difference) -> None:
+        self._has_agreed = False
+        self.finding = f"its captured graphs do not compute what the module does: {worst}, since step {self._since}"
 
 
 def _with_gradients(run: _Run) -> dict[int, torch.Tensor]:

@@ -87,10 +87,12 @@ class PythonState:
 
     def difference(self, other: PythonState) -> tuple[str, str] | None:
         """The first plain value in which `other` differs, as (NAME, "is A and B"), or None. Tensors are left out."""
-        for identity, (name, _, content) in self._held.items():
+        for identity, (name, value, content) in self._held.items():
             if identity not in other._held:
                 continue
             here, there = dict(_items(content)), dict(_items(other._held[identity][2]))
+            if isinstance(value, OrderedDict) and here.keys() == there.keys() and list(here) != list(there):
+                return name, "has its items in another order"
             for label in {**here, **there}:
                 own, others = here.get(label, _ABSENT), there.get(label, _ABSENT)
                 if _are_other(own, others):

@@ -396,3 +396,52 @@ def test_step_functions_say_that_they_are_not_compared() -> None:
     for number in range(6):
         optimized(_batch(number))
     assert agspeed.report(optimized).to_dict()["comparison"]["obstacle"] == "a step function changes the parameters"
+
+
+def test_an_output_that_is_detached_from_another_is_captured() -> None:
+    class Logged(TwoLayers):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            loss = super().forward(x).square().mean()
+            return loss.detach(), loss, loss.detach() + 1
+
+    def train(model: nn.Module) -> list[torch.Tensor]:
+        optimizer, results = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for step in range(8):
+            optimizer.zero_grad()
+            logged, loss, shifted = model(_batch(step))
+            assert not logged.requires_grad and not shifted.requires_grad and logged.data_ptr() == loss.data_ptr()
+            loss.backward()
+            optimizer.step()
+            results += [logged.clone(), shifted.clone()]
+        return [*results, *(value.detach().clone() for value in model.parameters())]
+
+    model = _optimized(Logged, backends=["native"])
+    torch.testing.assert_close(train(model), train(_made(Logged)))
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+def test_a_recurrent_layer_between_graphs_is_no_obstacle() -> None:
+    class Recurrent(TwoLayers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.tanh(self.layer(torch.tanh(self.first(x)))[0]))
+
+    model = _optimized(Recurrent)
+    _assert_equal(model, Recurrent)
+    assert _comparison(model).obstacle is None and 1 <= _comparison(model).num_compared <= 4
+
+
+def test_hooks_of_backwards_are_left_alone() -> None:
+    calls: list[int] = []
+
+    class Hooked(TwoLayers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x)
+            hidden.register_hook(lambda gradient: calls.append(1))
+            return self.second(torch.tanh(hidden))
+
+    _assert_equal(_optimized(Hooked), Hooked, num_steps=6)
+    assert len(calls) == 2 * 6
