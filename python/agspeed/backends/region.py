@@ -19,7 +19,7 @@ from agspeed import native
 from agspeed.backends.base import Runner
 from agspeed.backends.joint import BoxedRunner, Joint
 from agspeed.backends.stages import Stages
-from agspeed.devices.failures import is_sticky
+from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import UnsupportedError
 from agspeed.torch_compat.operators import run_and_save_rng_state
 
@@ -96,6 +96,9 @@ class BackwardFailures:
             try:
                 return run(inputs)
             except Exception as error:
+                if is_from_signal_handler(error):
+                    self._is_final = True
+                    raise
                 error.add_note(
                     "agspeed: raised by the compiled backward of a region whose inputs have changed since, so that "
                     "eager could not stand in. The gradients of this step are incomplete; the region runs eagerly from "

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a CUDA device after which no operator of the process works there: there is nothing to fall back to."""
+"""Exceptions at which nothing falls back to eager: a CUDA device is lost, or a signal handler of the user's raised."""
 
 from __future__ import annotations
 
 import re
+import signal
+from types import CodeType
+from typing import Any
 
 import torch
 
@@ -28,3 +31,18 @@ def is_sticky(error: BaseException) -> bool:
         return False
     text = str(error)
     return re.search(r"\bCUDA\b", text) is not None and any(phrase in text for phrase in _STICKY)
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Whether a handler of a signal raised `error`, whatever code it interrupted."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {_code_of(handler) for handler in handlers if callable(handler)}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    function = getattr(handler, "__func__", handler)
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)

@@ -25,7 +25,7 @@ from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner
 from agspeed.backends.checkpointing import Repetition, repeating
 from agspeed.backends.joint import fake_inputs
-from agspeed.devices.failures import is_sticky
+from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
@@ -220,6 +220,8 @@ class Region:
             except StopRecomputation:
                 raise  # torch.utils.checkpoint's way to end a recomputation early
             except Exception as error:
+                if is_from_signal_handler(error):
+                    raise
                 return self._run_instead(name, args, error, effects, before)
 
         return run

@@ -213,7 +213,7 @@ def test_what_a_signal_handler_raises_reaches_the_user(milliseconds: int) -> Non
     model, caught = _made(), 0
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        agspeed.optimize(model, mode="deterministic", backends=["aot"])
+        agspeed.optimize(model, mode="deterministic", backends=["native"])
         signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
         try:
             _train(model, lambda model: None, 0, num_steps=5000)
