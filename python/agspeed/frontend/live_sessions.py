@@ -16,6 +16,8 @@ from agspeed.config import Settings
 from agspeed.frontend.optimizer import pause_optimizers
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import Target
+from agspeed.log import warn_once
+from agspeed.tuning.interrupted import deferred_signals
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _pauses = 0
@@ -55,10 +57,16 @@ def paused() -> Iterator[None]:
 
 
 def _write_report(session: Session) -> None:
-    from agspeed.frontend.session_report import make_report
+    """A failure is a warning: training matters more."""
+    if session.settings.report is None:
+        return
+    with deferred_signals():
+        try:
+            from agspeed.frontend.session_report import make_report
 
-    if session.settings.report is not None:
-        make_report(session).save(session.settings.report)
+            make_report(session).save(session.settings.report)
+        except Exception as error:
+            warn_once(("report", str(session.settings.report)), f"the report could not be written: {error}")
 
 
 @atexit.register

@@ -61,7 +61,7 @@ class Session:
     """See the module's text. Opened (`live_sessions.py`) on the thread that trains."""
 
     def __init__(self, target: Target, settings: Settings, write_report: Callable[[Session], None]) -> None:
-        """write_report: writes the session's report where its settings ask for one; may raise."""
+        """write_report: writes the session's report where its settings ask for one; does not raise."""
         if settings.mode != "auto" or not target.has_untouched_eager:
             startup.load_machinery()
         begun = time.perf_counter()
@@ -134,11 +134,8 @@ class Session:
         self.save_report()
 
     def save_report(self) -> None:
-        """Writes the report where ``report=`` asks for one. A failure is a warning: training matters more."""
-        try:
-            self._write_report(self)
-        except Exception as error:
-            warn_once(("report", str(self.settings.report)), f"the report could not be written: {error}")
+        """Writes the report where ``report=`` asks for one."""
+        self._write_report(self)
 
     def compile_part(self, plan: str, region: Region) -> Outcome | None:
         """The next part of compiling and gating what `plan` wants for `region`, in the foreground; None: more are left.
