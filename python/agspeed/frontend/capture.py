@@ -125,10 +125,10 @@ class Capture:
             if not _is_harmless(str(broken.reason)):
                 self._comparison.prevent(f"{where}: Python runs between its graphs that must not run twice ({text})")
         self.num_graphs += 1
-        for value in dynamo.changed_objects():
+        for value, is_local in dynamo.changed_objects():
             if (reason := wrong_captures.of_changed(value)) is not None:
                 raise UnsupportedError(reason)
-            self._comparison.undo(value, graph_location(gm))
+            self._comparison.undo(value, is_local, graph_location(gm))
         if gm.graph.find_nodes(op="call_method", target="register_hook"):
             self._comparison.prevent(f"{graph_location(gm)}: a hook of a tensor would run twice")
         if any("c10d" in str(node.target) for body in _bodies(gm) for node in body.graph.nodes):

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from agspeed.backends.checkpointing import Repetition
     from agspeed.frontend.capture import Capture, CaptureEvent
     from agspeed.frontend.region import Region
-    from agspeed.frontend.shadow.comparison import Comparison, Substitute
+    from agspeed.frontend.shadow.comparison import Comparison
+    from agspeed.frontend.shadow.run_beside import RunBeside
     from agspeed.tuning.outcome import Outcome
 
 
@@ -58,7 +59,7 @@ class PlanRunner:
         self._captures: list[Capture] = []
         self._run_captured: Callable[..., Any] | None = None
         self._plan = EAGER
-        self._substitute: Substitute | None = None
+        self._run_beside: RunBeside | None = None
         self.comparison: Comparison | None = None
         """Of captured graphs with the target's own code; None before the first capture."""
         weakref.finalize(self, _close, self.regions).atexit = False
@@ -116,8 +117,8 @@ class PlanRunner:
         if part is not None:
             region.twin = next((other for other in self.regions if other.key == region.key), None)
         self.regions.append(region)
-        if self._substitute is not None:
-            region.shadow(self._substitute)
+        if self._run_beside is not None:
+            region.shadow(self._run_beside)
         self._on_new_region(region)
         return region
 
@@ -159,11 +160,11 @@ class PlanRunner:
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
 
-    def _shadow(self, substitute: Substitute | None) -> None:
+    def _shadow(self, run_beside: RunBeside | None) -> None:
         """Puts regions, also those still to be captured, into a run beside the real one; None: takes them out."""
-        self._substitute = substitute
+        self._run_beside = run_beside
         for region in self.regions:
-            region.shadow(substitute)
+            region.shadow(run_beside)
 
     def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
         from agspeed.frontend.machinery import Capture, repetitions

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
-from agspeed.frontend.shadow.aliases import write_back
+from agspeed.frontend.shadow.run_beside import RunBeside
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.torch_compat.checkpoint import with_plain_parts
@@ -117,22 +118,25 @@ class Region:
         self._point_to(target)
         return self.selected
 
-    def shadow(self, substitute: Callable[[Sequence[Any]], Sequence[Any]] | None) -> None:
-        """From the next call on the graph runs operator by operator, on the inputs that `substitute` makes of the real
-        ones, and nothing that it does is repeated in a backward; None: what was selected runs again."""
-        self._is_shadowed = substitute is not None
-        if substitute is None:
+    def shadow(self, run_beside: RunBeside | None) -> None:
+        """From the next call on the graph runs operator by operator, on the inputs that `run_beside` makes of the real
+        ones, and nothing that it does is repeated in a backward; None: what was selected runs again. Other threads run
+        what was selected all the time."""
+        self._is_shadowed = run_beside is not None
+        if run_beside is None:
             self.dispatcher.set_target(self._target)
             return
-        lifted = self._lifted
+        lifted, thread = self._lifted, threading.get_ident()
 
         def run(*args: Any) -> Sequence[Any]:
+            if threading.get_ident() != thread:
+                return self._target(*args)
             args = (*args, *lifted)
+            given = run_beside.begin(args, self._effects.mutated_inputs if self._effects is not None else None)
             self._note_call(args)
-            given = substitute(args)
             outputs = self._run_observed(self._eager, args, given)
             if self._effects is not None:
-                write_back(args, given, self._effects.mutated_inputs)
+                run_beside.end(args, given, self._effects.mutated_inputs)
             return outputs
 
         self.dispatcher.set_target(self._with_detached(run))

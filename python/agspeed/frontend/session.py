@@ -279,7 +279,7 @@ class Session:
 
     def _run_seen(self, args: Any, kwargs: Any) -> Any:
         """A call after the decision that the clock is to see."""
-        if self.home.is_capturing():
+        if self.home.is_capturing() or not self.clock.is_own_thread():
             return self.runner.current(*args, **kwargs)
         self._resume()
         self.clock.forward_begins()

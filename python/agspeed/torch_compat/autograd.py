@@ -19,6 +19,8 @@ PART = Part(
     __name__,
     needs=(
         "torch._C._autograd._get_sequence_nr",
+        "torch._C._autograd._unsafe_set_version_counter",
+        "torch.Tensor._backward_hooks",
         "torch._C._autograd._top_saved_tensors_default_hooks",
         "torch._C._current_graph_task_id",
         "torch._C._will_engine_execute_node",
@@ -51,6 +53,16 @@ def sequence_number() -> int:
 def number_of(node: Any) -> int:
     """The sequence number of a node; a node that accumulates a leaf's gradient has the largest."""
     return int(node._sequence_nr())
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Has autograd count that many changes in place of a tensor. Its values are the caller's business."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def has_leaf_hooks(tensor: torch.Tensor) -> bool:
+    """Whether the user has hooks on the gradient of a leaf."""
+    return bool(tensor._backward_hooks)
 
 
 def has_saved_tensor_hooks() -> bool:

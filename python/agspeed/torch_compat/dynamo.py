@@ -81,6 +81,7 @@ PART = Part(
         "torch._dynamo.pgo._CODE_STATE",
         "torch._dynamo.pgo.auto_dynamic",
         "torch._dynamo.side_effects.SideEffects.is_modified",
+        "torch._dynamo.source.is_from_local_source",
         "torch._dynamo.side_effects.SideEffects.id_to_variable",
         "torch._dynamo.side_effects.SideEffects.keepalive",
         "torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",
@@ -219,16 +220,18 @@ def preserve_rng_state() -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.utils.preserve_rng_state()
 
 
-def changed_objects() -> list[Any]:
+def changed_objects() -> list[tuple[Any, bool]]:
     """While a graph is handed to a backend: the objects that its frame changes and that were there before, as Dynamo
-    replays those changes behind the graph. A global variable that is assigned counts as an object."""
+    replays those changes behind the graph, each with whether it came by a local variable or an argument. A global
+    variable that is assigned counts as an object."""
+    from torch._dynamo.source import is_from_local_source
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 
     effects = InstructionTranslator.current_tx().output.side_effects
     objects = {id(value): value for value in effects.keepalive}
     return [
-        objects.get(identity, variable)
+        (objects.get(identity, variable), variable.source is None or is_from_local_source(variable.source))
         for identity, variable in effects.id_to_variable.items()
         if isinstance(variable.mutation_type, AttributeMutationExisting | ValueMutationExisting)
         and effects.is_modified(variable)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -15,69 +15,82 @@ from agspeed.torch_compat.modules import storage_of
 Key = Any
 """Names a tensor that a gradient is for: the id of a leaf, or its node and the number of the node's output."""
 
+_LOW = (torch.bfloat16, torch.float16)
+_HUGE = 1e30
+"""Values beyond it stand for infinity."""
+
 
 class Aliases:
     """Gives each tensor that requires grad, and comes from outside of the run, one leaf of the same values. So hooks on
-    the user's parameters, and wrappers that reduce gradients, see nothing of the run's backward. Tensors of `memory`
-    have copies, so that the real run's backward does not find them changed.
+    the user's parameters, and wrappers that reduce gradients, see nothing of the run's backward. Tensors that a region
+    may change in place have copies, so that the real run's backward does not find them changed.
 
     Args:
-        noise: values differ from the originals' by that share of the type's precision, at random.
+        memory: tensors that are put back after the run.
+        is_noisy: values that require grad differ from the originals' in their last bits, at random.
     """
 
-    def __init__(self, memory: Memory, noise: float = 0.0) -> None:
+    def __init__(self, memory: Memory, is_noisy: bool = False) -> None:
         self.first = sequence_number()
-        self._memory = memory
-        self._noise = noise
+        self._memory, self._is_noisy = memory, is_noisy
         self._copies: dict[int, torch.Tensor] = {}
         self._leaves: dict[Key, torch.Tensor] = {}
         self._keys: dict[int, Key] = {}
         self._random = torch.Generator().manual_seed(0)
 
-    def of(self, args: Sequence[Any]) -> list[Any]:
-        """A region's inputs, with stand-ins among them."""
-        return [self._alias(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    def of(self, args: Sequence[Any], changed: Collection[int] | None) -> list[Any]:
+        """A region's inputs, with stand-ins among them. changed: the places of those that it changes in place; None:
+        that is not known yet."""
+        return [
+            self._alias(arg, changed is None or place in changed) if isinstance(arg, torch.Tensor) else arg
+            for place, arg in enumerate(args)
+        ]
+
+    def write_back(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> bool:
+        """Code behind a region sees what the region has changed in its inputs; autograd does not count that. Returns:
+        whether all of it can be undone."""
+        for place in changed:
+            if given[place] is args[place]:
+                continue
+            if args[place] not in self._memory:
+                return False
+            args[place].data.copy_(given[place].data)
+        return True
 
     def key(self, variable: torch.Tensor) -> Key:
         """Of a leaf: the key of what it stands for, or its own."""
         return self._keys.get(id(variable), id(variable))
 
-    def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.requires_grad:
-            return self._copy(tensor)
+    def _alias(self, tensor: torch.Tensor, may_change: bool) -> torch.Tensor:
         node = tensor.grad_fn
         if node is not None and number_of(node) >= self.first:
             return tensor  # an earlier region of the same run made it
+        if not tensor.requires_grad:
+            return self._copy(tensor) if may_change or tensor in self._memory else tensor
         key = id(tensor) if node is None else (node, tensor.output_nr)
         if key not in self._leaves:
-            leaf = self._moved(tensor.detach()).requires_grad_()
+            values = tensor.detach().clone() if may_change else tensor.detach()
+            leaf = (self._moved(values) if self._is_noisy else values).requires_grad_()
             self._leaves[key], self._keys[id(leaf)] = leaf, key
         leaf = self._leaves[key]
         return leaf if node is None else leaf.clone()  # what is no leaf may be changed in place
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor not in self._memory:
-            return tensor
         if id(tensor) not in self._copies:
-            self._copies[id(tensor)] = self._moved(tensor.detach().clone())
+            self._copies[id(tensor)] = tensor.detach().clone()
         return self._copies[id(tensor)]
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not self._noise or not tensor.is_floating_point():
-            return tensor
-        step = self._noise * torch.finfo(tensor.dtype).eps
-        signs = torch.rand(tensor.shape, generator=self._random).to(tensor.device) * 2 - 1
-        return (tensor * (1 + step * signs.double())).to(tensor.dtype)
+    def _moved(self, values: torch.Tensor) -> torch.Tensor:
+        """Other last bits: of every element, in types of 16 bits, where these matter, of every sixteenth."""
+        if not values.is_floating_point():
+            return values
+        draws = torch.rand(values.shape, generator=self._random).to(values.device)
+        share = (draws < 1 / 16).double() if values.dtype in _LOW else 4 * draws.double() - 2
+        share = share.where(values.abs() < _HUGE, 0.0)
+        return (values * (1 + torch.finfo(values.dtype).eps * share)).to(values.dtype)
 
 
 def share_memory(args: Sequence[Any]) -> bool:
     """Whether two different tensors among a region's inputs share memory: their copies would not."""
     tensors = {id(arg): arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided}
     return len({storage_of(tensor) for tensor in tensors.values()}) < len(tensors)
-
-
-def write_back(args: Sequence[Any], given: Sequence[Any], places: Iterable[int]) -> None:
-    """Code behind a region sees what the region changed in the inputs at `places`. Autograd does not count it."""
-    for place in places:
-        if given[place] is not args[place]:
-            args[place].data.copy_(given[place].data)

@@ -16,6 +16,8 @@ from agspeed.torch_compat.modes import tree_flatten
 
 _ABOVE_NOISE = 8.0
 """A difference counts that is larger than that many times the measured noise."""
+_MOST = {torch.bfloat16: 3e-2, torch.float16: 1e-2, torch.float64: 1e-6}
+"""A difference above it counts whatever the noise; 1e-3 in other types."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -28,16 +30,26 @@ class Difference:
     """What no rounding explains, as the rest of a sentence."""
     size: float = 0.0
     """Relative to the largest element, where there is no `how`."""
+    limit: float = 0.0
+    """What noise may explain at most."""
 
     def __str__(self) -> str:
         return f"{self.what} {self.how or f'differs by {self.size:.2g} of its largest element'}"
 
 
+def leaves_of(output: Any) -> list[Any]:
+    """The values in a nest, and in the attributes of objects in it that torch's trees do not know."""
+    found = []
+    for leaf in tree_flatten(output)[0]:
+        is_opened = not isinstance(leaf, (torch.Tensor, torch.nn.Module, type, *_PLAIN)) and hasattr(leaf, "__dict__")
+        found += leaves_of(list(vars(leaf).values())) if is_opened and vars(leaf) else [leaf]
+    return found
+
+
 def of_outputs(own: Any, others: Any) -> list[Difference]:
     """Between the results of two calls, nests of tensors and plain values."""
-    own_leaves, own_shape = tree_flatten(own)
-    leaves, shape = tree_flatten(others)
-    if own_shape != shape:
+    own_leaves, leaves = leaves_of(own), leaves_of(others)
+    if tree_flatten(own)[1] != tree_flatten(others)[1] or len(own_leaves) != len(leaves):
         return [Difference("the output", "has another structure")]
     found = []
     for index, (value, other) in enumerate(zip(own_leaves, leaves, strict=True)):
@@ -63,6 +75,7 @@ def of_tensors(name: str, own: torch.Tensor | None, other: torch.Tensor | None) 
         return [Difference(name, f"is {there}")]
     if own.numel() == 0 or torch.equal(own, other):
         return []
+    limit = _MOST.get(own.dtype, 1e-3)
     own, other = (v.double() if not v.is_complex() else torch.view_as_real(v).double() for v in (own, other))
     if not torch.equal(own.isfinite(), other.isfinite()):
         return [Difference(name, "is not finite in other places")]
@@ -70,13 +83,14 @@ def of_tensors(name: str, own: torch.Tensor | None, other: torch.Tensor | None) 
     if bool(own.count_nonzero()) != bool(other.count_nonzero()):
         return [Difference(name, "is zero on one side alone")]
     size = float((own - other).abs().max()) / max(float(own.abs().max()), torch.finfo(torch.float64).tiny)
-    return [Difference(name, size=size)] if size > 0.0 else []
+    return [Difference(name, size=size, limit=limit)] if size > 0.0 else []
 
 
 def unexplained(found: list[Difference], noise: dict[str, float]) -> Difference | None:
     """The first difference that rounding does not explain, or None. noise: by name, sizes measured for that."""
     for difference in found:
-        if difference.how is not None or difference.size > _ABOVE_NOISE * noise.get(difference.what, 0.0):
+        allowed = min(_ABOVE_NOISE * noise.get(difference.what, 0.0), difference.limit)
+        if difference.how is not None or difference.size > allowed:
             return difference
     return None
 

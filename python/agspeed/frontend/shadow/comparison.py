@@ -17,39 +17,36 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge
 
-from agspeed.devices.random_state import RandomState, devices_of
-from agspeed.errors import UnsupportedError
+from agspeed.devices.random_state import RandomState
 from agspeed.frontend.shadow import compare
 from agspeed.frontend.shadow.aliases import Aliases, Key, share_memory
 from agspeed.frontend.shadow.compare import Difference
-from agspeed.frontend.shadow.gradients import Border, Passage, Reading, is_leaf
+from agspeed.frontend.shadow.gradients import Passage, Reading
 from agspeed.frontend.shadow.memory import Memory
-from agspeed.frontend.shadow.python_state import PythonState, is_followed
-from agspeed.torch_compat.autograd import current_backward, has_saved_tensor_hooks
-from agspeed.torch_compat.modes import tree_leaves
-from agspeed.torch_compat.modules import has_backward_hooks
+from agspeed.frontend.shadow.python_state import is_followed
+from agspeed.frontend.shadow.run_beside import RunBeside
+from agspeed.frontend.shadow.runs import Before, Run, between, differences, gradients, key_of
+from agspeed.torch_compat.autograd import current_backward, has_leaf_hooks, has_saved_tensor_hooks
 from agspeed.tuning.interrupted import deferred_signals
 
 Call = Callable[..., Any]
-Substitute = Callable[[Sequence[Any]], list[Any]]
-"""Gives a region other inputs than those it is called with."""
 
 _FARTHEST = 4096
 """Steps between two comparisons, at most: at the price of some steps each, a thousandth of the time."""
 _MOST_ROOTS = 64
 """Objects outside of the module that a forward may change; of more it is not compared."""
+_MOST_KINDS, _MOST_TRIES = 64, 4
+"""Kinds of calls that are waited for, and comparisons of one kind; calls of further ones run eagerly in part."""
+_ALERT = 512
+"""Calls that are looked at after one that fits no graph."""
 _WITHOUT_BACKWARD = 3
 """Compared forwards in a row that no backward follows, after which outputs alone have to do."""
-_NOISE = 2.0
-"""In units of the last place."""
 
 
 class EndedEarly(BaseException):
@@ -62,16 +59,22 @@ class _Stage(enum.Enum):
     NOISE = "the captured graphs beside themselves, with inputs that differ in their last bits"
 
 
-@dataclass
-class _Run:
-    """A forward that has ended: its output, and the state it left."""
+class _Beside:
+    """What regions ask in one run; see `RunBeside`."""
 
-    aliases: Aliases
-    """Stood in for inputs; of a run of the module itself only where autograd's graph of it begins."""
-    output: Any
-    python: PythonState
-    changes: dict[str, torch.Tensor]
-    random: RandomState
+    def __init__(self, comparison: Comparison, aliases: Aliases) -> None:
+        self._comparison, self._aliases = comparison, aliases
+
+    def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[Any]:
+        if share_memory(args):
+            self._comparison.prevent("two inputs of a captured graph share memory")
+        self._comparison.check()
+        return self._aliases.of(args, changed)
+
+    def end(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> None:
+        if not self._aliases.write_back(args, given, changed):
+            self._comparison.prevent("it changes a tensor in place that is not reached from the module")
+        self._comparison.check()
 
 
 class Comparison:
@@ -80,8 +83,7 @@ class Comparison:
     Args:
         module: the target.
         eager: runs the module's own code.
-        shadow: from now on regions take the inputs that the given function gives them, and run operator by operator;
-            None ends that.
+        shadow: from now on regions run operator by operator, and ask the given object for their inputs; None ends that.
         on_wanted: told that the next call is to be a compared one.
     """
 
@@ -89,7 +91,7 @@ class Comparison:
         self,
         module: nn.Module,
         eager: Call,
-        shadow: Callable[[Substitute | None], None],
+        shadow: Callable[[RunBeside | None], None],
         on_wanted: Callable[[], None],
     ) -> None:
         self.obstacle: str | None = None
@@ -109,15 +111,20 @@ class Comparison:
         self._num_without_backward = 0
         self._found: list[Difference] = []
         self._since = 0
-        self._before: PythonState | None = None
+        self._before: Before | None = None
         self._roots: list[object] = []
+        self._called: tuple[Any, Any] | None = None  # the arguments of a call that runs captured code
+        self._wanted: set[Hashable] = set()
+        self._tries: dict[Hashable, int] = {}
+        self._num_alerts = self._num_alert = 0
         self._is_ended = self._was_ended = self._is_disturbed = False
         self._noise: dict[str, float] = {}
 
     @property
     def is_proven(self) -> bool:
-        """Whether the captured code as it is may run as it is."""
-        return self.obstacle is not None or (self._has_agreed and self._reading is None)
+        """Whether calls may pass by: the captured code may run as it is, and no call is waited for."""
+        is_waiting = self._num_alert > 0 or bool(self._wanted)
+        return self.obstacle is not None or (self._has_agreed and self._reading is None and not is_waiting)
 
     @property
     def may_convert(self) -> bool:
@@ -134,11 +141,12 @@ class Comparison:
         """A run beside the real one under way must not go on: a frame of it runs as it is."""
         self._is_ended = True
 
-    def undo(self, value: object, where: str) -> None:
-        """Captured code changes `value`: that is to be undone after a run beside the real one."""
+    def undo(self, value: object, is_local: bool, where: str) -> None:
+        """Captured code changes `value`: that is to be undone after a run beside the real one. is_local: it came with
+        the call, and the next call may have another object."""
         if self.obstacle is not None or (self._before is not None and value in self._before):
             return
-        if is_followed(value) and len(self._roots) < _MOST_ROOTS:
+        if is_followed(value) and not is_local and len(self._roots) < _MOST_ROOTS:
             self._roots.append(value)
             self._is_ended = True
         else:
@@ -155,9 +163,14 @@ class Comparison:
         return self._was_ended
 
     def want(self) -> None:
-        """A frame is to be captured: the next call is compared."""
-        self._has_agreed = False
-        self._on_wanted()
+        """A frame of a call fits no graph. The next call of that kind is compared, unless that was of no use before."""
+        if self._called is None and self._num_alerts < _MOST_TRIES:  # the call has passed by: what kind is to be seen
+            self._num_alerts, self._num_alert = self._num_alerts + 1, _ALERT
+            self._on_wanted()
+        elif self._called is not None:
+            kind = _kind_of(*self._called)
+            if self._tries.get(kind, 0) < _MOST_TRIES and len(self._tries) < _MOST_KINDS:
+                self._wanted.add(kind)
 
     def take_disturbed(self) -> bool:
         """Whether calls since this was last asked ran otherwise than the plan says."""
@@ -188,9 +201,18 @@ class Comparison:
         self._steps += 1
         if self.obstacle is None and (has_saved_tensor_hooks() or current_backward() >= 0):
             self.prevent("it is called under saved-tensor hooks or within a backward")
-        if self.obstacle is not None or (self.is_proven and self._steps < self._next):
-            self._was_ended = False
-            return captured(*args, **kwargs)
+        self._num_alert = max(self._num_alert - 1, 0)
+        is_wanted = bool(self._wanted) and (kind := _kind_of(args, kwargs)) in self._wanted
+        is_due = not self._has_agreed or is_wanted or self._steps >= self._next
+        if self.obstacle is not None or (self._reading is None and not is_due):
+            self._was_ended, self._called = False, (args, kwargs)
+            try:
+                return captured(*args, **kwargs)
+            finally:
+                self._called = None
+        if is_wanted and self._reading is None:
+            self._wanted.discard(kind)
+            self._tries[kind] = self._tries.get(kind, 0) + 1
         self._is_disturbed = True
         if self.finding is not None or self._reading is not None:
             return self._eager(*args, **kwargs)
@@ -200,38 +222,20 @@ class Comparison:
 
     def _compare(self, captured: Call, args: Any, kwargs: Any) -> Any:
         self._was_ended = True
+        torch.clear_autocast_cache()  # so that each run casts the weights on its own
         try:
-            python = self._before = PythonState(self._module, args, kwargs, self._roots)
-            memory = Memory(python.tensors())
-            if any(map(has_backward_hooks, self._module.modules())):
-                raise UnsupportedError("a full backward hook would run twice")
-        except UnsupportedError as error:
-            self.prevent(str(error))
+            before = self._before = Before(self._module, args, kwargs, self._roots)
+        except Exception as error:
+            self.prevent(f"its state cannot be copied: {error}")
+        if self.obstacle is not None:
             self._was_ended = False
             return captured(*args, **kwargs)
-        devices = devices_of(memory)
-        random = RandomState(devices)
-
-        def run(call: Call, aliases: Aliases) -> _Run:
-            output = call(*args, **kwargs)
-            return _Run(
-                aliases,
-                output,
-                PythonState(self._module, args, kwargs, self._roots),
-                memory.changes(),
-                RandomState(devices),
-            )
-
-        first = Aliases(memory)
+        beginning = Aliases(before.memory)
         output = self._eager(*args, **kwargs)
-        try:
-            real = run(lambda *args, **kwargs: output, first)
-        except UnsupportedError as error:
-            self.prevent(str(error))
-            return output
         with deferred_signals():
-            runs, found = self._run_beside(captured, run, real, python, memory, random)
+            runs, found = self._run_beside(captured, before, beginning, output, args, kwargs)
             self._was_ended = not runs
+        self._before = None
         if found and self._stage is not _Stage.NOISE:
             self._judge(found)
         elif runs:
@@ -239,64 +243,59 @@ class Comparison:
         return output
 
     def _run_beside(
-        self,
-        captured: Call,
-        run: Callable[[Call, Aliases], _Run],
-        real: _Run,
-        python: PythonState,
-        memory: Memory,
-        random: RandomState,
-    ) -> tuple[list[_Run], list[Difference]]:
-        """Runs from the state that was before `real`, and puts back the one after it. Returns: `real` and the runs
-        beside it, none where they were ended early, and the differences between the last two."""
-        runs = [real]
+        self, captured: Call, before: Before, beginning: Aliases, output: Any, args: Any, kwargs: Any
+    ) -> tuple[list[Run], list[Difference]]:
+        """Runs from the state that was before the real run, which returned `output`, and puts back the one after it.
+        Returns: the real run and the runs beside it, none where they were ended early, and the differences between the
+        last two."""
+        runs: list[Run] = []
         try:
-            for call, aliases in self._beside(captured, memory):
-                python.restore()
-                memory.write({})
-                random.restore()
-                with self._shadowing(aliases):
-                    runs.append(run(call, aliases))
-            return runs, _differences(*runs[-2:])
+            runs.append(real := before.ended(beginning, output, args, kwargs))
+            if before.memory.has_changed_parameters():
+                self.prevent("its forward changes parameters")
+                return [], []
+            for call, aliases in self._beside(captured, before.memory):
+                before.restore(real)
+                torch.clear_autocast_cache()
+                try:
+                    with self._shadowing(aliases):
+                        result = call(*args, **kwargs)
+                except Exception as error:
+                    return runs, [Difference("the captured code", f"raises {type(error).__name__}: {error}")]
+                runs.append(before.ended(aliases, result, args, kwargs))
+            return runs, differences(before.memory, *runs[-2:])
         except EndedEarly:
             return [], []
         except Exception as error:
-            return runs, [Difference("the captured code", f"raises {type(error).__name__}: {error}")]
+            self.prevent(f"its results cannot be compared: {type(error).__name__}: {error}")
+            return [], []
         finally:
-            real.python.restore()
-            memory.write(real.changes)
-            real.random.restore()
-            self._before = None
+            if runs:
+                runs[0].restore(before.memory)
 
     def _beside(self, captured: Call, memory: Memory) -> Iterator[tuple[Call, Aliases]]:
         """What runs beside the module at this stage, and the stand-ins for its inputs."""
         yield (self._eager if self._stage is _Stage.CONTROL else captured), Aliases(memory)
         if self._stage is _Stage.NOISE:
-            yield captured, Aliases(memory, _NOISE)
+            yield captured, Aliases(memory, is_noisy=True)
 
     @contextlib.contextmanager
     def _shadowing(self, aliases: Aliases) -> Iterator[None]:
         self.is_running, self._is_ended = True, False
-
-        def substitute(args: Sequence[Any]) -> list[Any]:
-            if share_memory(args):
-                self.prevent("two inputs of a captured graph share memory")
-            self.check()
-            return aliases.of(args)
-
-        self._shadow(substitute)
+        self._shadow(_Beside(self, aliases))
         try:
             yield
         finally:
             self.is_running = False
             self._shadow(None)
 
-    def _follow(self, runs: list[_Run], found: list[Difference]) -> None:
+    def _follow(self, runs: list[Run], found: list[Difference]) -> None:
         """Compares the last two runs' gradients as well, once the user's backward has run through the first run."""
-        real = runs[0]
-        passage = Passage(_with_gradients(real), real.aliases.first)
-        if not passage.outputs:
-            self._judge(found)
+        real, is_control = runs[0], self._stage is _Stage.CONTROL
+        passage = Passage(real.outputs(), real.aliases.first)
+        has_hooks = any(map(has_leaf_hooks, self._module.parameters()))
+        if not passage.outputs or (is_control and (has_hooks or real.changes)):
+            self._judge(found)  # in a control, hooks would run twice and buffers have changed since
             return
 
         def compare_gradients(reading: Reading) -> None:
@@ -304,12 +303,15 @@ class Comparison:
             if not reading.is_whole:
                 self._judge(found)
                 return
-            given = {_key(border, real.aliases): gradient for border, gradient in reading.given.items()}
+            given = {key_of(border, real.aliases): gradient for border, gradient in reading.given.items()}
+            random = RandomState(real.devices)
             try:
-                own, other = (given if run is real else _gradients(run, reading.taken) for run in runs[-2:])
-                self._judge(found + _between(own, other, self._names()))
+                own, other = (given if run is real else gradients(run, reading.taken) for run in runs[-2:])
+                self._judge(found + between(own, other, self._names()))
             except Exception as error:
                 self._judge([Difference("the captured code's backward", f"raises {type(error).__name__}: {error}")])
+            finally:
+                random.restore()
 
         self._reading = Reading(passage, compare_gradients)
 
@@ -323,10 +325,10 @@ class Comparison:
         if stage is _Stage.CONTROL and found:
             self.prevent(f"two runs of the module with equal inputs differ: {found[0]}")
         elif stage is _Stage.CONTROL and all(difference.how is None for difference in self._found):
-            self._stage = _Stage.NOISE
+            self._stage, self._num_without_backward = _Stage.NOISE, 0
         elif stage is _Stage.COMPARE and compare.unexplained(found, self._noise) is not None:
             self._found, self._stage, self._since = found, _Stage.CONTROL, self._steps
-            self._has_agreed = False
+            self._has_agreed, self._num_without_backward = False, 0
         else:
             if stage is _Stage.NOISE:
                 self._noise.update({difference.what: difference.size for difference in found})
@@ -342,52 +344,13 @@ class Comparison:
         self.finding = f"its captured graphs do not compute what the module does: {worst}, since step {self._since}"
 
 
-def _with_gradients(run: _Run) -> dict[int, torch.Tensor]:
-    """The outputs that require grad, by their places among all leaves of the output."""
-    leaves = enumerate(tree_leaves(run.output))
-    return {index: leaf for index, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
-
-
-def _key(border: Border, aliases: Aliases) -> Key:
-    node, _ = border
-    return aliases.key(node.variable) if is_leaf(node) else border
-
-
-def _gradients(run: _Run, taken: dict[int, torch.Tensor]) -> dict[Key, torch.Tensor]:
-    """What a run's part of autograd's graph gives out where its outputs get the gradients `taken`."""
-    outputs = _with_gradients(run)
-    borders = list(Passage(outputs, run.aliases.first).borders)
-    inputs = [node.variable if is_leaf(node) else GradientEdge(node, number) for node, number in borders]
-    indices = [index for index in taken if index in outputs and outputs[index].grad_fn is not None]
-    if not inputs or not indices:
-        return {}
-    tensors, gradients = [outputs[index] for index in indices], [taken[index] for index in indices]
-    found = torch.autograd.grad(tensors, inputs, gradients, allow_unused=True)
-    return {
-        _key(border, run.aliases): gradient.detach()
-        for border, gradient in zip(borders, found, strict=True)
-        if gradient is not None
-    }
-
-
-def _between(own: dict[Key, torch.Tensor], other: dict[Key, torch.Tensor], names: dict[Key, str]) -> list[Difference]:
-    found = []
-    for key in {**names, **own, **other}:
-        name = f"the gradient of {names.get(key, 'an input')}"
-        found += compare.of_tensors(name, own.get(key), other.get(key))
-    return found
-
-
-def _differences(own: _Run, other: _Run) -> list[Difference]:
-    """Between the forwards of two runs."""
-    found = compare.of_outputs(own.output, other.output)
-    for name in {**own.changes, **other.changes}:
-        if (name in own.changes) != (name in other.changes):
-            found.append(Difference(name, "is changed by one of them alone"))
-        else:
-            found += compare.of_tensors(name, own.changes[name], other.changes[name])
-    if (attribute := own.python.difference(other.python)) is not None:
-        found.append(Difference(*attribute))
-    if own.random != other.random:
-        found.append(Difference("the random generator", "is in another state afterwards"))
-    return found
+def _kind_of(args: Any, kwargs: Any) -> Hashable:
+    """What Dynamo's guards may look at in a call, roughly."""
+    return tuple(
+        (str(leaf.dtype), leaf.shape, leaf.requires_grad)
+        if isinstance(leaf, torch.Tensor)
+        else leaf
+        if isinstance(leaf, (bool, int, float, str, type(None)))
+        else type(leaf)
+        for leaf in compare.leaves_of([args, kwargs])
+    )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python state that a module's forward may change: its attributes, and what is reached from them.
 
-Followed are submodules, lists, dicts, sets and deques, objects of the user's own classes, and the attributes of those
-classes. Each object that is followed has a shallow copy, so that both an object that was replaced and one that changed
-inside are put back.
+Followed are submodules, lists, tuples, dicts, sets and deques, NumPy arrays, objects of the user's own classes, and the
+attributes of those classes. Objects that hold threads, locks or queues are not: others may change them meanwhile. Each
+object that is followed has a shallow copy, so that both an object that was replaced and one that changed inside are put
+back.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _CODE = (
     property,
 )
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONCURRENT = ("_queue", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "threading")
 _OF_MODULES = ("_buffers", "_modules", "_parameters")
 
 
@@ -57,7 +59,7 @@ class PythonState:
                 continue
             self._held[id(value)] = (name, value, content)
             waiting += [(_join(name, label), child) for label, child in _items(content)]
-            if not isinstance(value, (*_SEQUENCES, dict, set, type)):
+            if not isinstance(value, (*_SEQUENCES, dict, set, tuple, type)) and not _is_array(value):
                 waiting += [(base.__name__, base) for base in type(value).__mro__]
             if len(self._held) > _MOST_OBJECTS:
                 raise UnsupportedError(f"its attributes lead to more than {_MOST_OBJECTS} objects")
@@ -84,6 +86,17 @@ class PythonState:
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors that are held, each with where it was found; one may come more than once."""
         return ((name, value) for name, value in self._values() if isinstance(value, torch.Tensor))
+
+    def replaced_tensors(self, other: PythonState) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Where the same object holds one tensor here and another one in `other`, with both."""
+        for identity, (name, _, content) in self._held.items():
+            if identity not in other._held:
+                continue
+            there = dict(_items(other._held[identity][2]))
+            for label, own in _items(content):
+                others = there.get(label)
+                if isinstance(own, torch.Tensor) and isinstance(others, torch.Tensor) and own is not others:
+                    yield _join(name, label), own, others
 
     def difference(self, other: PythonState) -> tuple[str, str] | None:
         """The first plain value in which `other` differs, as (NAME, "is A and B"), or None. Tensors are left out."""
@@ -113,16 +126,20 @@ def _content(value: Any) -> Any:
     """A shallow copy of what an object holds, or None where it is not followed."""
     if isinstance(value, dict):
         return dict(value.items())
-    if isinstance(value, _SEQUENCES):
+    if isinstance(value, (*_SEQUENCES, tuple)):
         return list(value)
     if isinstance(value, set):
         return set(value)
+    if _is_array(value):
+        return value.copy()
     if isinstance(value, type):
         return (
             {name: member for name, member in vars(value).items() if not _is_code(member)} if _is_own(value) else None
         )
     is_followed = isinstance(value, nn.Module) or (_is_own(type(value)) and not isinstance(value, torch.Tensor))
     if not is_followed or not hasattr(value, "__dict__") or _is_code(value):
+        return None
+    if any(type(member).__module__.partition(".")[0] in _CONCURRENT for member in list(vars(value).values())):
         return None
     return {name: member for name, member in vars(value).items() if name != SLOT}
 
@@ -131,12 +148,17 @@ def _items(content: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(content, dict):
         yield from content.items()
     elif isinstance(content, set):
-        yield from ((repr(item), item) for item in content)
-    else:
+        yield from ((item if isinstance(item, _PLAIN) else id(item), item) for item in content)
+    elif not _is_array(content):
         yield from enumerate(content)
 
 
 def _restore(value: Any, content: Any) -> None:
+    if isinstance(value, tuple):
+        return
+    if _is_array(value):
+        value[...] = content
+        return
     if isinstance(value, type):
         own = {name: member for name, member in vars(value).items() if not _is_code(member)}
         for name in own.keys() - content.keys():
@@ -189,6 +211,11 @@ def _is_own(kind: type) -> bool:
     """Whether a class is the user's, not torch's or Python's."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return is_users(path) if path is not None else kind.__module__ == "__main__"
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
 
 
 def _is_code(value: Any) -> bool:

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What regions ask while the captured code runs beside the module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+
+class RunBeside(Protocol):
+    """One run of captured code beside the real one, on the thread that trains."""
+
+    def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[Any]:
+        """A region is called. Returns: the inputs that it gets instead of `args`. changed: the places of those that it
+        changes in place; None: that is not known yet. Raises: what ends the run early."""
+
+    def end(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> None:
+        """The region has run on `given`."""
