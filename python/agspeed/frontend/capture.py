@@ -109,7 +109,7 @@ class Capture:
         identity = DynamoIdentity(backend, _codes_of(function))
         context.callback = _ScopedConversion(context.callback, identity, self, comparison)
         self.num_graphs = 0
-        """Of the frame that is being converted."""
+        """The number of graphs captured of the frame that is being converted."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None
@@ -232,8 +232,8 @@ class _ScopedConversion:
             self._on_end(frame.f_code)
 
     def _is_compiling(self, path: str) -> bool:
-        """What code in that file is to be told when it asks. The user's own gets eager's answer. Installed packages may
-        have a path of their own for compilers, which is used where it is compared with their other one."""
+        """The answer for code in that file that asks whether it is being compiled. The user's own code gets eager's
+        answer. An installed package may take a path for compilers, where both of its paths are compared."""
         return not is_users(path) or (is_installed(path) and self._comparison.obstacle is None)
 
 
@@ -264,7 +264,7 @@ def _is_harmless(reason: str) -> bool:
 
 
 def _bodies(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """A graph and those that its operators call."""
+    """A graph and the graphs that its operators call."""
     return (body for body in gm.modules() if isinstance(body, fx.GraphModule))
 
 

@@ -43,7 +43,8 @@ class StepSampler:
         self._begun = 0.0
 
     def entry(self, target: Target, runner: PlanRunner, run_seen: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        """What calls of a target go to after the decision. run_seen: takes those that are not let pass."""
+        """The function that calls of a target go to after the decision. run_seen: takes the calls that the clock is to
+        see."""
         eager, is_grad_enabled, is_function = target.eager, torch.is_grad_enabled, isinstance(target, FunctionTarget)
         is_read = reader()
 

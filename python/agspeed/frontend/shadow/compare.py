@@ -27,11 +27,11 @@ class Difference:
 
     what: str
     how: str | None = None
-    """What no rounding explains, as the rest of a sentence."""
+    """A difference that no rounding explains, as the rest of a sentence; None: the values differ by `size`."""
     size: float = 0.0
     """Relative to the largest element, where there is no `how`."""
     limit: float = 0.0
-    """What noise may explain at most."""
+    """The largest size that noise may explain."""
 
     def __str__(self) -> str:
         return f"{self.what} {self.how or f'differs by {self.size:.2g} of its largest element'}"

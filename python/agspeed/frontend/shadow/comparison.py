@@ -60,7 +60,7 @@ class _Stage(enum.Enum):
 
 
 class _Beside:
-    """What regions ask in one run; see `RunBeside`."""
+    """Answers the regions in one run; see `RunBeside`."""
 
     def __init__(self, comparison: Comparison, aliases: Aliases) -> None:
         self._comparison, self._aliases = comparison, aliases
@@ -274,7 +274,7 @@ class Comparison:
                 runs[0].restore(before.memory)
 
     def _beside(self, captured: Call, memory: Memory) -> Iterator[tuple[Call, Aliases]]:
-        """What runs beside the module at this stage, and the stand-ins for its inputs."""
+        """The functions to run beside the module at this stage, each with the stand-ins for its inputs."""
         yield (self._eager if self._stage is _Stage.CONTROL else captured), Aliases(memory)
         if self._stage is _Stage.NOISE:
             yield captured, Aliases(memory, is_noisy=True)

@@ -162,4 +162,4 @@ def _is_inside(output: torch.Tensor, first: int) -> bool:
 def _add(sums: dict[Any, torch.Tensor], key: Any, gradient: torch.Tensor | None) -> None:
     if gradient is not None:
         gradient = gradient.detach()
-        sums[key] = sums[key] + gradient if key in sums else gradient
+        sums[key] = sums[key] + gradient if key in sums else gradient.clone()  # wrappers of ranks reduce it in place

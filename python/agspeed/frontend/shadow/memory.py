@@ -58,7 +58,7 @@ class Memory:
         return any(not _is_same(_print_of(tensor), before) for tensor, before in self._parameters.values())
 
     def changes(self) -> Changes:
-        """Copies of those that have changed since."""
+        """Copies of the tensors that have changed since."""
         kept = self._before.items()
         return {identity: tensor.detach().clone() for identity, (_, tensor, copy) in kept if not _holds(tensor, copy)}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What regions ask while the captured code runs beside the module."""
+"""The interface by which regions get their inputs while the captured code runs beside the module."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module's run and those of its captured graphs beside it: the state that each leaves, and where two differ."""
+"""Runs of the module and of its captured graphs: the state that each leaves, and the differences between two."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Run:
         self.random.restore()
 
     def outputs(self) -> dict[Any, torch.Tensor]:
-        """What requires grad among the outputs, by place, and among attributes, by name."""
+        """The tensors that require grad: outputs by place, attributes by name."""
         named = [*enumerate(compare.leaves_of(self.output)), *self.python.tensors()]
         return {place: leaf for place, leaf in named if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
 
@@ -82,7 +82,7 @@ def key_of(border: Border, aliases: Aliases) -> Key:
 
 
 def gradients(run: Run, taken: dict[Any, torch.Tensor]) -> dict[Key, torch.Tensor]:
-    """What a run's part of autograd's graph gives out where its outputs get the gradients `taken`."""
+    """The gradients that leave a run's part of autograd's graph when its outputs get the gradients `taken`."""
     outputs = run.outputs()
     borders = list(Passage(outputs, run.aliases.first).borders)
     inputs = [node.variable if is_leaf(node) else GradientEdge(node, number) for node, number in borders]

@@ -329,3 +329,16 @@ def test_forwards_of_other_threads_run_beside_training() -> None:
         thread.join()
     assert not failures, failures
     assert _comparison(model).finding is None
+
+
+def test_gradients_that_are_changed_in_place_later_are_read_as_they_were() -> None:
+    """As DistributedDataParallel reduces them."""
+    model = _optimized(Base)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for value in model.parameters():
+        value.register_post_accumulate_grad_hook(lambda value: value.grad.mul_(0.5))
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    assert agspeed.status(model) == "tuned" and _comparison(model).num_compared >= 2, _comparison(model).state()
