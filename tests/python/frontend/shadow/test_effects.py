@@ -335,8 +335,13 @@ def test_gradients_that_are_changed_in_place_later_are_read_as_they_were() -> No
     """As DistributedDataParallel reduces them."""
     model = _optimized(Base)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def halve(value: torch.Tensor) -> None:
+        assert value.grad is not None
+        value.grad.mul_(0.5)
+
     for value in model.parameters():
-        value.register_post_accumulate_grad_hook(lambda value: value.grad.mul_(0.5))
+        value.register_post_accumulate_grad_hook(halve)
     for _ in range(8):
         optimizer.zero_grad()
         model(torch.randn(5, 4)).square().mean().backward()
