@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import fx
+from torch import distributed, fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
@@ -155,8 +155,8 @@ class PlanRunner:
 
             module: Any = getattr(self._target, "module", None)
             self.comparison = Comparison(module, self._target.eager, weakly(self._shadow), self._on_wanted)
-            if self._target.runs_once is not None:
-                self.comparison.prevent(self._target.runs_once)
+            if (why := self._target.runs_once or _why_not_beside()) is not None:
+                self.comparison.prevent(why)
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
 
@@ -182,3 +182,9 @@ class PlanRunner:
 def _close(regions: list[Region]) -> None:
     for region in regions:
         region.close()
+
+
+def _why_not_beside() -> str | None:
+    """Why nothing may run beside the real step in this process, or None."""
+    is_one_of_several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return "other ranks train with it, and wait meanwhile" if is_one_of_several else None

@@ -82,7 +82,7 @@ def reader() -> Callable[[], bool]:
         torch._C._functorch.peek_interpreter_stack,
     )
     return lambda: bool(
-        dispatch() or transform() or compiling() or tracing() or symbolic() or (functions() and _function_modes())
+        compiling() or dispatch() or transform() or tracing() or symbolic() or (functions() and _function_modes())
     )
 
 

@@ -304,14 +304,16 @@ class Comparison:
                 self._judge(found)
                 return
             given = {key_of(border, real.aliases): gradient for border, gradient in reading.given.items()}
-            random = RandomState(real.devices)
+            random, buffers = RandomState(real.devices), Memory(self._module.named_buffers())
+            versions = buffers.versions()
             try:
                 own, other = (given if run is real else gradients(run, reading.taken) for run in runs[-2:])
                 self._judge(found + between(own, other, self._names()))
             except Exception as error:
                 self._judge([Difference("the captured code's backward", f"raises {type(error).__name__}: {error}")])
-            finally:
+            finally:  # parts that are checkpointed run once more
                 random.restore()
+                buffers.write({}, versions)
 
         self._reading = Reading(passage, compare_gradients)
 
