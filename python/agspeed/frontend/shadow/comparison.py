@@ -196,6 +196,12 @@ class Comparison:
             elif self._num_without_backward >= _WITHOUT_BACKWARD:
                 self._reject(self._found[0])
 
+    def passes_by(self) -> bool:
+        """Whether a call is none of the comparison's: nothing is compared any more."""
+        if self.obstacle is not None:
+            self._was_ended = False
+        return self.obstacle is not None
+
     def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
         """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
