@@ -113,8 +113,10 @@ class Capture:
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None
-        self._home = _definition_of(function)
-        self.call: Callable[..., Any] = context(_with_own_code(function))
+        self.home = _definition_of(function)
+        """Where the user wrote the function."""
+        self._function = function
+        self.call: Callable[..., Any] = context(_with_own_code(function, weakly(self._run_uncaptured)))
 
     def _backend(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         broken = getattr(gm, "compile_subgraph_reason", None)
@@ -166,13 +168,22 @@ class Capture:
         error = getattr(error, "inner_exception", error)  # Dynamo wraps what its backend raises
         self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
 
+    def _run_uncaptured(self, args: Any, kwargs: Any) -> Any:
+        """A call runs as it is: it fits no graph, or its frame was given up."""
+        if self._comparison.take_missed():
+            return self._comparison.call_compared(self.call, args, kwargs)
+        return self._function(*args, **kwargs)
+
     def place(self, code: types.CodeType) -> str:
         """Where the user wrote a frame: the frame that only calls the user's callable stands for it."""
-        return self._home if code.co_filename == __file__ else f"{code.co_filename}:{code.co_firstlineno}"
+        return self.home if code.co_filename == __file__ else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 class _ScopedConversion:
     """Dynamo's frame callback under our settings; anything it raises means: run this frame as it is."""
+
+    is_converting = False
+    """A frame is being converted, by any of them: Dynamo's compile lock lets one at a time."""
 
     def __init__(self, inner: Any, identity: DynamoIdentity, capture: Capture, comparison: Comparison) -> None:
         on_skip = capture._on_skip
@@ -191,12 +202,14 @@ class _ScopedConversion:
         if (refusal := self._identity.refusal(code)) is not None:
             return refusal
         if not self._comparison.may_convert:
-            self._comparison.want()
+            self._comparison.miss(is_whole=code.co_filename == __file__)
             return this_call_alone()
         self._capture.num_graphs = 0
         with deferred_signals():
             answer = self._convert(frame, cache_entry, frame_state)
         is_left = answer.guarded_code is None
+        if not is_left:
+            self._comparison.note_captured()
         if is_left and not is_users(code.co_filename):
             return answer
         if is_left and self._identity.has_versions(code):
@@ -223,12 +236,14 @@ class _ScopedConversion:
                 if frame.f_code.co_name.startswith(TORCH_DYNAMO_RESUME_IN_PREFIX):
                     results = {name: value for name, value in frame.f_locals.items() if name.startswith("___stack")}
                     self._identity.expect_floats(frame.f_code, results)
+                _ScopedConversion.is_converting = True
                 return self._inner(frame, own, frame_state)  # type: ignore[no-any-return]
         except Exception as error:
             logger.debug("frame %s is left to eager", frame.f_code.co_name, exc_info=True)
             self._on_skip(frame.f_code, error)
             return ConvertFrameReturn()
         finally:
+            _ScopedConversion.is_converting = False
             self._on_end(frame.f_code)
 
     def _is_compiling(self, path: str) -> bool:
@@ -290,14 +305,24 @@ def _is_derived(argument: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter)
 
 
-def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_converting() -> bool:
+    """True where Dynamo reads the code that asks for one of our captures, False where it runs."""
+    return _ScopedConversion.is_converting
+
+
+def _with_own_code(function: Callable[..., Any], run_uncaptured: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """A plain function that calls `function`, with a code object and globals of its own.
 
     Dynamo keeps its cache per code object, and the compiled graphs in the frame's globals: both go with the function.
+    The function's own code runs only for calls that fit none of Dynamo's versions.
     """
+    is_converting = _is_converting
 
     def call_captured(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        if is_converting():
+            return function(*args, **kwargs)
+        return run_uncaptured(args, kwargs)
 
     code = call_captured.__code__.replace()
     own_globals = {"__builtins__": builtins, "__name__": __name__}

@@ -6,13 +6,22 @@ Only `Session` imports this module, inside its functions.
 
 from agspeed.backends import candidates
 from agspeed.backends.checkpointing import repetitions
-from agspeed.frontend.capture import Capture
+from agspeed.frontend.capture import Capture, CaptureEvent
 from agspeed.frontend.region import Region
 from agspeed.frontend.shadow.comparison import Comparison
 from agspeed.tuning.build import build_in_parts
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.deferred_regions import DeferredRegions
 
-__all__ = ["Capture", "Comparison", "Controller", "DeferredRegions", "Region", "build_in_parts", "repetitions"]
+__all__ = [
+    "Capture",
+    "CaptureEvent",
+    "Comparison",
+    "Controller",
+    "DeferredRegions",
+    "Region",
+    "build_in_parts",
+    "repetitions",
+]
 
 candidates()  # their modules are the largest part

@@ -156,11 +156,18 @@ class PlanRunner:
             from agspeed.frontend.machinery import Comparison
 
             module: Any = getattr(self._target, "module", None)
-            self.comparison = Comparison(module, self._target.eager, weakly(self._shadow), self._on_wanted)
+            self.comparison = Comparison(
+                module, self._target.eager, weakly(self._shadow), self._on_wanted, weakly(self._say_left)
+            )
             if (why := self._target.runs_once or _why_not_beside()) is not None:
                 self.comparison.prevent(why)
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
+
+    def _say_left(self, what: str) -> None:
+        from agspeed.frontend.machinery import CaptureEvent
+
+        self._on_capture_event(CaptureEvent("skipped", what, self._captures[0].home))
 
     def _shadow(self, run_beside: RunBeside | None) -> None:
         """Puts regions, also those still to be captured, into a run beside the real one; None: takes them out."""

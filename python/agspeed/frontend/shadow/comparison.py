@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,13 +39,11 @@ from agspeed.tuning.interrupted import deferred_signals
 Call = Callable[..., Any]
 
 _FARTHEST = 4096
-"""Steps between two comparisons, at most: at the price of some steps each, a thousandth of the time."""
+"""Steps between two comparisons, at most."""
 _MOST_ROOTS = 64
 """Objects outside of the module that a forward may change; of more it is not compared."""
-_MOST_KINDS, _MOST_TRIES = 64, 4
-"""Kinds of calls that are waited for, and comparisons of one kind; calls of further ones run eagerly in part."""
-_ALERT = 512
-"""Calls that are looked at after one that fits no graph."""
+_MOST_TRIES = 4
+"""Comparisons in a row for a frame that fits no graph, of which none captures it; then it is left to eager."""
 _WITHOUT_BACKWARD = 3
 """Compared forwards in a row that no backward follows, after which outputs alone have to do."""
 
@@ -84,7 +83,8 @@ class Comparison:
         module: the target.
         eager: runs the module's own code.
         shadow: from now on regions run operator by operator, and ask the given object for their inputs; None ends that.
-        on_wanted: told that the next call is to be a compared one.
+        on_wanted: called where the next calls must not pass by.
+        on_left: called once with a sentence where calls that fit no graph are left to eager.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Comparison:
         eager: Call,
         shadow: Callable[[RunBeside | None], None],
         on_wanted: Callable[[], None],
+        on_left: Callable[[str], None],
     ) -> None:
         self.obstacle: str | None = None
         """Why captured graphs are not compared, as a sentence."""
@@ -104,7 +105,8 @@ class Comparison:
         self.is_running = False
         """A run beside the real one is under way."""
         self._module, self._eager, self._shadow = module, eager, shadow
-        self._on_wanted = on_wanted
+        self._on_wanted, self._on_left = on_wanted, on_left
+        self._thread = threading.get_ident()
         self._stage = _Stage.COMPARE
         self._steps, self._next = 0, 0
         self._reading: Reading | None = None
@@ -113,18 +115,15 @@ class Comparison:
         self._since = 0
         self._before: Before | None = None
         self._roots: list[object] = []
-        self._called: tuple[Any, Any] | None = None  # the arguments of a call that runs captured code
-        self._wanted: set[Hashable] = set()
-        self._tries: dict[Hashable, int] = {}
-        self._num_alerts = self._num_alert = 0
+        self._is_missed = self._is_wanted = False  # a call, or a frame within one, fits no graph
+        self._num_captured = self._num_fruitless = 0
         self._is_ended = self._was_ended = self._is_disturbed = False
         self._noise: dict[str, float] = {}
 
     @property
     def is_proven(self) -> bool:
-        """Whether calls may pass by: the captured code may run as it is, and no call is waited for."""
-        is_waiting = self._num_alert > 0 or bool(self._wanted)
-        return self.obstacle is not None or (self._has_agreed and self._reading is None and not is_waiting)
+        """Whether calls may pass by: the captured code may run as it is."""
+        return self.obstacle is not None or (self._has_agreed and self._reading is None)
 
     @property
     def may_convert(self) -> bool:
@@ -162,15 +161,26 @@ class Comparison:
         """Whether the latest run beside the real one was left half-way, or an exception of the user's came before."""
         return self._was_ended
 
-    def want(self) -> None:
-        """A frame of a call fits no graph. The next call of that kind is compared, unless that was of no use before."""
-        if self._called is None and self._num_alerts < _MOST_TRIES:  # the call has passed by: what kind is to be seen
-            self._num_alerts, self._num_alert = self._num_alerts + 1, _ALERT
+    def miss(self, *, is_whole: bool) -> None:
+        """A frame fits no graph, and runs as it is. is_whole: it is the whole call, which can still be compared
+        (`take_missed`). Otherwise the next call is. Calls of other threads run as they are."""
+        if threading.get_ident() != self._thread:
+            return
+        self._is_missed |= is_whole
+        if not is_whole and self._num_fruitless < _MOST_TRIES:
+            self._is_wanted, self._has_agreed = True, False
             self._on_wanted()
-        elif self._called is not None:
-            kind = _kind_of(*self._called)
-            if self._tries.get(kind, 0) < _MOST_TRIES and len(self._tries) < _MOST_KINDS:
-                self._wanted.add(kind)
+
+    def take_missed(self) -> bool:
+        """Whether the call that begins fits no graph, once."""
+        if threading.get_ident() != self._thread:
+            return False
+        was_missed, self._is_missed = self._is_missed, False
+        return was_missed
+
+    def note_captured(self) -> None:
+        """A frame was captured."""
+        self._num_captured += 1
 
     def take_disturbed(self) -> bool:
         """Whether calls since this was last asked ran otherwise than the plan says."""
@@ -205,23 +215,21 @@ class Comparison:
     def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
         """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
-        if self.obstacle is None and (has_saved_tensor_hooks() or current_backward() >= 0):
-            self.prevent("it is called under saved-tensor hooks or within a backward")
-        self._num_alert = max(self._num_alert - 1, 0)
-        is_wanted = bool(self._wanted) and (kind := _kind_of(args, kwargs)) in self._wanted
-        is_due = not self._has_agreed or is_wanted or self._steps >= self._next
-        if self.obstacle is not None or (self._reading is None and not is_due):
-            self._was_ended, self._called = False, (args, kwargs)
-            try:
-                return captured(*args, **kwargs)
-            finally:
-                self._called = None
-        if is_wanted and self._reading is None:
-            self._wanted.discard(kind)
-            self._tries[kind] = self._tries.get(kind, 0) + 1
+        is_due = not self._has_agreed or self._steps >= self._next
+        if self.obstacle is None and (self._reading is not None or is_due):
+            return self.call_compared(captured, args, kwargs)
+        self._was_ended = False
+        return captured(*args, **kwargs)
+
+    def call_compared(self, captured: Call, args: Any, kwargs: Any) -> Any:
+        """Runs eagerly, and compares unless an earlier call waits for its backward. Requires: there is no obstacle."""
         self._is_disturbed = True
+        self._on_wanted()
         if self.finding is not None or self._reading is not None:
             return self._eager(*args, **kwargs)
+        if has_saved_tensor_hooks() or current_backward() >= 0:
+            self.prevent("it is called under saved-tensor hooks or within a backward")
+            return captured(*args, **kwargs)
         return self._compare(captured, args, kwargs)
 
     # --- one compared step --------------------------------------------------------------------------------------------
@@ -236,17 +244,25 @@ class Comparison:
         if self.obstacle is not None:
             self._was_ended = False
             return captured(*args, **kwargs)
-        beginning = Aliases(before.memory)
+        beginning, num_captured = Aliases(before.memory), self._num_captured
         output = self._eager(*args, **kwargs)
         with deferred_signals():
             runs, found = self._run_beside(captured, before, beginning, output, args, kwargs)
             self._was_ended = not runs
         self._before = None
+        self._count_fruitless(self._num_captured > num_captured)
         if found and self._stage is not _Stage.NOISE:
             self._judge(found)
         elif runs:
             self._follow(runs, found)
         return output
+
+    def _count_fruitless(self, has_captured: bool) -> None:
+        if self._is_wanted:
+            self._is_wanted = False
+            self._num_fruitless = 0 if has_captured else self._num_fruitless + 1
+            if self._num_fruitless == _MOST_TRIES:
+                self._on_left("parts of calls fit no captured graph, and a graph of theirs could not be captured")
 
     def _run_beside(
         self, captured: Call, before: Before, beginning: Aliases, output: Any, args: Any, kwargs: Any
@@ -350,15 +366,3 @@ class Comparison:
     def _reject(self, worst: Difference) -> None:
         self._has_agreed = False
         self.finding = f"its captured graphs do not compute what the module does: {worst}, since step {self._since}"
-
-
-def _kind_of(args: Any, kwargs: Any) -> Hashable:
-    """What Dynamo's guards may look at in a call, roughly."""
-    return tuple(
-        (str(leaf.dtype), leaf.shape, leaf.requires_grad)
-        if isinstance(leaf, torch.Tensor)
-        else leaf
-        if isinstance(leaf, (bool, int, float, str, type(None)))
-        else type(leaf)
-        for leaf in compare.leaves_of([args, kwargs])
-    )
