@@ -51,8 +51,8 @@ function(ag_for_torch result torch)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# Torch's largest headers are parsed once for each torch, not once for each file of `target`: they are two thirds of the
-# time that such a file takes to compile.
+# Torch's largest headers are parsed once for each torch, not once for each file of `target`. Parsing them takes most of
+# the time that such a file takes to compile.
 function(ag_precompile_torch target torch)
   set(headers ag_${torch}_headers)
   if(NOT TARGET ${headers})

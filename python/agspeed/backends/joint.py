@@ -163,10 +163,11 @@ def trace(
 
 
 def refuse_gradients_of_its_own(gm: fx.GraphModule) -> None:
-    """A region that is called where gradients are off, or on tensors that need none, and switches them on within: what
-    AOTAutograd makes of it records no graph. Raises UnsupportedError."""
-    switches = grad_switches(gm)
-    if (switches and switches[0].args == (True,)) or gm.graph.find_nodes(op="call_method", target="requires_grad_"):
+    """AOTAutograd's code records no graph where a region switches gradients on that its caller has off, or makes a
+    tensor require grad. Raises UnsupportedError for such a region. The last switch sets what the caller has."""
+    switches = [node.args[0] for node in grad_switches(gm)]
+    switches_on = True in switches and switches[-1] is False
+    if switches_on or gm.graph.find_nodes(op="call_method", target="requires_grad_"):
         raise UnsupportedError("the region switches gradients on that its caller has off")
 
 

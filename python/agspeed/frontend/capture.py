@@ -88,8 +88,8 @@ class Capture:
         make_region: see `RegionFactory`; runs inside Dynamo's tracing context.
         on_event: told about breaks, recompiles and skipped frames.
         dynamic: as for ``torch.compile``.
-        comparison: decides whether frames are captured now, and is told of captured code that must not run beside
-            the user's own.
+        comparison: decides whether frames are captured now. Captured code that must not run beside the user's own is
+            reported to it.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import distributed, fx
+from torch import fx
 
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
@@ -159,7 +159,7 @@ class PlanRunner:
             self.comparison = Comparison(
                 module, self._target.eager, weakly(self._shadow), self._on_wanted, weakly(self._say_left)
             )
-            if (why := self._target.runs_once or _why_not_beside()) is not None:
+            if (why := self._target.runs_once) is not None:
                 self.comparison.prevent(why)
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
@@ -191,9 +191,3 @@ class PlanRunner:
 def _close(regions: list[Region]) -> None:
     for region in regions:
         region.close()
-
-
-def _why_not_beside() -> str | None:
-    """Why nothing may run beside the real step in this process, or None."""
-    is_one_of_several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-    return "other ranks train with it, and wait meanwhile" if is_one_of_several else None

@@ -58,7 +58,7 @@ if not TYPE_CHECKING:
 
 def is_watched() -> bool:
     """Whether a mode or a transform of torch.func is in force that sees or changes each operator. The mode behind
-    ``torch.set_default_device`` is none: a graph has what it does inside. Takes a tenth of a microsecond."""
+    ``torch.set_default_device`` is none: a graph has what it does inside."""
     import torch
 
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -67,8 +67,8 @@ def is_watched() -> bool:
 
 
 def reader() -> Callable[[], bool]:
-    """A function that says whether somebody else reads the code that runs (`modules.is_traced`), or `is_watched`. It is
-    one line of Python, for calls that have no time to lose."""
+    """A function that returns whether the code that runs is traced (`modules.is_traced`) or watched (`is_watched`). It
+    is one line of Python, for use in every call."""
     import torch
 
     tracing, dispatch, functions = (

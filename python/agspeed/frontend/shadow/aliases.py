@@ -39,8 +39,8 @@ class Aliases:
         self._random = torch.Generator().manual_seed(0)
 
     def of(self, args: Sequence[Any], changed: Collection[int] | None) -> list[Any]:
-        """A region's inputs, with stand-ins among them. changed: the places of those that it changes in place; None:
-        that is not known yet."""
+        """A region's inputs, with stand-ins among them. changed: places of the inputs that the region changes in place;
+        None: they are not known yet."""
         return [
             self._alias(arg, changed is None or place in changed) if isinstance(arg, torch.Tensor) else arg
             for place, arg in enumerate(args)
@@ -58,7 +58,7 @@ class Aliases:
         return True
 
     def key(self, variable: torch.Tensor) -> Key:
-        """Of a leaf: the key of what it stands for, or its own."""
+        """The key of the tensor that a leaf stands for; the leaf's own key where it is no stand-in."""
         return self._keys.get(id(variable), id(variable))
 
     def _alias(self, tensor: torch.Tensor, may_change: bool) -> torch.Tensor:

@@ -71,6 +71,8 @@ class Passage:
         """Within a backward: whether it runs everything that its gradients of outputs lead to, as one that was asked
         for the gradients of some tensors alone does not."""
         waiting = [node for node, _ in self.outputs.values() if will_run(node)]
+        if not waiting:
+            return False
         seen = set()
         while waiting:
             node = waiting.pop()
@@ -86,8 +88,9 @@ class Passage:
 class Reading:
     """Reads, in the first backward that runs through all of a passage, what it takes in and gives out.
 
-    `taken` has the gradients of outputs by index, `given` those of borders; what is missing has none. `is_whole` is
-    False where the user's own hooks may have changed a gradient between.
+    `taken` has the gradients of outputs by index, `given` the gradients of borders. An output or a border without a
+    gradient is missing there. `is_whole` is False where gradients may enter elsewhere than through outputs: a node
+    differentiates a part of its own, out of sight, or a backward makes a graph of its own, to be differentiated again.
     """
 
     def __init__(self, passage: Passage, on_end: Callable[[Reading], None]) -> None:
@@ -115,6 +118,7 @@ class Reading:
     def _begins(self) -> bool:
         """A node runs. Returns whether this backward is the one to read."""
         task = current_backward()
+        self.is_whole &= not torch.is_grad_enabled()
         if self._task is None and self._passage.runs_whole():
             self._task = task
             at_end_of_backward(self._end)

@@ -11,8 +11,8 @@ class RunBeside(Protocol):
     """One run of captured code beside the real one, on the thread that trains."""
 
     def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[Any]:
-        """A region is called. Returns: the inputs that it gets instead of `args`. changed: the places of those that it
-        changes in place; None: that is not known yet. Raises: what ends the run early."""
+        """A region is called with `args`. Returns: the inputs that it gets instead. changed: places of the inputs that
+        it changes in place; None: they are not known yet. Raises: an exception that ends the run early."""
 
     def end(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> None:
         """The region has run on `given`."""

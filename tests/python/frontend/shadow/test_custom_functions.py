@@ -8,13 +8,14 @@ import torch
 
 import agspeed
 from agspeed import native
+from agspeed.frontend.session import session_of
 from tests.python.frontend.shadow.custom_functions import FORMS, WIDTH, Scale, Using
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 _SEED = 5
 
 
-def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor], str]:
+def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor], Using]:
     torch.manual_seed(_SEED)
     model, Scale.value = kind(), 1.0
     if backend is not None:
@@ -25,15 +26,17 @@ def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor]
         optimizer.zero_grad()
         model(torch.randn(4, WIDTH)).square().sum().backward()
         optimizer.step()
-    weights = [value.detach().clone() for value in model.parameters()]
-    return weights, str(agspeed.status(model).reason) if backend is not None else ""
+    return [value.detach().clone() for value in model.parameters()], model
 
 
 @pytest.mark.parametrize("backend", ["aot", "native", "inductor"])
 @pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
 def test_weights_are_eagers(kind: type[Using], backend: str) -> None:
     expected, _ = _trained(kind, None)
-    actual, reason = _trained(kind, backend)
-    torch.testing.assert_close(
-        actual, expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{text}\n{reason} (seed {_SEED})"
-    )
+    actual, model = _trained(kind, backend)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{text} (seed {_SEED})")
+    session = session_of(model)
+    assert session is not None and session.runner.comparison is not None
+    is_captured = any(backend == region.selected for region in session.regions) and agspeed.status(model) == "tuned"
+    refused = [outcome.reason for region in session.regions for outcome in region.outcomes.values() if outcome.reason]
+    assert is_captured or session.runner.comparison.finding or refused, agspeed.status(model).reason
