@@ -18,7 +18,7 @@ TABLE = "runtime/base/settings.toml"
 _KINDS = "python/agspeed/config/kinds.py"
 _NOTICE = "Generated from settings.toml by `make format`: edit that."
 # Columns that are fields of the package's Setting under the same name, in its order.
-_FIELDS = ("reader", "env", "doc", "choices", "at_least", "at_most", "keyword", "secret", "env_aliases")
+_FIELDS = ("reader", "env", "doc", "choices", "at_least", "at_most", "keyword", "secret", "own_file", "env_aliases")
 _COLUMNS = {"name", "type", "default", "guards", *_FIELDS}
 _CPP_TYPES = {
     "choice": "std::string",
@@ -211,16 +211,22 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
         "name is the key), else it is the default; `agspeed config` shows which. An empty variable counts as unset.",
         "Where C++ runs without Python, it reads the environment alone.",
         "",
-        "| setting | variable | keyword | default | must be | what it does |",
-        "|---|---|---|---|---|---|",
+        "`agspeed.toml` is looked for in the working directory and its parents (the nearest one counts), then in",
+        "`~/.config/agspeed`. A file counts where you or root own it and its folder, and no other user may write to",
+        "them; any other is ignored, with a warning. What the column file calls `own` may stand in `~/.config/agspeed`",
+        "only: a file beside a program may have come with it, and chooses no file to write, no cache, no key and no",
+        "protection.",
+        "",
+        "| setting | variable | keyword | file | default | must be | what it does |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         variables = ", ".join(f"`{name}`" for name in (row["env"], *row.get("env_aliases", ())))
         default = f"`{str(row['default']).lower()}`" if "default" in row else "unset"
-        places = "yes" if row.get("keyword") else "only the variable" if row.get("secret") else "no"
-        lines.append(
-            f"| `{row['name']}` | {variables} | {places} | {default} | {_setting(row).expects} | {row['doc']} |"
-        )
+        keyword = "yes" if row.get("keyword") else "no"
+        file = "no" if row.get("secret") else "own" if row.get("own_file") else "any"
+        columns = (f"`{row['name']}`", variables, keyword, file, default, _setting(row).expects, row["doc"])
+        lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines) + "\n"
 
 

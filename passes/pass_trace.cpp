@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/pass_trace.h"
 
-#include <fstream>
-
+#include "runtime/base/files/write_file.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::passes {
@@ -28,9 +27,7 @@ void PassTrace::dumpTimings() const { writeFile("timings.txt", timings_); }
 std::string PassTrace::writeFile(std::string_view name, std::string_view text) const {
   if (dumpDir_.empty()) return "";
   std::string path = formatText("{}/{}{}", dumpDir_, stem_, name);
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  return file ? path : "";
+  return agspeed::writeFile(path, text).isOk() ? path : "";
 }
 
 }  // namespace agspeed::passes

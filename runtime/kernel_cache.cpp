@@ -25,6 +25,7 @@ constexpr uint32_t kFormatVersion = 1;
 constexpr std::string_view kEntrySuffix = ".agk";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr int64_t kStaleTemporarySeconds = 3600;
+constexpr uint64_t kMaxEntryBytes = uint64_t{256} << 20;
 
 struct Header {
   char magic[8];
@@ -89,7 +90,9 @@ int openTrustedFolder(const std::string& folder) {
 
 std::optional<std::string> readAll(int fd) {
   struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) > kMaxEntryBytes) {
+    return std::nullopt;
+  }
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
   while (done < bytes.size()) {
@@ -219,7 +222,7 @@ std::optional<std::string> KernelCache::load(std::string_view key) const {
 }
 
 void KernelCache::store(std::string_view key, std::string_view payload) const {
-  if (folder_.empty()) return;
+  if (folder_.empty() || sizeof(Header) + key.size() + payload.size() > kMaxEntryBytes) return;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(folder_).parent_path(), ignored);
   mkdir(folder_.c_str(), 0700);

@@ -15,6 +15,17 @@ void raise(const Status& status) {
   C10_THROW_ERROR(DistBackendError, status.message());
 }
 
+std::string messageOf(const std::exception& error) {
+  const auto* ofTorch = dynamic_cast<const c10::Error*>(&error);
+  return ofTorch != nullptr ? ofTorch->what_without_backtrace() : error.what();
+}
+
+void checkNotForked(const World& world) {
+  TORCH_CHECK_WITH(DistBackendError, !world.isForked(), "agspeed: this process was forked from rank ", world.rank(),
+                   " and cannot use its process groups, whose connections belong to the parent: start it by spawn "
+                   "instead of fork, or let the parent communicate");
+}
+
 at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation) {
   TORCH_CHECK_VALUE(!tensors.empty(), "agspeed: ", operation, " requires non-empty tensor list");
   TORCH_CHECK_VALUE(tensors.size() == 1, "agspeed: ", operation, " takes one tensor per rank, not ", tensors.size());

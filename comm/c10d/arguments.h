@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ProcessGroup's functions have in common before an operation starts: checks of torch's arguments, in the words of
-// torch's Gloo backend, and their translation into calls of ours. Everything here throws ValueError. Thread-safe.
+// torch's Gloo backend, and their translation into calls of ours; failures as torch's exceptions, and the other way
+// round. A function that names no other exception throws ValueError. Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <cstddef>
+#include <exception>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -20,6 +22,12 @@ namespace agspeed::comm {
 
 /// Throws what torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
 [[noreturn]] void raise(const Status& status);
+
+/// What `error` says, without the C++ frames that torch adds.
+std::string messageOf(const std::exception& error);
+
+/// Throws DistBackendError in a process that was forked after the world was made.
+void checkNotForked(const World& world);
 
 template <typename T>
 T valueOrThrow(StatusOr<T> result) {

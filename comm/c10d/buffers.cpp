@@ -2,7 +2,7 @@
 #include "comm/c10d/buffers.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <optional>
@@ -73,7 +73,8 @@ Readiness Buffers::readiness() const {
 }
 
 void Buffers::finish() {
-  const at::NoGradGuard noGrad;
+  // Whatever modes the thread has that comes here: autograd is not concerned, and results may be inference tensors.
+  const c10::InferenceMode noAutograd;
   for (auto& [from, to] : results_) {
     if (to.is_cpu()) {
       to.copy_(from);

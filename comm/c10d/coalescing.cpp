@@ -8,8 +8,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// By serial number; null before the first work.
-thread_local std::map<uint64_t, Coalescing::Handle> collections;
+/// By serial number.
+thread_local std::map<uint64_t, std::vector<Work::Handle>> collections;
 
 std::atomic<uint64_t> numMade = 0;
 
@@ -17,31 +17,18 @@ std::atomic<uint64_t> numMade = 0;
 
 Coalescing::Coalescing() : serial_(++numMade) {}
 
-void Coalescing::start() { collections[serial_] = nullptr; }
+void Coalescing::start() { collections[serial_].clear(); }
 
 bool Coalescing::isActive() const { return collections.contains(serial_); }
 
-Coalescing::Handle Coalescing::add(Handle work) {
+void Coalescing::add(const Work::Handle& work) {
   const auto found = collections.find(serial_);
-  if (found == collections.end()) {
-    work->handOut();
-    return work;
-  }
-  if (found->second == nullptr) {
-    found->second = std::move(work);
-  } else {
-    found->second->absorb(*work);
-  }
-  return found->second;
+  if (found != collections.end()) found->second.push_back(work);
 }
 
-Coalescing::Handle Coalescing::collected() const { return collections.at(serial_); }
-
-Coalescing::Handle Coalescing::end() {
-  const auto ended = collections.extract(serial_);
-  if (ended.empty() || ended.mapped() == nullptr) return nullptr;
-  ended.mapped()->handOut();
-  return ended.mapped();
+std::vector<Work::Handle> Coalescing::end() {
+  auto ended = collections.extract(serial_);
+  return ended.empty() ? std::vector<Work::Handle>() : std::move(ended.mapped());
 }
 
 }  // namespace agspeed::comm

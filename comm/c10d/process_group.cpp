@@ -42,9 +42,10 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
   std::vector<int> members(options.global_ranks_in_group.begin(), options.global_ranks_in_group.end());
   const bool isDefault = members.empty();
   std::shared_ptr<World> world = isDefault ? nullptr : World::ofDefaultGroup();
+  if (world != nullptr) checkNotForked(*world);
   if (world == nullptr) {
-    world =
-        valueOrThrow(World::create(TorchStore::onOwnConnection(options.store), options.group_rank, options.group_size));
+    world = valueOrThrow(World::create(TorchStore::onOwnConnection(options.store), options.group_rank,
+                                       options.group_size, own->timeout));
     if (isDefault) World::setOfDefaultGroup(world);
     return join(std::move(world), 0, {}, options.group_id, std::move(own));
   }
@@ -81,6 +82,10 @@ ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::uniqu
 
 ProcessGroup::~ProcessGroup() = default;
 
+ProcessGroup::Membership::~Membership() {
+  if (world->isForked()) (void)communicator.release();
+}
+
 // --- collectives
 
 ProcessGroup::TorchWork ProcessGroup::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
@@ -96,7 +101,7 @@ ProcessGroup::TorchWork ProcessGroup::allreduce_coalesced(Tensors& tensors,
                                                           const ::c10d::AllreduceCoalescedOptions& options) {
   return coalesced("all_reduce", tensors, [&](size_t i) {
     Tensors one = {tensors[i]};
-    start(calls_.allreduce(one, options), one, options.timeout);
+    return start(calls_.allreduce(one, options), one, options.timeout);
   });
 }
 
@@ -121,14 +126,16 @@ ProcessGroup::TorchWork ProcessGroup::allgather_coalesced(std::vector<Tensors>& 
     Tensors input = {inputs[i]};
     std::vector<Tensors> output(1);
     for (const Tensors& ofRank : outputs) output[0].push_back(ofRank.at(i));
-    allgather(output, input, options);
+    return start(calls_.allgather(output, input), input, options.timeout);
   });
 }
 
 ProcessGroup::TorchWork ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::AllgatherOptions& options) {
   checkPaired(outputs, inputs, "allgather_into_tensor_coalesced");
-  return coalesced("all_gather", inputs, [&](size_t i) { _allgather_base(outputs[i], inputs[i], options); });
+  return coalesced("all_gather", inputs, [&](size_t i) {
+    return start(calls_.allgatherBase(outputs[i], inputs[i]), inputs[i], options.timeout);
+  });
 }
 
 ProcessGroup::TorchWork ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -154,7 +161,9 @@ ProcessGroup::TorchWork ProcessGroup::_reduce_scatter_base(at::Tensor& output, a
 ProcessGroup::TorchWork ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                       const ::c10d::ReduceScatterOptions& options) {
   checkPaired(outputs, inputs, "reduce_scatter_tensor_coalesced");
-  return coalesced("reduce_scatter", inputs, [&](size_t i) { _reduce_scatter_base(outputs[i], inputs[i], options); });
+  return coalesced("reduce_scatter", inputs, [&](size_t i) {
+    return start(calls_.reduceScatterBase(outputs[i], inputs[i], options), inputs[i], options.timeout);
+  });
 }
 
 ProcessGroup::TorchWork ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -200,7 +209,7 @@ ProcessGroup::TorchWork ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
   return startMessage(/*isSend=*/false, tensors, kAnyRank, checkedTag(tag, "recv"));
 }
 
-ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag) {
+Work::Handle ProcessGroup::startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag) {
   const char* name = isSend ? "send" : "recv";
   const at::Tensor& tensor = single(tensors, name);
   const bool isToAnother = rank >= 0 && rank < getSize() && rank != getRank();
@@ -225,17 +234,16 @@ ProcessGroup::TorchWork ProcessGroup::startMessage(bool isSend, Tensors tensors,
   const OpType type = isSend ? OpType::SEND : rank == kAnyRank ? OpType::RECVANYSOURCE : OpType::RECV;
   WorkFacts facts{getRank(), type,         flight.sequence, name, isSend ? Tensors() : std::move(tensors),
                   ring_,     member->world};
-  auto work = c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers));
-  work->addEvent(std::move(endEvent));
-  return coalescing_.add(std::move(work));
+  auto work = c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(buffers),
+                                        std::move(endEvent));
+  coalescing_.add(work);
+  return work;
 }
 
 // --- several at once
 
-void ProcessGroup::startCoalescing() { coalescing_.start(); }
-
-ProcessGroup::TorchWork ProcessGroup::endCoalescing() {
-  if (const c10::intrusive_ptr<Work> work = coalescing_.end()) return work;
+ProcessGroup::TorchWork ProcessGroup::together(const std::vector<Work::Handle>& parts, std::function<void()> endEvent) {
+  if (!parts.empty()) return c10::make_intrusive<Work>(parts, std::move(endEvent));
   return c10::make_intrusive<Work>(WorkFacts{getRank(), OpType::COALESCED, sequence_, "coalesced", {}, ring_, {}},
                                    std::vector<OperationHandle>(), Buffers());
 }
@@ -245,26 +253,9 @@ ProcessGroup::TorchWork ProcessGroup::coalesced(const char* name, const Tensors&
   TORCH_CHECK_VALUE(!inputs.empty(), "agspeed: a coalesced operation requires non-empty tensor list");
   auto endEvent = beginEvent(name, inputs);
   const at::DisableRecordFunctionGuard oneEvent;
-  return together([&] {
-    for (size_t i = 0; i < inputs.size(); ++i) start(i);
-    coalescing_.collected()->addEvent(std::move(endEvent));
-  });
-}
-
-template <typename Start>
-ProcessGroup::TorchWork ProcessGroup::together(const Start& start) {
-  if (coalescing_.isActive()) {
-    start();
-    return coalescing_.collected();
-  }
-  startCoalescing();
-  try {
-    start();
-  } catch (...) {
-    endCoalescing();
-    throw;
-  }
-  return endCoalescing();
+  std::vector<Work::Handle> parts;
+  for (size_t i = 0; i < inputs.size(); ++i) parts.push_back(start(i));
+  return together(parts, std::move(endEvent));
 }
 
 // --- sparse tensors
@@ -292,17 +283,17 @@ ProcessGroup::TorchWork ProcessGroup::sumSparse(const at::Tensor& tensor, const 
 
 ProcessGroup::TorchWork ProcessGroup::exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag) {
   const at::DisableRecordFunctionGuard noEvents;  // they are part of another one
-  return together([&] {
-    for (int rank = 0; rank < getSize(); ++rank) {
-      if (rank == getRank()) continue;
-      for (const at::Tensor& each : own) {
-        if (each.numel() > 0) startMessage(/*isSend=*/true, {each}, rank, tag);
-      }
-      for (const at::Tensor& each : others[static_cast<size_t>(rank)]) {
-        if (each.numel() > 0) startMessage(/*isSend=*/false, {each}, rank, tag);
-      }
+  std::vector<Work::Handle> parts;
+  for (int rank = 0; rank < getSize(); ++rank) {
+    if (rank == getRank()) continue;
+    for (const at::Tensor& each : own) {
+      if (each.numel() > 0) parts.push_back(startMessage(/*isSend=*/true, {each}, rank, tag));
     }
-  });
+    for (const at::Tensor& each : others[static_cast<size_t>(rank)]) {
+      if (each.numel() > 0) parts.push_back(startMessage(/*isSend=*/false, {each}, rank, tag));
+    }
+  }
+  return together(parts);
 }
 
 // --- the group itself
@@ -349,13 +340,14 @@ void ProcessGroup::setAlgorithm(const std::string& collective, const std::string
 
 std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membershipIfAny() const {
   const std::lock_guard lock(mutex_);
-  return membership_;
+  return membership_ != nullptr && !membership_->world->isForked() ? membership_ : nullptr;
 }
 
 std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membership() const {
-  std::shared_ptr<Membership> found = membershipIfAny();
-  TORCH_CHECK_WITH(DistBackendError, found != nullptr, "agspeed: the process group was shut down");
-  return found;
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK_WITH(DistBackendError, membership_ != nullptr, "agspeed: the process group was shut down");
+  checkNotForked(*membership_->world);
+  return membership_;
 }
 
 OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const {
@@ -363,8 +355,7 @@ OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::mi
           .readiness = buffers.readiness()};
 }
 
-ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, at::TensorList inputs,
-                                            std::chrono::milliseconds timeout) {
+Work::Handle ProcessGroup::start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout) {
   OperationOptions own = optionsOf(prepared.buffers, timeout);
   CollectiveCall& call = prepared.call;
   const FlightFacts flight{.name = toString(call.collective),
@@ -385,10 +376,10 @@ ProcessGroup::TorchWork ProcessGroup::start(PreparedCall prepared, at::TensorLis
       member->communicator->health().isOk()) {
     raise(operation->status());
   }
-  auto work =
-      c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)}, std::move(prepared.buffers));
-  work->addEvent(std::move(endEvent));
-  return coalescing_.add(std::move(work));
+  auto work = c10::make_intrusive<Work>(std::move(facts), std::vector{std::move(operation)},
+                                        std::move(prepared.buffers), std::move(endEvent));
+  coalescing_.add(work);
+  return work;
 }
 
 }  // namespace agspeed::comm

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,7 +43,6 @@ class ProcessGroup final : public ::c10d::Backend {
   const std::string getBackendName() const override { return "agspeed"; }
   /// A copy: torch splits a group with the options it reads here, after writing the part's name and timeout into them.
   c10::intrusive_ptr<Backend::Options> getBackendOptions() override { return c10::make_intrusive<Options>(*options_); }
-  bool supportsCoalescing() const override { return true; }
   bool supportsSplitting() const override { return true; }
 
   TorchWork broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
@@ -73,8 +73,11 @@ class ProcessGroup final : public ::c10d::Backend {
   /// Through the store; throws DistBackendError that names who did not come (monitored_barrier.h).
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) override;
 
-  void startCoalescing() override;
-  TorchWork endCoalescing() override;
+  /// endCoalescing() gives all that this thread has started since startCoalescing() as one work; each operation has a
+  /// work of its own, too. supportsCoalescing() is false, as Gloo's is: torch would begin a scope for each batch of
+  /// messages, and leave it open where it refuses one of them.
+  void startCoalescing() override { coalescing_.start(); }
+  TorchWork endCoalescing() override { return together(coalescing_.end()); }
 
   /// All ranks of the group split it, into one part after another. Null at ranks that are not in `ranks`.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
@@ -103,20 +106,22 @@ class ProcessGroup final : public ::c10d::Backend {
 
   /// What a group has until shutdown(). Whoever uses it keeps it: another thread may end the group meanwhile.
   struct Membership {
+    ~Membership();
     std::shared_ptr<World> world;
-    std::unique_ptr<Communicator> communicator;  ///< ends before its world
+    std::unique_ptr<Communicator> communicator;  ///< ends before its world; left in place in a forked process
   };
+  /// Null after shutdown() and in a forked process.
   std::shared_ptr<Membership> membershipIfAny() const;
-  /// Throws DistBackendError after shutdown().
+  /// Throws DistBackendError where there is none.
   std::shared_ptr<Membership> membership() const;
   OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
   /// Profilers see `inputs`.
-  TorchWork start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout);
-  TorchWork startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag);
-  /// What `start` starts becomes one work.
-  template <typename Start>
-  TorchWork together(const Start& start);
-  /// Starts one operation per input; together they are one work, and for profilers one of this name.
+  Work::Handle start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout);
+  Work::Handle startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag);
+  /// What `parts` do as one work, which calls `endEvent` when it is done.
+  TorchWork together(const std::vector<Work::Handle>& parts, std::function<void()> endEvent = nullptr);
+  /// `start` starts the operation of the input of this number; together they are one work, and for profilers one of
+  /// this name.
   template <typename Start>
   TorchWork coalesced(const char* name, const Tensors& inputs, const Start& start);
   TorchWork sumSparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& options);

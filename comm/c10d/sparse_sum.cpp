@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <exception>
@@ -94,6 +95,8 @@ void SparseSum::then(const SparseLinks::TorchWork& work, void (SparseSum::*step)
   work->getFuture()->addCallback([self = std::move(self), step](c10::ivalue::Future& done) {
     if (done.hasError()) return self->end(done.exception_ptr());
     try {
+      // What is made here becomes part of the tensor, and so has to be of its kind.
+      const c10::InferenceMode mode(self->tensor_.is_inference());
       const at::NoGradGuard noGrad;
       (self.get()->*step)();
     } catch (...) {

@@ -7,6 +7,8 @@
 
 #include <exception>
 
+#include "comm/c10d/arguments.h"
+
 namespace agspeed::comm {
 
 using c10::impl::VirtualGuardImpl;
@@ -39,7 +41,7 @@ StatusOr<bool> Staging::isFetched() const {
   try {
     return fetched_.query();
   } catch (const std::exception& error) {
-    return unavailable("device " + device_.str() + " failed while a tensor was copied to the host: " + error.what());
+    return unavailable("device {} failed while a tensor was copied to the host: {}", device_.str(), messageOf(error));
   }
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d/torch_store.h"
 
-#include <c10/util/Exception.h>
-
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -10,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
+
+#include "comm/c10d/arguments.h"
 
 namespace agspeed::comm {
 namespace {
@@ -19,10 +19,8 @@ template <typename Action>
 auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype(action())> {
   try {
     return action();
-  } catch (const c10::Error& error) {
-    return unavailable("torch's store could not " + what + ": " + error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return unavailable("torch's store could not " + what + ": " + error.what());
+    return unavailable("torch's store could not {}: {}", what, messageOf(error));
   }
 }
 

@@ -9,41 +9,46 @@
 #include <optional>
 #include <utility>
 
+#include "comm/c10d/arguments.h"
+
 namespace agspeed::comm {
 
-Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers)
+Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers, std::function<void()> endEvent)
     : ::c10d::Work(facts.rank, facts.type),
       facts_(std::move(facts)),
       state_(std::make_shared<State>(facts_.ring, facts_.world)) {
   state_->operations = std::move(operations);
-  state_->add(std::move(buffers));
+  if (buffers.staging() != nullptr) state_->stagings.push_back(buffers.staging());
+  state_->buffers = std::move(buffers);
+  endWith(std::move(endEvent));
+}
+
+Work::Work(const std::vector<Handle>& parts, std::function<void()> endEvent) : Work(parts.front()->facts_, {}, {}) {
+  facts_.results.clear();
+  for (const Handle& part : parts) {
+    const State& state = *part->state_;
+    state_->operations.insert(state_->operations.end(), state.operations.begin(), state.operations.end());
+    state_->stagings.insert(state_->stagings.end(), state.stagings.begin(), state.stagings.end());
+    state_->parts.push_back(part->state_);
+    facts_.results.insert(facts_.results.end(), part->facts_.results.begin(), part->facts_.results.end());
+    part->isPart_ = true;
+  }
+  endWith(std::move(endEvent));
+}
+
+void Work::endWith(std::function<void()> endEvent) {
+  if (endEvent == nullptr) return;
+  state_->endEvent = std::move(endEvent);
+  whenDone(state_, [state = state_] { state->finish(); });
 }
 
 Work::~Work() {
+  if (isPart_) return;
   if (state_->areDone()) {
     state_->finish();
   } else {
     whenDone(state_, [state = state_] { state->finish(); });
   }
-}
-
-void Work::addEvent(std::function<void()> end) {
-  if (end != nullptr) state_->events.push_back(std::move(end));
-}
-
-void Work::handOut() {
-  // The event ends with the operation, not when somebody looks.
-  if (!state_->events.empty()) whenDone(state_, [state = state_] { state->finish(); });
-}
-
-void Work::absorb(Work& other) {
-  std::move(other.state_->operations.begin(), other.state_->operations.end(), std::back_inserter(state_->operations));
-  for (Buffers& buffers : other.state_->buffers) state_->add(std::move(buffers));
-  for (auto& end : other.state_->events) addEvent(std::move(end));
-  other.state_->operations.clear();
-  other.state_->buffers.clear();
-  other.state_->events.clear();
-  facts_.results.insert(facts_.results.end(), other.facts_.results.begin(), other.facts_.results.end());
 }
 
 bool Work::isCompleted() {
@@ -68,7 +73,9 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
   const std::shared_ptr<World> world = state_->world.lock();  // its engine is driven
   for (const OperationHandle& operation : state_->operations) {
-    if (operation->isDone() || operation->waitUntil(deadline)) continue;
+    if (operation->isDone()) continue;
+    if (world != nullptr) checkNotForked(*world);
+    if (operation->waitUntil(deadline)) continue;
     const std::string text =
         c10::str("agspeed: wait() for ", facts_.name, " (operation ", facts_.sequence, " of rank ", facts_.rank,
                  ") timed out after ", timeout.count(), " ms; the operation goes on until its own timeout");
@@ -124,37 +131,37 @@ bool Work::State::areDone() const {
   return std::all_of(operations.begin(), operations.end(), [](const auto& operation) { return operation->isDone(); });
 }
 
-void Work::State::add(Buffers added) {
-  if (added.staging() != nullptr) stagings.push_back(added.staging());
-  buffers.push_back(std::move(added));
-}
-
 void Work::State::join() const {
   for (const auto& staging : stagings) staging->join();
 }
 
 const Status& Work::State::finish() {
   // Tensors may go with them, and that may want Python's lock, whose owner may want ours.
-  std::vector<Buffers> dropped;
-  std::vector<std::function<void()>> ended;
+  Buffers dropped;
+  Status ofParts;
+  for (const auto& part : parts) {
+    const Status& each = part->finish();
+    if (ofParts.isOk()) ofParts = each;
+  }
   const std::lock_guard lock(mutex);
   if (isFinished) return status;
   isFinished = true;
   const auto failed = std::find_if(operations.begin(), operations.end(),
                                    [](const auto& operation) { return !operation->status().isOk(); });
-  if (failed != operations.end()) {
-    status = (*failed)->status();
-  } else {
-    try {
-      for (Buffers& each : buffers) each.finish();
-    } catch (const std::exception& error) {
-      status = unavailable("copying the results back failed: " + std::string(error.what()));
-    }
-  }
-  dropped.swap(buffers);
-  ended.swap(events);
-  for (const auto& end : ended) end();
+  status = failed != operations.end() ? (*failed)->status() : ofParts;
+  if (status.isOk()) status = copyBack();
+  std::swap(dropped, buffers);
+  if (endEvent != nullptr) std::exchange(endEvent, nullptr)();
   return status;
+}
+
+Status Work::State::copyBack() {
+  try {
+    buffers.finish();
+    return {};
+  } catch (const std::exception& error) {
+    return unavailable("copying the results back failed: {}", messageOf(error));
+  }
 }
 
 const Status& Work::State::observe() {

@@ -36,7 +36,13 @@ struct WorkFacts {
 
 class Work final : public ::c10d::Work {
  public:
-  Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers);
+  using Handle = c10::intrusive_ptr<Work>;
+
+  /// `endEvent`, unless it is null, is called when the work is done: before anybody sees that it is.
+  Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers,
+       std::function<void()> endEvent = nullptr);
+  /// Everything that `parts`, of which there is one, do, with the facts of the first. Each may be waited for as well.
+  Work(const std::vector<Handle>& parts, std::function<void()> endEvent);
   ~Work() override;
 
   bool isCompleted() override;
@@ -53,44 +59,39 @@ class Work final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return facts_.sequence; }
 
-  const std::vector<OperationHandle>& operations() const { return state_->operations; }
-  /// Calls `end`, unless it is null, when the work is done: before anybody sees that it is. These three require that
-  /// the work has not been handed out yet.
-  void addEvent(std::function<void()> end);
-  /// Everything of `other` becomes part of this work.
-  void absorb(Work& other);
-  /// Nothing is added any more.
-  void handOut();
-
  private:
   /// Outlives the work where operations do.
   struct State {
     const std::shared_ptr<FlightRing> ring;
     const std::weak_ptr<World> world;
-    std::vector<OperationHandle> operations;
-    std::vector<Buffers> buffers;
-    std::vector<std::shared_ptr<Staging>> stagings;  ///< of buffers
-    std::vector<std::function<void()>> events;       ///< what ends them
+    std::vector<OperationHandle> operations;         ///< also of the parts
+    std::vector<std::shared_ptr<Staging>> stagings;  ///< also of the parts
+    std::vector<std::shared_ptr<State>> parts;
+    Buffers buffers;
+    std::function<void()> endEvent;
     std::mutex mutex;
     bool isFinished = false;
     Status status;
 
     bool areDone() const;
-    void add(Buffers added);
     /// Requires: areDone(). Copies results back at the first call.
     const Status& finish();
+    Status copyBack();
     /// As finish(), for somebody who sees by it how the operations ended: a failure is recorded.
     const Status& observe();
     /// Requires: finish(). The current streams go on when the results are on their devices.
     void join() const;
   };
 
+  /// From here on the event ends with the operations, not when somebody looks.
+  void endWith(std::function<void()> endEvent);
   /// Calls `action` on a thread for callbacks when the last operation is done; here and now where the world is gone.
   static void whenDone(const std::shared_ptr<State>& state, std::function<void()> action);
   static void whenDoneFrom(size_t next, const std::shared_ptr<State>& state, std::function<void()> action);
 
   WorkFacts facts_;
   std::shared_ptr<State> state_;
+  bool isPart_ = false;  ///< of another work, which sees to the end of this one
   std::mutex futureMutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

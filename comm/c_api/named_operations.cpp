@@ -20,6 +20,10 @@ using agspeed::StatusOr;
 using namespace agspeed::comm;
 
 struct AgGroup {
+  ~AgGroup() {
+    if (world != nullptr && world->isForked()) (void)named.release();  // it is the parent's
+  }
+
   std::shared_ptr<World> world;
   AgGroupOptions options{};
   std::vector<int> members;  ///< ranks of the world
@@ -250,9 +254,10 @@ Status create(const char* rendezvous, int rank, int size, const AgGroupOptions* 
   }
   auto group = std::make_unique<AgGroup>();
   group->options = options != nullptr ? *options : ag_group_options();
-  const auto deadline = std::chrono::steady_clock::now() + timeoutOf(group->options);
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeoutOf(group->options));
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   AG_ASSIGN_OR_RETURN(auto store, meetAt(rendezvous == nullptr ? "" : rendezvous, rank, size, deadline));
-  AG_ASSIGN_OR_RETURN(group->world, World::create(store, rank, size));
+  AG_ASSIGN_OR_RETURN(group->world, World::create(store, rank, size, timeout));
   group->members.resize(static_cast<size_t>(size));
   std::iota(group->members.begin(), group->members.end(), 0);
   group->prefix = "c/group";

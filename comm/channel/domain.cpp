@@ -46,6 +46,7 @@ StatusOr<std::unique_ptr<Domain>> Domain::open() {
   AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
   AG_ASSIGN_OR_RETURN(options.rails, selectedInterfaces(options));
   std::unique_ptr<Domain> domain(new Domain(std::move(options), std::move(mode)));
+  AG_RETURN_IF_ERROR(domain->poller_.status());
   AG_ASSIGN_OR_RETURN(domain->server_, HelloServer::open(domain->poller_, domain->interfaces_, *domain));
   domain->thread_ = std::thread([raw = domain.get()] { raw->runThread(); });
   return domain;

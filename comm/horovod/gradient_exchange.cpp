@@ -66,6 +66,13 @@ void GradientExchange::accumulated(size_t at) {
     return callbacks_.refuse(at);
   }
   if (--parameter.numLeft > 0 || --group.numMissing > 0) return;
+  if (numStarted_ == 0 && !isOutdated_) {
+    lock.unlock();
+    const bool isCurrent = callbacks_.isCurrent();
+    lock.lock();
+    isOutdated_ = !isCurrent;
+  }
+  if (isOutdated_) return;
   start(parameter.group, lock);
   startTogether();
 }
@@ -85,8 +92,17 @@ void GradientExchange::startMissing() {
 }
 
 void GradientExchange::startTogether() {
-  group_->startAll(together_);
+  attempt([&] { group_->startAll(together_); });
   together_.clear();
+}
+
+template <typename Action>
+void GradientExchange::attempt(Action action) {
+  try {
+    action();
+  } catch (...) {
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
 }
 
 void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
@@ -98,11 +114,15 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
     if (!parameter.tensor.requires_grad()) continue;
     requiresGradient = true;
     if (parameter.accumulator == nullptr) hook(each);  // it did not when the exchange was made
-    if (!parameter.tensor.grad().defined()) parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+    if (parameter.tensor.grad().defined()) continue;
+    group.isMade = true;
+    parameter.tensor.mutable_grad() =
+        group.form.has_value() ? emptySparse(parameter.tensor, *group.form) : at::zeros_like(parameter.tensor);
   }
   if (!requiresGradient) return;
   group.isStarted = true;
   ++numStarted_;
+  if (isSparse(group)) return attempt([&] { gather(at); });
   findGradients(group);
   if (gradients_.empty()) {
     startTogether();  // before what the callback starts
@@ -110,7 +130,7 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
     callbacks_.start(at);
     return lock.lock();
   }
-  try {
+  attempt([&] {
     if (PersistentReduction::canBind(gradients_)) {
       if (group.reduction == nullptr) group.reduction = group_->prepare(requestOf(at));
       group_->bind(*group.reduction, gradients_, gradients_);
@@ -120,16 +140,30 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
       group.sent = gradients_;
       group.work = group_->start(requestOf(at), gradients_, gradients_);
     }
-  } catch (...) {
-    // Not in the backward: whoever waits hears of it.
-    if (failure_ == nullptr) failure_ = std::current_exception();
-  }
+  });
   gradients_.clear();
 }
 
-Request GradientExchange::requestOf(size_t at) const {
+bool GradientExchange::isSparse(const Group& group) const {
+  if (options_.isOther || options_.isSparseDense || group.members.size() != 1) return false;
+  return parameters_[group.members[0]].tensor.grad().layout() == at::kSparse;
+}
+
+void GradientExchange::gather(size_t at) {
+  Group& group = groups_[at];
+  const at::Tensor& gradient = parameters_[group.members[0]].tensor.grad();
+  TORCH_CHECK_VALUE(options_.reduction == NamedReduction::kAverage || options_.reduction == NamedReduction::kSum,
+                    "sparse gradients, as that of '", group.name,
+                    "', can only be summed up: use op=hvd.Average or op=hvd.Sum.");
+  TORCH_CHECK_VALUE(isReduced(gradient.scalar_type()), "Tensor type ", gradient.toString(), " is not supported.");
+  group.form = formOf(gradient);
+  group.work = group_->start(requestOf(at, NamedKind::kAllGather), {rowsOf(gradient)}, {});
+  group.isGathered = true;
+}
+
+Request GradientExchange::requestOf(size_t at, NamedKind kind) const {
   Request request;
-  request.kind = NamedKind::kAllReduce;
+  request.kind = kind;
   request.name = groups_[at].name;
   request.reduction = options_.reduction;
   request.prescale = options_.prescale;
@@ -155,6 +189,12 @@ void GradientExchange::findGradients(const Group& group) {
 }
 
 void GradientExchange::finish(Group& group) {
+  if (group.isGathered) {
+    at::Tensor& gradient = parameters_[group.members[0]].tensor.mutable_grad();
+    const double divisor = options_.reduction == NamedReduction::kAverage ? group_->size() : 1;
+    gradient = sumOf(group.work->wait()[0], gradient.sizes(), *group.form, divisor);
+    return;
+  }
   if (group.isReduced) {
     group.reduction->wait();
   } else {
@@ -170,21 +210,66 @@ void GradientExchange::finish(Group& group) {
   }
 }
 
+bool GradientExchange::isUnsettled(const Group& group) const {
+  if (options_.isOther || group.members.size() != 1) return false;
+  return group.isReduced ? group.reduction->operation()->areKindsDifferent() : group.work->areKindsDifferent();
+}
+
+void GradientExchange::settle(size_t at) {
+  Group& group = groups_[at];
+  at::Tensor& gradient = parameters_[group.members[0]].tensor.mutable_grad();
+  const bool isOwnSparse = gradient.layout() == at::kSparse;
+  const RowForm own = isOwnSparse ? formOf(gradient) : RowForm();
+  const bool isOwnDense = !isOwnSparse && !group.isMade;
+  // The largest of each: whether some rank's gradient is dense, and else the form of the sparse ones.
+  const at::Tensor agreed =
+      at::tensor({int64_t{isOwnDense}, own.numIndices, static_cast<int64_t>(own.type)}, at::TensorOptions(at::kLong));
+  Request request;
+  request.kind = NamedKind::kAllReduce;
+  request.reduction = NamedReduction::kMax;
+  request.name = group.name + ".layout";
+  group_->start(std::move(request), {agreed}, {agreed})->wait();
+  const auto* const values = agreed.const_data_ptr<int64_t>();
+  if (std::exchange(group.isReduced, false)) group.reduction->dropTensors();
+  group.isGathered = false;
+  if (values[0] == 0) {
+    if (!isOwnSparse) gradient = emptySparse(gradient, {values[1], static_cast<at::ScalarType>(values[2])});
+    gather(at);
+  } else {
+    if (isOwnSparse) gradient = gradient.to_dense();
+    group.sent = {gradient.contiguous()};
+    group.work = group_->start(requestOf(at), group.sent, group.sent);
+  }
+  finish(group);
+}
+
 void GradientExchange::wait() {
   const at::NoGradGuard noGrad;
   std::exception_ptr failure;
-  std::vector<Group*> started;
+  std::vector<size_t> started, unsettled;
   {
     const std::lock_guard lock(mutex_);
     failure = std::exchange(failure_, nullptr);
-    for (Group& group : groups_) {
-      if (group.work != nullptr || group.isReduced) started.push_back(&group);
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].work != nullptr || groups_[i].isReduced) started.push_back(i);
     }
   }
-  for (Group* group : started) {
+  for (const size_t at : started) {
     if (failure != nullptr) break;
     try {
-      finish(*group);
+      finish(groups_[at]);
+    } catch (...) {
+      if (isUnsettled(groups_[at])) {
+        unsettled.push_back(at);
+      } else {
+        failure = std::current_exception();
+      }
+    }
+  }
+  for (const size_t at : unsettled) {
+    if (failure != nullptr) break;
+    try {
+      settle(at);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -196,11 +281,12 @@ void GradientExchange::wait() {
 
 void GradientExchange::reset() {
   numStarted_ = 0;
+  isOutdated_ = false;
   failure_ = nullptr;
   for (Parameter& parameter : parameters_) parameter.numLeft = options_.numPasses;
   for (Group& group : groups_) {
     group.numMissing = group.members.size();
-    group.isStarted = false;
+    group.isStarted = group.isGathered = group.isMade = false;
     group.work = nullptr;
     group.sent.clear();
     if (!std::exchange(group.isReduced, false)) continue;

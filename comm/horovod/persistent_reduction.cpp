@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/c10d/arguments.h"
 #include "comm/c10d/buffers.h"
+#include "comm/horovod/tensor_work.h"
 
 namespace agspeed::comm {
 namespace {
@@ -74,7 +74,7 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
 
 void PersistentReduction::wait() {
   if (!operation_->isDone()) std::ignore = operation_->wait();
-  if (const Status& status = operation_->status(); !status) raise(status);
+  if (const Status& status = operation_->status(); !status) raiseFailed(status);
 }
 
 PersistentReduction::Taken PersistentReduction::takeTensors() {

@@ -2,6 +2,7 @@
 #include "comm/horovod/tensor_group.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <numeric>
@@ -25,7 +26,9 @@ std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix
   return {data, valueOrThrow(world.agreeOnId(world.store(), prefix + "/messages", group))};
 }
 
+/// Made on whichever thread drives: its modes are not those of who started the operation.
 at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
+  const c10::InferenceMode mode(like.is_inference());
   std::vector<int64_t> sizes = like.sizes().vec();
   sizes[0] = rows;
   return at::empty(sizes, like.options().device(at::kCPU));
@@ -53,7 +56,11 @@ Request requestFor(std::string_view name, PersistentReduction::Kind kind) {
 std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                                  TensorGroupOptions options) {
   std::shared_ptr<World> world = World::ofDefaultGroup();
-  if (world == nullptr) world = valueOrThrow(World::create(TorchStore::onOwnConnection(store), rank, size));
+  if (world != nullptr) checkNotForked(*world);
+  if (world == nullptr) {
+    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(duration(options.timeoutSeconds));
+    world = valueOrThrow(World::create(TorchStore::onOwnConnection(store), rank, size, timeout));
+  }
   TORCH_CHECK_VALUE(world->rank() == rank && world->size() == size, "agspeed: rank ", rank, " of ", size,
                     " cannot join the default process group of torch, where it is rank ", world->rank(), " of ",
                     world->size(), ": start both with the same ranks");
@@ -66,6 +73,7 @@ std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d
 }
 
 std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
+  checkNotForked(*world_);
   const uint64_t number = ++numParts_;  // equal at all ranks
   std::sort(ranks.begin(), ranks.end());
   if (std::find(ranks.begin(), ranks.end(), world_->rank()) == ranks.end()) return nullptr;
@@ -89,7 +97,16 @@ TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions option
   group_ = valueOrThrow(NamedGroup::create(world_->engine(), std::move(named)));
 }
 
+TensorGroup::~TensorGroup() {
+  if (world_->isForked()) (void)group_.release();
+}
+
+void TensorGroup::shutdown() {
+  if (!world_->isForked()) group_->shutdown();
+}
+
 std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, Tensors outputs) {
+  checkNotForked(*world_);
   if (request.name.empty()) {
     const std::lock_guard lock(mutex_);
     request.name = formatText("{}.noname.{}", toString(request.kind), ++numUnnamed_[request.kind]);
@@ -118,7 +135,7 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
           bytes.emplace_back(static_cast<std::byte*>(made.data_ptr()), made.nbytes());
         }
       } catch (const std::exception& error) {
-        return resourceExhausted("no memory for the result: {}", error.what());
+        return resourceExhausted("no memory for the result: {}", messageOf(error));
       }
       return bytes;
     };
@@ -135,10 +152,12 @@ void TensorGroup::bind(PersistentReduction& reduction, Span inputs, Span outputs
 }
 
 void TensorGroup::startAll(std::span<PersistentReduction* const> reductions) {
+  checkNotForked(*world_);
   std::vector<NamedHandle> operations;
   operations.reserve(reductions.size());
   for (const PersistentReduction* each : reductions) operations.push_back(each->operation());
-  if (!operations.empty()) group_->startAll(operations);
+  if (operations.empty()) return;
+  if (const Status status = group_->startAll(operations); !status) raise(status);
 }
 
 TensorGroup::Recurring* TensorGroup::findRecurring(std::string_view name) {
@@ -159,6 +178,7 @@ bool TensorGroup::hasRoom() {
 }
 
 std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, PersistentReduction::Kind kind) {
+  checkNotForked(*world_);
   const auto make = [&] {
     auto made = std::make_shared<PersistentReduction>(world_, requestFor(name, kind), released_);
     made->tryAcquire();
@@ -191,7 +211,7 @@ void TensorGroup::startTimeline(const std::string& path, bool marksCycles) {
 }
 
 void TensorGroup::stopTimeline() {
-  if (timeline_ == nullptr) return;
+  if (timeline_ == nullptr || world_->isForked()) return;
   group_->setTimeline(nullptr);
   timeline_->close();
   timeline_ = nullptr;

@@ -2,8 +2,8 @@
 // TensorGroup: a process set of Horovod's kind: named operations on torch's tensors.
 //
 // The global one joins the world of torch's default group where that is one of ours, else it makes a world of its own
-// through the store it is given. Everything here throws ValueError for wrong arguments and DistBackendError for what
-// failed.
+// through the store it is given. Everything here throws ValueError for wrong arguments, among them a name that is under
+// way, and DistBackendError for what failed.
 //
 // Threading: as NamedGroup; nothing here takes Python's lock, callers from Python release it. Ownership: a group keeps
 // its world.
@@ -43,6 +43,8 @@ class TensorGroup {
   /// All ranks of the job. Blocks until they can be found.
   static std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                              TensorGroupOptions options);
+  /// Leaves the group in place in a forked process, where it is the parent's.
+  ~TensorGroup();
   /// All ranks of this group, the global one, call it in the same order; null at those that are not in `ranks`.
   std::shared_ptr<TensorGroup> createPart(std::vector<int> ranks);
 
@@ -61,6 +63,7 @@ class TensorGroup {
   /// As NamedGroup.
   StatusOr<bool> startQuietly(PersistentReduction& reduction) { return group_->startQuietly(reduction.operation()); }
   void kick() { group_->kick(); }
+  /// Throws where one is refused; the others are started.
   void startAll(std::span<PersistentReduction* const> reductions);
   /// The reduction that comes again under this name, for the caller alone until its release(); null where somebody
   /// else has it, or there are as many as names may have numbers. By one thread at a time. It costs least for a name
@@ -70,8 +73,9 @@ class TensorGroup {
   /// calls.
   void restartNames();
 
+  /// As NamedGroup; nothing in a forked process.
+  void shutdown();
   /// As NamedGroup.
-  void shutdown() { group_->shutdown(); }
   void setPlan(FusionPlan plan) { group_->setPlan(plan); }
   NamedStats stats() { return group_->stats(); }
   /// Writes a trace from now on, where this rank is the coordinator's; elsewhere nothing. Ends one that is being

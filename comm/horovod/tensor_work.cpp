@@ -2,10 +2,11 @@
 #include "comm/horovod/tensor_work.h"
 
 #include <ATen/ATen.h>
-
-#include "comm/c10d/arguments.h"
+#include <c10/util/Exception.h>
 
 namespace agspeed::comm {
+
+void raiseFailed(const Status& status) { C10_THROW_ERROR(DistBackendError, status.message()); }
 
 TensorWork::~TensorWork() {
   // Not on the driver: what goes with the tensors may want Python's lock.
@@ -13,7 +14,7 @@ TensorWork::~TensorWork() {
 }
 
 TensorWork::Tensors TensorWork::wait() {
-  if (const Status status = operation_->wait(); !status) raise(status);
+  if (const Status status = operation_->wait(); !status) raiseFailed(status);
   if (isFinished_) return state_->outputs;
   isFinished_ = true;
   state_->buffers.finish();

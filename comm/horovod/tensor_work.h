@@ -15,6 +15,9 @@
 
 namespace agspeed::comm {
 
+/// Throws DistBackendError: what was started has failed, also where ranks called it differently.
+[[noreturn]] void raiseFailed(const Status& status);
+
 class TensorWork {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -33,11 +36,13 @@ class TensorWork {
 
   /// Whether wait() would return at once.
   bool poll() { return operation_->poll(); }
-  /// The outputs, on the device of the inputs. Throws DistBackendError, or ValueError where the ranks' calls differ.
+  /// The outputs, on the device of the inputs. Throws as raiseFailed().
   Tensors wait();
   /// Rows that came from each rank; the last rank that joined. Require: wait() has returned.
   std::vector<int64_t> receivedRows() const { return operation_->receivedRows(); }
   int lastJoined() const { return operation_->lastJoined(); }
+  /// As NamedOperation. Requires: wait() has returned or thrown.
+  bool areKindsDifferent() const { return operation_->areKindsDifferent(); }
 
  private:
   NamedHandle operation_;

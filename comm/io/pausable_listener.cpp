@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <string>
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/system_error.h"
 
 namespace agspeed::comm {
 
@@ -27,8 +26,7 @@ void PausableListener::failed(int error) {
   isPaused_ = true;
   poller_.remove(pollId_, descriptor_);
   if (std::exchange(isWarned_, true)) return;
-  AG_LOG(kWarn, std::string("peers wait to be connected: ") + std::strerror(error) +
-                    "; raise the limit of descriptors (ulimit -n) or close some");
+  AG_LOG(kWarn, "peers wait to be connected: {}", describeError(error));
 }
 
 void PausableListener::resume() {

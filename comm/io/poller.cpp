@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <ctime>
-#include <string>
 
 #include "runtime/base/check.h"
+#include "runtime/base/system_error.h"
 
 namespace agspeed::comm {
 namespace {
@@ -56,13 +55,14 @@ Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeUp_(eventfd(0, EFD_
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = kWakeUp;
-  AG_CHECK(epoll_ >= 0 && wakeUp_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeUp_, &event) == 0,
-           std::string("cannot poll: ") + std::strerror(errno));
+  if (epoll_ < 0 || wakeUp_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeUp_, &event) != 0) {
+    status_ = unavailable("cannot wait for the network: {}", describeError(errno));
+  }
 }
 
 Poller::~Poller() {
-  close(wakeUp_);
-  close(epoll_);
+  if (wakeUp_ >= 0) close(wakeUp_);
+  if (epoll_ >= 0) close(epoll_);
 }
 
 Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
@@ -76,8 +76,7 @@ Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
   epoll_event event = {};
   event.events = events;
   event.data.u64 = keyOf(id, slots_[id].generation);
-  AG_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0,
-           std::string("cannot poll: ") + std::strerror(errno));
+  AG_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0, "cannot poll: {}", describeError(errno));
   return id;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/io/clock.h"
+#include "runtime/base/status.h"
 
 namespace agspeed::comm {
 
@@ -45,6 +46,8 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
+  /// Ok, or why nothing can be polled: the process has no descriptor left, say. Then the poller is of no use.
+  const Status& status() const { return status_; }
   /// Calls the handler when the descriptor has one of `events`, until remove(). The descriptor stays the caller's.
   Id add(int descriptor, uint32_t events, Handler& handler);
   void remove(Id id, int descriptor);
@@ -73,6 +76,7 @@ class Poller {
   };
   int epoll_;
   int wakeUp_;
+  Status status_;
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
   PolledMemory* memory_ = nullptr;

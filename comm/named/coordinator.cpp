@@ -193,6 +193,9 @@ Response Coordinator::responseFor(const Entry& entry) {
   }
   if (auto mismatch = isKnownToAgree(entry) ? std::nullopt : findMismatch(entry.requests)) {
     response.error = std::move(*mismatch);
+    response.areKindsDifferent = std::any_of(entry.requests.begin(), entry.requests.end(), [&](const Handle& each) {
+      return each != nullptr && each->kind != response.kind;
+    });
     auto named = std::make_shared<Agreement>();
     named->request.name = firstOf(entry.requests).name;
     response.items.push_back({0, true, std::move(named)});

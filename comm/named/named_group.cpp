@@ -272,6 +272,7 @@ void NamedGroup::follow(const Response& response) {
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
       if (const NamedHandle own = pending_.take(item.agreement->request.name)) {
+        own->areKindsDifferent_ = response.areKindsDifferent;
         end(std::span(&own, 1), invalidArgument(std::string(response.error)));
       }
     }
@@ -360,8 +361,7 @@ void NamedGroup::endAll(const Status& reason) {
 }
 
 void NamedGroup::peerFailed(int rank, const Status& status) {
-  const int member = options_.group.members[static_cast<size_t>(rank)];
-  fail(unavailable("rank {} is lost: {}", member, status.message()));
+  fail(unavailable("rank {} is lost: {}", options_.group.members[static_cast<size_t>(rank)], status.message()));
 }
 
 // --- waiting

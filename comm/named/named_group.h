@@ -79,9 +79,11 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
     engine_.kick();
     queue_.kicked();
   }
-  /// start() of several together; what start() would refuse ends at once with why.
-  void startAll(std::span<const NamedHandle> operations) {
-    if (add(operations).isKickDue) kick();
+  /// start() of several together; what start() would refuse ends at once with why. Returns: why the first of those.
+  Status startAll(std::span<const NamedHandle> operations) {
+    const StartQueue::Added added = add(operations);
+    if (added.isKickDue) kick();
+    return added.refused.empty() ? Status() : added.refused[0].reason;
   }
   /// What is fused from now on, and in what order. Of the coordinator's rank; elsewhere it has no effect. Its version
   /// is what stats() tell; no plan changes a result.

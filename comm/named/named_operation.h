@@ -51,6 +51,8 @@ class NamedOperation final : public Operation {
   const Dimensions& receivedRows() const { return receivedRows_; }
   /// Of a join: the rank of the group that joined last. Requires: isDone().
   int lastJoined() const { return lastJoined_; }
+  /// Whether it failed because ranks called operations of different kinds by its name. Requires: isDone().
+  bool areKindsDifferent() const { return areKindsDifferent_; }
 
  private:
   friend class NamedGroup;
@@ -65,6 +67,7 @@ class NamedOperation final : public Operation {
   bool isSaidById_ = false;        ///< the coordinator was told an id instead of the request
   Dimensions receivedRows_;
   int lastJoined_ = -1;
+  bool areKindsDifferent_ = false;
 };
 
 using NamedHandle = std::shared_ptr<NamedOperation>;

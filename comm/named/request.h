@@ -89,8 +89,9 @@ struct Response {
 
   NamedKind kind = NamedKind::kBarrier;
   std::vector<Item> items;
-  std::vector<uint32_t> evicted;  ///< ids that ranks drop, and say so
-  std::string error;              ///< not empty: the operations fail with it
+  std::vector<uint32_t> evicted;   ///< ids that ranks drop, and say so
+  std::string error;               ///< not empty: the operations fail with it
+  bool areKindsDifferent = false;  ///< of the error: ranks call operations of different kinds by its name
   int32_t lastJoined = -1;
 };
 

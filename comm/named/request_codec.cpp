@@ -82,6 +82,7 @@ class Encoder {
     put(response.lastJoined);
     put(response.evicted);
     put(response.error);
+    put(response.areKindsDifferent);
     put(response.items);
   }
   void put(const Forgotten& forgotten) { put(forgotten.ids); }
@@ -175,6 +176,7 @@ class Decoder {
     take(response.lastJoined);
     take(response.evicted);
     take(response.error);
+    take(response.areKindsDifferent);
     take(response.items);
   }
   void take(Forgotten& forgotten) { take(forgotten.ids); }

@@ -21,6 +21,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
     if (Status reason = refusalOf(*operation, rank); !reason) {
       added.refused.push_back({operation, std::move(reason)});
     } else {
+      operation->areKindsDifferent_ = false;
       added_.push_back(operation);
     }
   }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/named/timeline.h"
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "runtime/base/files/write_file.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::comm {
@@ -24,11 +23,12 @@ std::string quoted(std::string_view text) {
 }  // namespace
 
 StatusOr<std::shared_ptr<Timeline>> Timeline::open(const std::string& path, bool marksCycles) {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
-    return invalidArgument("the timeline '{}' cannot be written: {}; name a file that can", path, std::strerror(errno));
+  const StatusOr<int> file = createFile(path);
+  if (!file.isOk()) {
+    return invalidArgument("the timeline '{}' cannot be written: {}; name a file that can", path,
+                           file.status().message());
   }
-  return std::shared_ptr<Timeline>(new Timeline(file, marksCycles));
+  return std::shared_ptr<Timeline>(new Timeline(fdopen(*file, "w"), marksCycles));
 }
 
 Timeline::Timeline(std::FILE* file, bool marksCycles) : marksCycles_(marksCycles), file_(file) {

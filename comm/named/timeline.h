@@ -26,7 +26,8 @@ namespace agspeed::comm {
 
 class Timeline {
  public:
-  /// Truncates the file. `marksCycles`: each response is marked as Horovod marks its cycles.
+  /// Puts a new file in place of what has that name. `marksCycles`: each response is marked as Horovod marks its
+  /// cycles.
   static StatusOr<std::shared_ptr<Timeline>> open(const std::string& path, bool marksCycles);
   ~Timeline();
 

@@ -32,6 +32,7 @@ NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::
     : mode_(std::move(mode)), directory_(store, std::move(options)) {}
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
+  AG_RETURN_IF_ERROR(poller_.status());
   AG_ASSIGN_OR_RETURN(OpenRails opened, openRails(options, poller_, directory_));
   reservation_ = std::move(opened.reservation);
   std::vector<RailAddress> addresses;
@@ -112,9 +113,7 @@ const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
 }
 
 std::string NetworkMessenger::describe() const {
-  const bool isUnproven = directory_.options().key.empty() && mode_ == toString(Protection::kEncrypted);
-  std::string text = formatText("{}{} over {}{}", mode_, isUnproven ? ", opportunistic" : "", rails_.size(),
-                                rails_.size() == 1 ? " rail: " : " rails: ");
+  std::string text = formatText("{} over {}{}", mode_, rails_.size(), rails_.size() == 1 ? " rail: " : " rails: ");
   for (size_t i = 0; i < rails_.size(); ++i) {
     const RailInfo rail = rails_[i]->info();
     text += (i > 0 ? ", " : "") + toString(rail.address.address);

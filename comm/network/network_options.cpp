@@ -36,10 +36,10 @@ StatusOr<std::string> NetworkOptions::resolvedMode() const {
     return invalidArgument("AGSPEED_COMM_MODE: '" + resolved +
                            "' is no mode: use integrity, authenticated, encrypted or opportunistic");
   }
-  if (resolved == toString(Protection::kAuthenticated) && key.empty()) {
+  if (resolved != kOpportunistic && resolved != toString(Protection::kIntegrity) && key.empty()) {
     return invalidArgument(
-        "mode authenticated needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, "
-        "or use mode opportunistic");
+        "mode {} needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, or use mode opportunistic",
+        resolved);
   }
   return resolved;
 }

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/files/write_file.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::comm {
@@ -21,10 +22,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-/// A descriptor that closes itself.
+/// A descriptor that closes itself. A link in the file's place is not followed.
 class File {
  public:
-  File(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  File(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
   ~File() {
     if (descriptor_ >= 0) close(descriptor_);
   }
@@ -107,16 +108,13 @@ std::string FileStore::path(const std::string& key) const {
 StatusOr<std::string> FileStore::draft(const std::string& key, const std::string& value) const {
   static std::atomic<uint64_t> numDrafts = 0;
   const std::string name = formatText("{}.draft.{}.{}", path(key), getpid(), ++numDrafts);
-  const File file(name, O_CREAT | O_WRONLY);
-  if (file.get() < 0 || !file.replace(value)) return failure("write " + path(key));
+  AG_RETURN_IF_ERROR(writeFile(name, value).withContext("cannot write " + path(key)));
   return name;
 }
 
 Status FileStore::set(const std::string& key, const std::string& value) {
   // Readers see the old value or the new one, because the file is renamed into place.
-  AG_ASSIGN_OR_RETURN(const std::string source, draft(key, value));
-  if (std::rename(source.c_str(), path(key).c_str()) != 0) return failure("write " + path(key));
-  return {};
+  return writeFile(path(key), value).withContext("cannot write " + path(key));
 }
 
 StatusOr<std::string> FileStore::setOnce(const std::string& key, const std::string& value) {

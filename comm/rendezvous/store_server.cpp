@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <utility>
+
+#include "runtime/base/system_error.h"
 
 namespace agspeed::comm {
 namespace {
@@ -61,10 +62,10 @@ StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& ad
   if (!listener.isOpen() || bind(listener.get(), target, address.systemBytes) != 0 ||
       listen(listener.get(), kBacklog) != 0) {
     return unavailable("cannot listen at {}: {}; rank 0 needs an address of its own host and a free port", address.text,
-                       std::strerror(errno));
+                       describeError(errno));
   }
   FileDescriptor wakeUp(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wakeUp.isOpen()) return unavailable("cannot serve a store: {}", std::strerror(errno));
+  if (!wakeUp.isOpen()) return unavailable("cannot serve a store: {}", describeError(errno));
   const uint16_t port = portOf(listener);
   std::unique_ptr<StoreServer> server(new StoreServer(std::move(listener), std::move(wakeUp), port, key));
   try {

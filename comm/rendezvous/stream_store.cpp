@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/system_error.h"
+
 namespace agspeed::comm {
 namespace {
 
@@ -51,12 +53,13 @@ class StreamStore::Connection {
   Status openLocked() {
     close();
     socket_ = address_.socket();
+    if (!socket_.isOpen()) return unavailable("cannot reach the store at {}: {}", address_.text, describeError(errno));
     const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
     for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO}) {
       setsockopt(socket_.get(), SOL_SOCKET, option, &patience, sizeof(patience));
     }
     const auto* target = reinterpret_cast<const sockaddr*>(&address_.system);
-    if (!socket_.isOpen() || ::connect(socket_.get(), target, address_.systemBytes) != 0) {
+    if (::connect(socket_.get(), target, address_.systemBytes) != 0) {
       const int error = errno;
       close();
       return unavailable("nobody serves a store at {}: {}", address_.text, std::strerror(error));

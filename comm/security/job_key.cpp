@@ -17,17 +17,50 @@ namespace {
 
 constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 4096;
+constexpr size_t kMaxSpaceBytes = 64;  ///< around the key in a file
+
+/// How `agspeed run` hands a key on: by the number of a descriptor that ranks inherit, of memory with this name.
+constexpr std::string_view kInherited = "/proc/self/fd/";
+constexpr std::string_view kMemoryName = "/memfd:agspeed-job-key";
+
+Status checkInherited(const std::string& file) {
+  std::array<char, 64> target = {};
+  const ssize_t size = readlink(file.c_str(), target.data(), target.size());
+  if (size > 0 && std::string_view(target.data(), static_cast<size_t>(size)).starts_with(kMemoryName)) return {};
+  return invalidArgument(
+      "`agspeed run` hands the job key on as descriptor {}, which is {} in this process: a program that it started has "
+      "closed the descriptor before it started this process, as Python's subprocess does without close_fds=False. "
+      "Start the ranks without that program, or set AGSPEED_JOB_KEY_FILE to a private file on all ranks",
+      file.substr(kInherited.size()), size > 0 ? "another file" : "not open");
+}
+
+Status checkPrivate(const std::string& file, int fd) {
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return invalidArgument("cannot look at the job key in " + file);
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return invalidArgument("the job key in {} belongs to user {}, not to you: make a file of your own", file,
+                           info.st_uid);
+  }
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
+  return invalidArgument("the job key in " + file + " can be read by others: chmod 600 " + file);
+}
 
 StatusOr<std::string> readKeyFile(const std::string& file) {
+  if (file.starts_with(kInherited)) AG_RETURN_IF_ERROR(checkInherited(file));
   const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return invalidArgument("cannot read the job key in " + file + ": " + std::strerror(errno));
-  struct stat info = {};
-  const bool isPrivate = fstat(fd, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) == 0;
-  std::array<char, kMaxKeyBytes> content;
-  const ssize_t size = read(fd, content.data(), content.size());
+  std::string content(kMaxKeyBytes + kMaxSpaceBytes, '\0');
+  size_t size = 0;
+  ssize_t count = 1;
+  while (count > 0 && size < content.size()) {
+    count = read(fd, content.data() + size, content.size() - size);
+    size += count > 0 ? static_cast<size_t>(count) : 0;
+  }
+  const Status isPrivate = checkPrivate(file, fd);
   close(fd);
-  if (!isPrivate) return invalidArgument("the job key in " + file + " can be read by others: chmod 600 " + file);
-  return std::string(content.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  AG_RETURN_IF_ERROR(isPrivate);
+  content.resize(size);
+  return content;
 }
 
 std::string_view strip(std::string_view text) {
@@ -48,6 +81,9 @@ StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file) {
   if (key.size() < kMinKeyBytes) {
     return invalidArgument("the job key has {} bytes, at least {} are needed: openssl rand -hex 32 makes a good one",
                            key.size(), kMinKeyBytes);
+  }
+  if (key.size() > kMaxKeyBytes) {
+    return invalidArgument("the job key has more than {} bytes: openssl rand -hex 32 makes a good one", kMaxKeyBytes);
   }
   return JobKey(key.begin(), key.end());
 }

@@ -15,7 +15,9 @@ namespace agspeed::comm {
 using JobKey = std::vector<std::byte>;
 
 /// The key given as text, or else the content of the file, without white space at its ends; no key when both are empty.
-/// A key of fewer than 16 bytes and a file that others may read are invalid arguments. Messages never show the key.
+/// Invalid arguments are a key of fewer than 16 or more than 4096 bytes and a file that others may read or that belongs
+/// to another user than the caller and root. The file /proc/self/fd/N has to be the memory in which `agspeed run` hands
+/// its key on: a process whose parent has closed it may have any other file there. Messages never show the key.
 StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file);
 
 }  // namespace agspeed::comm

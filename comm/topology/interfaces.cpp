@@ -17,6 +17,7 @@
 
 #include "runtime/base/format.h"
 #include "runtime/base/settings.h"
+#include "runtime/base/system_error.h"
 
 namespace agspeed::comm {
 namespace {
@@ -52,7 +53,7 @@ bool isRunning(unsigned flags) { return (flags & IFF_UP) != 0 && (flags & IFF_RU
 
 StatusOr<std::vector<Interface>> listInterfaces() {
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return unavailable(std::string("cannot list interfaces: ") + std::strerror(errno));
+  if (getifaddrs(&first) != 0) return unavailable("cannot list interfaces: {}", describeError(errno));
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, &freeifaddrs);
   std::vector<Interface> result;
   for (const ifaddrs* item = first; item != nullptr; item = item->ifa_next) {

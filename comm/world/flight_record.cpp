@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/files/write_file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/settings.h"
 
@@ -109,17 +108,14 @@ void FlightRecorder::write(const std::string& reason) {
   const std::string& folder = settings().flightRecordDir;
   if (folder.empty()) return;
   const std::string path = formatText("{}/flight-record-rank{}.json", folder, rank_);
-  const std::string temporary = formatText("{}.{}", path, getpid());
-  std::ofstream file(temporary, std::ios::trunc);
-  file << toJson(reason) << '\n';
-  file.close();
-  if (file.good() && std::rename(temporary.c_str(), path.c_str()) == 0) {
+  const Status written = writeFile(path, toJson(reason) + '\n');
+  if (written.isOk()) {
     AG_LOG(kWarn, "rank {}: the flight record is in {}", rank_, path);
   } else {
     AG_LOG(kWarn,
-           "rank {}: the flight record cannot be written to {}: set AGSPEED_FLIGHT_RECORD_DIR to a folder that exists "
-           "and that you may write to",
-           rank_, path);
+           "rank {}: the flight record cannot be written to {}: {}; set AGSPEED_FLIGHT_RECORD_DIR to a folder that "
+           "exists and that you may write to",
+           rank_, path, written.message());
   }
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/world/world.h"
 
-#include <charconv>
+#include <unistd.h>
+
 #include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "comm/world/agreement.h"
 #include "comm/world/counters.h"
 #include "runtime/base/log.h"
 
@@ -25,19 +27,18 @@ Status rankZeroIsMissing(const NewGroup& group) {
 
 }  // namespace
 
-StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size) {
+StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size,
+                                               std::chrono::milliseconds timeout) {
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
-  // Every world of a size has all ranks below it, which make them in the same order: they count alike, whatever worlds
-  // of other sizes each of them was in.
-  AG_ASSIGN_OR_RETURN(const int64_t epoch, jobStore->add(formatText("agspeed/epoch/{}/{}", size, rank), 1));
-  options.epoch = static_cast<uint32_t>(epoch);
-  std::string prefix = formatText("agspeed/{}/{}/", size, epoch);
+  AG_ASSIGN_OR_RETURN(options.epoch, agreeOnEpoch(*jobStore, rank, size, std::chrono::steady_clock::now() + timeout));
+  std::string prefix = formatText("agspeed/{}/{}/", size, options.epoch);
   auto own = std::make_unique<PrefixStore>(jobStore, prefix);
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
   return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);
 }
 
 void World::end(World* world) {
+  if (world->isForked()) return;
   if (!world->engine_.isOwnThread()) {
     delete world;
   } else {
@@ -67,11 +68,14 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
 }
 
 World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger)
-    : recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
+    : process_(getpid()),
+      recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
       prefix_(std::move(prefix)),
       store_(std::move(store)),
       messenger_(std::move(messenger)),
       engine_(*messenger_) {}
+
+bool World::isForked() const { return getpid() != process_; }
 
 std::string World::countersJson() {
   std::string text;
@@ -88,12 +92,7 @@ StatusOr<uint32_t> World::agreeOnId(Store& store, const std::string& key, const 
   }
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.getUntil(key, deadline));
   if (!text.has_value()) return rankZeroIsMissing(group);
-  uint32_t id = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), id);
-  if (error != std::errc() || end != text->data() + text->size()) {
-    return dataLoss("the store's {} is '{}', not the number of a group", key, *text);
-  }
-  return id;
+  return numberIn(key, *text);
 }
 
 }  // namespace agspeed::comm

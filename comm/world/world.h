@@ -6,6 +6,8 @@
 // Thread-safety: all functions, from any thread. Functions that talk to the store block.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -28,15 +30,22 @@ struct NewGroup {
 
 class World {
  public:
-  /// Makes this process known under `rank` in the job's store, in which worlds of any sizes may follow each other: each
-  /// rank makes every world whose size is above its number. Whoever waits in the store keeps it from nobody else: give
-  /// a connection of its own where there can be one.
-  static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size);
+  /// Meets the other ranks in the job's store and makes this process known to them under `rank`. Worlds of any sizes
+  /// may follow each other in one store, also after ranks have ended and were started again (agreement.h). The call
+  /// asks the store again and again while it waits: give it a connection of its own where there can be one. Fails as
+  /// exhausted where a rank is missing after `timeout`.
+  static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size,
+                                                 std::chrono::milliseconds timeout = std::chrono::minutes(30));
   /// Opens what a rank of this environment would, for this process alone, and says what it is.
   static StatusOr<std::string> describeAlone();
   /// The world of the living default group, whose ranks are the job's; null where that group has another backend.
   static std::shared_ptr<World> ofDefaultGroup();
   static void setOfDefaultGroup(const std::shared_ptr<World>& world);
+
+  /// Whether this process was forked after the world was made. The engine's threads are missing here, and the
+  /// connections are the parent's: nothing of the world may be used, and nothing that belongs to it may be destroyed.
+  /// The world leaves itself in place when its last owner lets go of it.
+  bool isForked() const;
 
   int rank() const { return messenger_->rank(); }
   int size() const { return messenger_->size(); }
@@ -58,6 +67,7 @@ class World {
   static void end(World* world);
   World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger);
 
+  const pid_t process_;  ///< in which it was made
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::string prefix_;  ///< of this world's keys in any store
   const std::unique_ptr<Store> store_;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
+
 namespace agspeed::compiler {
 namespace {
 
@@ -208,6 +210,7 @@ StatusOr<Spec> readRoot(const Json& root) {
 }  // namespace
 
 StatusOr<Spec> readSpec(std::string_view json) {
+  if (isNestedTooDeep(json)) return invalidArgument("malformed GraphSpec: it is nested too deep");
   try {
     return readRoot(Json::parse(json));
   } catch (const Json::exception& error) {

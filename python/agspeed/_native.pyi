@@ -250,7 +250,8 @@ class GradientExchange:
     """The gradients of an optimizer, reduced while the backward runs (comm/horovod/gradient_exchange.h).
 
     members: numbers of parameters of each group, whose names are `names`. refuse(parameter) raises for a backward too
-    many; start(group) reduces what is not dense, or everything where `other`.
+    many; start(group) reduces what C++ does not, everything where `other`; is_current() says whether the optimizer has
+    these parameters still.
     """
 
     def __init__(
@@ -265,14 +266,16 @@ class GradientExchange:
         postscale: float,
         half: bool,
         other: bool,
+        sparse_as_dense: bool,
         passes: int,
         refuse: Callable[[int], None],
         start: Callable[[int], None],
+        is_current: Callable[[], bool],
     ) -> None: ...
     def set_passes(self, passes: int) -> None: ...
     def is_under_way(self) -> bool: ...
     def start_missing(self) -> None: ...
-    def wait(self) -> None: ...  # RuntimeError or ValueError where one failed
+    def wait(self) -> None: ...  # RuntimeError where one failed, ValueError where one was refused
 
 def create_named_group(
     store: Any,  # of torch.distributed

@@ -9,6 +9,7 @@ is, so that importing agspeed stays cheap. Nothing here raises: a script that ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -34,11 +35,10 @@ def register_once_loaded() -> None:
 
 def _may_have_settings_file() -> bool:
     """Whether `config.find_files` may find one, told in microseconds: nothing else is loaded while torch is."""
-    try:
-        folders = [Path.cwd(), *Path.cwd().parents, Path.home() / ".config" / "agspeed"]
-        return any(os.path.exists(folder / "agspeed.toml") for folder in folders)
-    except (OSError, RuntimeError):  # the working directory is gone, or there is no home
-        return False
+    folders = [Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "agspeed")]
+    with contextlib.suppress(OSError):  # the working directory is gone
+        folders += [Path.cwd(), *Path.cwd().parents]
+    return any(os.path.exists(folder / "agspeed.toml") for folder in folders)
 
 
 def _do_as_settings_say() -> None:

@@ -107,16 +107,19 @@ pybind11::object waitForAll(HandleTable& table, int64_t handle) {
 std::shared_ptr<GradientExchange> exchange(std::shared_ptr<TensorGroup> group, Tensors parameters,
                                            const std::vector<std::vector<size_t>>& members,
                                            std::vector<std::string> names, int op, double prescale, double postscale,
-                                           bool isHalf, bool isOther, int numPasses, std::function<void(size_t)> refuse,
-                                           std::function<void(size_t)> start) {
-  return GradientExchange::create(std::move(group), std::move(parameters), members, std::move(names),
-                                  {.reduction = reductionOf(op),
-                                   .prescale = prescale,
-                                   .postscale = postscale,
-                                   .isHalf = isHalf,
-                                   .isOther = isOther,
-                                   .numPasses = numPasses},
-                                  {.refuse = std::move(refuse), .start = std::move(start)});
+                                           bool isHalf, bool isOther, bool isSparseDense, int numPasses,
+                                           std::function<void(size_t)> refuse, std::function<void(size_t)> start,
+                                           std::function<bool()> isCurrent) {
+  return GradientExchange::create(
+      std::move(group), std::move(parameters), members, std::move(names),
+      {.reduction = reductionOf(op),
+       .prescale = prescale,
+       .postscale = postscale,
+       .isHalf = isHalf,
+       .isOther = isOther,
+       .isSparseDense = isSparseDense,
+       .numPasses = numPasses},
+      {.refuse = std::move(refuse), .start = std::move(start), .isCurrent = std::move(isCurrent)});
 }
 
 comm::FusionPlan planOf(int64_t fusionBytes, const std::string& order, uint32_t version) {
@@ -189,7 +192,8 @@ void bindHorovod(pybind11::module_& module) {
                                                                   py::release_gil_before_calling_cpp_dtor())
       .def(py::init(&exchange), py::kw_only(), py::arg("group"), py::arg("parameters"), py::arg("members"),
            py::arg("names"), py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("half"),
-           py::arg("other"), py::arg("passes"), py::arg("refuse"), py::arg("start"))
+           py::arg("other"), py::arg("sparse_as_dense"), py::arg("passes"), py::arg("refuse"), py::arg("start"),
+           py::arg("is_current"))
       .def("set_passes", &GradientExchange::setPasses, py::arg("passes"), released)
       .def("is_under_way", &GradientExchange::isUnderWay, released)
       .def("start_missing", &GradientExchange::startMissing, released)

@@ -5,11 +5,12 @@
 //
 // What a stage returns behind its gradients is for the next one alone: its list begins with it.
 //
-// Views that the callables make of their inputs with ATen share version counters already. What a callable raises is
-// thrown as python_error. Threading: takes the GIL for the call and the conversions.
+// A callable may return views of its inputs that do not share their version counters, as Inductor's code does. What a
+// callable raises is thrown as python_error. Threading: takes the GIL for the call and the conversions.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "python/csrc/python_reference.h"
 #include "runtime/autograd/region_code.h"
@@ -24,8 +25,9 @@ class PythonCode final : public runtime::autograd::RegionCode {
 
   Status check(const runtime::autograd::RegionSignature& signature) const override;
   c10::DispatchKeySet acceptedKeys() const override;
-  std::vector<runtime::autograd::SavedView> savedViews(const runtime::autograd::RegionSignature&) const override {
-    return {};
+  std::optional<std::vector<runtime::autograd::SavedView>> savedViews(
+      const runtime::autograd::RegionSignature&) const override {
+    return std::nullopt;
   }
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   bool isReplaceable() const override { return true; }

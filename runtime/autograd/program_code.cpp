@@ -109,7 +109,7 @@ c10::DispatchKeySet ProgramCode::acceptedKeys() const {
   return plain | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 }
 
-std::vector<SavedView> ProgramCode::savedViews(const RegionSignature& signature) const {
+std::optional<std::vector<SavedView>> ProgramCode::savedViews(const RegionSignature& signature) const {
   std::vector<SavedView> views;
   for (size_t k = signature.firstSavedTensor(); k < signature.firstSavedSymint(); ++k) {
     const int32_t input = forward_->inputAliasedByOutput(k);

@@ -19,7 +19,7 @@ class ProgramCode final : public RegionCode {
 
   Status check(const RegionSignature& signature) const override;
   c10::DispatchKeySet acceptedKeys() const override;
-  std::vector<SavedView> savedViews(const RegionSignature& signature) const override;
+  std::optional<std::vector<SavedView>> savedViews(const RegionSignature& signature) const override;
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const override;
   bool isReplaceable() const override { return false; }
   std::unique_ptr<BackwardRun> beginBackward(const RegionSignature& signature) const override;

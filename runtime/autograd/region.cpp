@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -183,9 +184,43 @@ void Region::returnInputs(const std::vector<Argument>& inputs, std::vector<Argum
   }
 }
 
+// Saved tensors in the memory of an input or of a user output that is another tensor.
+std::vector<SavedView> Region::findSavedViews(const std::vector<Argument>& inputs,
+                                              const std::vector<Argument>& results) const {
+  struct Source {
+    const c10::StorageImpl* storage;
+    const at::Tensor* tensor;
+    int32_t input;
+    size_t output;
+  };
+  std::vector<Source> sources;
+  const auto add = [&](const Argument& argument, int32_t input, size_t output) {
+    const auto* tensor = std::get_if<at::Tensor>(&argument);
+    if (tensor == nullptr || !tensor->defined() || storageOf(*tensor) == nullptr) return;
+    sources.push_back({storageOf(*tensor), tensor, input, output});
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) add(inputs[i], static_cast<int32_t>(i), 0);
+  for (size_t k = signature_.firstOutput(); k < signature_.firstSavedTensor(); ++k) add(results[k], -1, k);
+  const auto byStorage = [](const Source& a, const Source& b) { return std::less<>()(a.storage, b.storage); };
+  std::stable_sort(sources.begin(), sources.end(), byStorage);
+
+  std::vector<SavedView> views;
+  for (size_t k = signature_.firstSavedTensor(); k < signature_.firstSavedSymint(); ++k) {
+    const auto* saved = std::get_if<at::Tensor>(&results[k]);
+    if (saved == nullptr || !saved->defined()) continue;
+    const Source wanted{storageOf(*saved), nullptr, -1, 0};
+    const auto [first, last] = std::equal_range(sources.begin(), sources.end(), wanted, byStorage);
+    if (first == last || std::any_of(first, last, [&](const Source& s) { return s.tensor->is_same(*saved); })) continue;
+    views.push_back({k, first->input, first->output});
+  }
+  return views;
+}
+
 // A saved view must notice when what it views is modified: they share the version counter.
 void Region::shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const {
-  for (const SavedView& view : savedViews_) {
+  std::vector<SavedView> found;
+  if (!savedViews_) found = findSavedViews(inputs, results);
+  for (const SavedView& view : savedViews_ ? *savedViews_ : found) {
     const auto* saved = std::get_if<at::Tensor>(&results[view.saved]);
     const auto* source = std::get_if<at::Tensor>(view.input != -1 ? &inputs[view.input] : &results[view.output]);
     if (saved == nullptr || source == nullptr || saved->is_inference() || source->is_inference()) continue;

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/aten/random_state.h"
@@ -75,13 +76,15 @@ class Region : public std::enable_shared_from_this<Region> {
   void snapshotMutated(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
   void applyMutations(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
   void returnInputs(const std::vector<Argument>& inputs, std::vector<Argument>& results) const;
+  std::vector<SavedView> findSavedViews(const std::vector<Argument>& inputs,
+                                        const std::vector<Argument>& results) const;
   void shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const;
 
   const std::unique_ptr<const RegionCode> code_;
   const RegionSignature signature_;
   const std::unique_ptr<const EagerFunction> eager_;
   const uint64_t refusedKeys_;  ///< bits of a DispatchKeySet
-  const std::vector<SavedView> savedViews_;
+  const std::optional<std::vector<SavedView>> savedViews_;
   const std::vector<RegionStage> stages_;
 };
 

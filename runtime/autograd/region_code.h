@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/aten/aten_executable.h"
@@ -46,8 +47,9 @@ class RegionCode {
   virtual Status check(const RegionSignature& signature) const = 0;
   /// Tensors with other dispatch keys than these take the fallback.
   virtual c10::DispatchKeySet acceptedKeys() const = 0;
-  /// Saved views that do not share the version counter of what they view. Requires: check passed.
-  virtual std::vector<SavedView> savedViews(const RegionSignature& signature) const = 0;
+  /// Saved views that do not share the version counter of what they view. nullopt: the code does not know them, and the
+  /// Region compares memory at each call. Requires: check passed.
+  virtual std::optional<std::vector<SavedView>> savedViews(const RegionSignature& signature) const = 0;
   /// Errors: inputs that do not fit, a failing operator; nothing was mutated then. Code of another language may throw
   /// that language's own error instead.
   virtual StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const = 0;

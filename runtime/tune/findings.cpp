@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/format.h"
+#include "runtime/base/json_depth.h"
 
 namespace agspeed::runtime::tune {
 namespace {
@@ -114,7 +115,7 @@ std::string toText(const std::vector<ArmFindings>& findings) {
 }
 
 StatusOr<std::vector<ArmFindings>> parseFindings(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = isNestedTooDeep(text) ? Json() : Json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("arms") || !json["arms"].is_array()) {
     return invalidArgument("earlier findings: they hold no list of arms");
   }

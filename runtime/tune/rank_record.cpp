@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
+
 namespace agspeed::runtime::tune {
 namespace {
 
@@ -96,6 +98,7 @@ std::string RankRecord::toText() const {
 }
 
 StatusOr<RankRecord> RankRecord::parse(std::string_view text) {
+  if (isNestedTooDeep(text)) return invalidArgument("a rank's record cannot be read: it is nested too deep");
   try {
     return toRecord(Json::parse(text));
   } catch (const Json::exception& error) {

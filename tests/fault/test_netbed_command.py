@@ -62,6 +62,8 @@ def test_a_command_that_takes_too_long_is_ended():
         (["--rails", "2", "--rate", "1mbit,2mbit,3mbit", "--", "true"], "3 rates were given for 2 rails"),
         (["--host-rate", "1mbit", "--", "true"], "write it as HOST:RATE"),
         (["--fault", "down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
+        (["--timeout", "nan", "--", "true"], "--timeout nan"),
+        (["--fault", "nan:0:0:down", "--", "true"], "write a number of seconds"),
         (["--fault", "1:0:x:down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
         (["--fault", "1:0:0:0:down", "--", "true"], "write it as SECONDS:HOST:RAIL:KIND"),
         (["--fault", "1:0:0:kill", "--", "true"], "'kill' is no fault of a rail; these are: corrupt-in"),

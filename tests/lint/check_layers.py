@@ -163,7 +163,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 
 # Units of the Python package, lowest first. A unit may import units of lower rows and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "native_files", "version", "when_loaded"),
+    ("bounded_json", "errors", "files", "native_files", "private_folder", "version", "when_loaded"),
     ("config", "log"),
     ("torch_compat",),
     ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
@@ -180,14 +180,17 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 )
 # These read JSON and settings only: no torch, no native code, nothing but the units named.
 PURE_PYTHON = {
+    "bounded_json": (),
     "errors": (),
     "config": ("errors",),
-    "launch": ("errors",),
+    "files": (),
+    "launch": ("errors", "files"),
     "log": ("errors",),
     "nccl": ("errors",),
     "netbed": ("errors",),
-    "netprobe": ("errors",),
-    "reporting": ("errors", "config", "log"),
+    "netprobe": ("bounded_json", "errors"),
+    "private_folder": (),
+    "reporting": ("bounded_json", "errors", "config", "files", "log"),
 }
 
 

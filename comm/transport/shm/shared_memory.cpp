@@ -10,6 +10,8 @@
 #include <cstring>
 #include <string>
 
+#include "runtime/base/system_error.h"
+
 namespace agspeed::comm::shm {
 namespace {
 
@@ -31,7 +33,7 @@ StatusOr<SharedMemory> SharedMemory::create(size_t size) {
   FileDescriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.isOpen() || ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
-    return unavailable("cannot make {} bytes of shared memory: {}", size, std::strerror(errno));
+    return unavailable("cannot make {} bytes of shared memory: {}", size, describeError(errno));
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
   return SharedMemory(bytes, std::move(descriptor));

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "runtime/base/system_error.h"
+
 namespace agspeed::comm::tcp {
 namespace {
 
@@ -53,7 +55,7 @@ void setOption(int descriptor, int level, int option, int value) {
 }
 
 Status failure(const std::string& what, const IpAddress& address, uint16_t port) {
-  return unavailable("cannot {} {} port {}: {}", what, toString(address), port, std::strerror(errno));
+  return unavailable("cannot {} {} port {}: {}", what, toString(address), port, describeError(errno));
 }
 
 Moved movedBy(ssize_t result) {
@@ -72,10 +74,10 @@ msghdr messageOf(std::span<const iovec> parts) {
 
 StatusOr<Socket> Socket::listen(RailAddress& address) {
   Socket socket = openSocket(address.address.isV6);
+  if (!socket.isOpen()) return failure("listen on", address.address, address.port);
   setOption(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
   SocketAddress at = toSocketAddress(address.address, address.port);
-  if (!socket.isOpen() || bind(socket.descriptor_, at.get(), at.size) != 0 ||
-      ::listen(socket.descriptor_, kBacklog) != 0) {
+  if (bind(socket.descriptor_, at.get(), at.size) != 0 || ::listen(socket.descriptor_, kBacklog) != 0) {
     return failure("listen on", address.address, address.port);
   }
   if (getsockname(socket.descriptor_, reinterpret_cast<sockaddr*>(&at.storage), &at.size) != 0) {
@@ -89,6 +91,7 @@ StatusOr<Socket> Socket::listen(RailAddress& address) {
 StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& device, const RailAddress& target,
                                  bool hasSmallPackets) {
   Socket socket = openSocket(source.isV6);
+  if (!socket.isOpen()) return failure("send from", source, 0);
   if (hasSmallPackets) setOption(socket.descriptor_, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayload);
   if (!device.empty()) {
     // Without the privilege the source address alone must lead to the right interface.
@@ -98,9 +101,7 @@ StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& dev
   setOption(socket.descriptor_, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
   const SocketAddress from = toSocketAddress(source, 0);
   const SocketAddress to = toSocketAddress(target.address, target.port);
-  if (!socket.isOpen() || bind(socket.descriptor_, from.get(), from.size) != 0) {
-    return failure("send from", source, 0);
-  }
+  if (bind(socket.descriptor_, from.get(), from.size) != 0) return failure("send from", source, 0);
   socket.avoidBbr();
   if (::connect(socket.descriptor_, to.get(), to.size) != 0 && errno != EINPROGRESS) {
     return failure("connect to", target.address, target.port);

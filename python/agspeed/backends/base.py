@@ -37,6 +37,8 @@ class CompileOptions:
     stage_bytes: int = 0
     """Gradients leave a compiled backward in stages of at least so many bytes, while it still computes; 0: all at its
     end."""
+    is_replicated: bool = False
+    """Other ranks may hold the same parameters: a graph that changes them keeps eager's bits."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -4,6 +4,7 @@
 Differences from ``torch.compile``'s default, each scoped to the compile:
 - ``fallback_random``: dropout draws the numbers eager would draw, so results can be compared and reproduced;
 - the number of threads is written into the code's key (Inductor's own cache ignores it);
+- indices that eager refuses go to eager (`agspeed.backends.index_bounds`);
 - the generated code is called without Inductor's wrapper where that does nothing;
 - both directions are compiled at once, see `agspeed.backends.joint`.
 """
@@ -23,6 +24,7 @@ from torch import fx
 from agspeed.backends import vector_isa
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
+from agspeed.backends.index_bounds import bounds_of
 from agspeed.backends.joint import (
     BoxedRunner,
     Half,
@@ -37,7 +39,7 @@ from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
-from agspeed.torch_compat import inductor, operators, probe
+from agspeed.torch_compat import compiler_cache, inductor, operators, probe
 from agspeed.torch_compat.aot_autograd import mark_boxed
 from agspeed.torch_compat.shapes import TracingContext
 
@@ -63,16 +65,19 @@ class Inductor(Candidate):
     def compile_in_parts(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
     ) -> Generator[None, None, Runner]:
-        inductor.load()  # takes seconds, the first time
+        with compiler_cache.using(options.cache_dir):
+            inductor.load()  # takes seconds, the first time
         yield
+        bounds = bounds_of(gm)
         if inductor.has_broken_pool_gradients():
             pool_by_mean(gm)
-        work = _Compile(self.config(options), example_inputs)
+        work = _Compile(self.config(options) | _rounding(example_inputs), example_inputs, options.cache_dir)
         joint = work.trace(gm, example_inputs)
         if joint.backward is not None:
             yield
         stages, runs = yield from self._compile_backward(joint, options, work)
         runner = make_runner(self.finished(joint), gm, stages, runs)
+        runner.keep_within(bounds, gm.forward)
         on_cpu = home_of(tensors_in(list(example_inputs))).type == "cpu"
         if on_cpu and not any(has_choices(half.graph) for half in work.recorder.halves.values()):
             runner.twins = self.same_without_choices
@@ -100,6 +105,16 @@ class Inductor(Candidate):
 
     def fingerprint(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+def _rounding(example_inputs: Sequence[Any]) -> dict[str, Any]:
+    """Inductor computes a chain of 16-bit operators in float32. With float16 that hides an overflow that GradScaler
+    waits for: each result is rounded there."""
+    home = home_of(tensors_in(list(example_inputs))).type
+    is_autocast = torch.is_autocast_enabled(home) and torch.get_autocast_dtype(home) == torch.float16
+    if is_autocast or any(tensor.dtype == torch.float16 for tensor in tensors_in(list(example_inputs))):
+        return {"emulate_precision_casts": True}
+    return {}
 
 
 class InductorStaged(Inductor):
@@ -139,11 +154,11 @@ class InductorStaged(Inductor):
 class _Compile:
     """One compile of a region, in parts that share what AOTAutograd found out. Between them no setting is changed."""
 
-    def __init__(self, config: dict[str, Any], example_inputs: Sequence[Any]) -> None:
+    def __init__(self, config: dict[str, Any], example_inputs: Sequence[Any], cache_dir: str) -> None:
         self.recorder = Recorder()
         self.sources: list[str] = []
         """The generated code so far; "" where Inductor does not tell."""
-        self._config, self._context = config, new_context(example_inputs)
+        self._config, self._context, self._cache_dir = config, new_context(example_inputs), cache_dir
         self._layout: dict[str, Any] = {}
         self._backward_keywords: dict[str, Any] = {}
 
@@ -178,7 +193,8 @@ class _Compile:
         from agspeed.backends import draw_order
 
         patch = inductor.settings(self._config | draw_order.settings())
-        with aot_settings(self._context), patch, vector_isa.remembering():
+        cache = inductor.keeping_code_below(self._cache_dir)
+        with cache, aot_settings(self._context), patch, vector_isa.remembering():
             yield
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:

@@ -17,10 +17,12 @@ from torch import fx
 
 from agspeed import native
 from agspeed.backends.base import Runner
+from agspeed.backends.index_bounds import Bound, is_within
 from agspeed.backends.joint import BoxedRunner, Joint
 from agspeed.backends.stages import Stages
 from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import UnsupportedError
+from agspeed.log import warn_once
 from agspeed.torch_compat.operators import run_and_save_rng_state
 
 if TYPE_CHECKING:
@@ -72,6 +74,23 @@ class PairRunner:
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         return self._region(*args)
+
+    def keep_within(self, bounds: Sequence[Bound], eager: Runner) -> None:
+        """Calls whose indices are out of `bounds` go to `eager`, which raises unless it accepts them."""
+        region = self._region
+
+        def run(*args: Any) -> Sequence[Any]:
+            if is_within(bounds, args):
+                return region(*args)
+            outputs = eager(*args)
+            warn_once(
+                ("indices", id(region)),
+                "calls with negative indices run eagerly: the compiled code would read from the end of a table",
+            )
+            return outputs
+
+        if bounds:
+            self._region = run
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """`on_failure` is told, on the thread that runs it, of each exception that the compiled backward raises."""

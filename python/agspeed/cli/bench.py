@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import agspeed
 from agspeed.errors import UserError
@@ -23,11 +22,12 @@ def add(commands: Any) -> None:
     commands.add_parser("bench", help="run the benchmarks of a source checkout (agspeed bench --help)", add_help=False)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Becomes the runner: signals and the exit code are its own."""
     root = _checkout()
     path = os.pathsep.join([str(root / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(root / _RUNNER), *(arguments or ["run"])]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+    os.execve(command[0], command, {**os.environ, "PYTHONPATH": path})
 
 
 def _checkout() -> Path:

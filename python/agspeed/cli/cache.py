@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from agspeed.cli import cache_archive as archive
 from agspeed.cli import cache_files as files
 from agspeed.cli.console import make_console
 from agspeed.errors import UserError
+from agspeed.files import make_folder, write
 from agspeed.reporting import format as fmt
 
 __all__ = ["add"]
@@ -34,7 +36,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "cache",
         help="list, prune, move or verify what tuning has stored",
-        description="Looks after the cache directory: decisions (tuning.sqlite) and compiled kernels (kernels/).",
+        description="Looks after the cache directory: decisions (tuning.sqlite), compiled kernels (kernels/) and what "
+        "torch's compiler keeps for agspeed (inductor/).",
     )
     parser.add_argument("--cache-dir", type=Path, help="the directory (default: the setting cache_dir)")
     shared = argparse.ArgumentParser(add_help=False)  # also understood behind the action
@@ -48,12 +51,14 @@ def add(commands: Any) -> None:
     )
     pruning.add_argument("--days", type=float, default=90.0, help="remove what was last used longer ago (default 90)")
     pruning.add_argument(
-        "--max-size", type=_size, metavar="SIZE", help="then remove oldest kernels down to, e.g., 500M"
+        "--max-size", type=_size, metavar="SIZE", help="then remove oldest compiled files down to, e.g., 500M"
     )
     pruning.add_argument(
         "--graph", metavar="G", help="remove the decisions about one model, by its graph as `ls` shows it, and no more"
     )
-    pruning.add_argument("--all", action="store_true", help="remove every decision and kernel")
+    pruning.add_argument(
+        "--all", action="store_true", help="remove every decision, kernel and file of torch's compiler"
+    )
     pruning.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     pruning.set_defaults(run=_prune)
     exporting = actions.add_parser("export", help="write decisions and kernels to one archive", parents=[shared])
@@ -78,29 +83,41 @@ def add(commands: Any) -> None:
 
 def _folder(arguments: argparse.Namespace) -> Path:
     given: Path | None = arguments.cache_dir
-    return given.expanduser().absolute() if given is not None else config.resolve().cache_dir
+    try:
+        folder = given.expanduser().absolute() if given is not None else config.resolve().cache_dir
+    except RuntimeError:
+        raise UserError(f"--cache-dir {given}: there is no such home; name the directory without ~.") from None
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UserError(f"The cache directory {str(folder)!r} is no directory: name one with --cache-dir.")
+    return folder
 
 
 def _list(arguments: argparse.Namespace) -> int:
     folder = _folder(arguments)
     decisions = [decision for decision, problem in files.read_decisions(folder) if problem is None]
     kernels = files.kernel_paths(folder)
-    total = sum(path.stat().st_size for path in kernels)
+    compiled = files.compiler_files(folder)
+    total, compiled_total = (sum(path.stat().st_size for path in paths) for paths in (kernels, compiled))
     if arguments.json:
-        rows = [_decision_json(decision) for decision in decisions]
-        print(json.dumps({"directory": str(folder), "decisions": rows, "kernels": len(kernels), "kernel_bytes": total}))
+        document: dict[str, Any] = {
+            "directory": str(folder),
+            "decisions": [_decision_json(decision) for decision in decisions],
+        }
+        document |= {"kernels": len(kernels), "kernel_bytes": total}
+        print(json.dumps(document | {"compiler_files": len(compiled), "compiler_bytes": compiled_total}))
         return 0
     console = make_console()
     if decisions:
         console.print(_decision_table(decisions))
-    decided, compiled = fmt.plural(len(decisions), "decision"), fmt.plural(len(kernels), "kernel")
-    console.print(Text(f"{folder}: {decided}, {compiled} of {fmt.size(total)}"))
+    decided, made = fmt.plural(len(decisions), "decision"), fmt.plural(len(kernels), "kernel")
+    others = f", {_compiler_files(len(compiled))} of {fmt.size(compiled_total)}" if compiled else ""
+    console.print(Text(f"{folder}: {decided}, {made} of {fmt.size(total)}{others}"))
     return 0
 
 
 def _decision_json(decision: files.Decision) -> dict[str, Any]:
-    parsed = {"key": json.loads(decision.key), "record": json.loads(decision.record)}
-    return parsed | {"created": decision.created, "used": decision.used, "uses": decision.uses}
+    key, record = decision.parsed()
+    return {"key": key, "record": record, "created": decision.created, "used": decision.used, "uses": decision.uses}
 
 
 def _decision_table(decisions: list[files.Decision]) -> Table:
@@ -108,7 +125,7 @@ def _decision_table(decisions: list[files.Decision]) -> Table:
     for column in ("Decision", "Graph", "Device", "Threads", "Last used", "Uses", "Reason"):
         table.add_column(column, overflow="fold", justify="right" if column == "Uses" else "left")
     for decision in decisions:
-        key, record = json.loads(decision.key), json.loads(decision.record)
+        key, record = decision.parsed()
         cells = [
             record["arm"] or "unfinished",
             str(key["graph"])[:12],
@@ -122,46 +139,59 @@ def _decision_table(decisions: list[files.Decision]) -> Table:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    if arguments.days < 0:
-        raise UserError(f"--days must not be negative, and is {arguments.days:g}.")
+    if not arguments.days >= 0:
+        raise UserError(f"--days must be a number that is not negative, and is {arguments.days:g}.")
     folder = _folder(arguments)
     stored = [decision for decision, problem in files.read_decisions(folder) if problem is None]
-    kernels: list[tuple[Path, int]] = []
+    old_files: list[tuple[Path, int]] = []
     if arguments.graph is not None:
         old = _of_graph(stored, arguments.graph)
     else:
         oldest = float("inf") if arguments.all else time.time() - arguments.days * _DAY_S
-        kernels = list(_old_kernels(folder, oldest, arguments.max_size))
+        old_files = list(_old_files(folder, oldest, arguments.max_size))
         old = [decision.key for decision in stored if decision.used < oldest]
     if not arguments.dry_run:
-        _remove(folder, old, kernels)
+        _remove(folder, old, old_files)
     verb = "Would remove" if arguments.dry_run else "Removed"
-    freed = sum(size for _, size in kernels)
-    print(f"{verb} {fmt.plural(len(old), 'decision')} and {fmt.plural(len(kernels), 'kernel')} ({fmt.size(freed)}).")
+    sizes = [size for path, size in old_files if path.parent == folder / files.KERNELS]
+    print(f"{verb} {fmt.plural(len(old), 'decision')} and {fmt.plural(len(sizes), 'kernel')} ({fmt.size(sum(sizes))}).")
+    if others := len(old_files) - len(sizes):
+        print(f"{verb} {_compiler_files(others)} ({fmt.size(sum(size for _, size in old_files) - sum(sizes))}).")
     return 0
+
+
+def _compiler_files(count: int) -> str:
+    return f"{fmt.plural(count, 'file')} of torch's compiler"
 
 
 def _of_graph(decisions: list[files.Decision], graph: str) -> list[str]:
     """Keys of the decisions about the graph whose name begins so. Raises: UserError where there is none."""
-    named = [decision.key for decision in decisions if str(json.loads(decision.key)["graph"]).startswith(graph)]
+    named = [decision.key for decision in decisions if str(decision.parsed()[0]["graph"]).startswith(graph)]
     if not graph or not named:
         raise UserError(f"--graph {graph}: no stored decision is about it; `agspeed cache ls` lists those there are.")
     return named
 
 
-def _old_kernels(folder: Path, oldest: float, max_size: int | None) -> Iterator[tuple[Path, int]]:
-    """Kernels last used before `oldest`, then the least recently used until the rest fits `max_size`."""
-    found = sorted(((path, path.stat()) for path in files.kernel_paths(folder)), key=lambda item: item[1].st_mtime)
-    remaining = sum(info.st_size for _, info in found)
-    for path, info in found:
-        if info.st_mtime < oldest or (max_size is not None and remaining > max_size):
-            remaining -= info.st_size
-            yield path, info.st_size
+def _old_files(folder: Path, oldest: float, max_size: int | None) -> Iterator[tuple[Path, int]]:
+    """Kernels and files of torch's compiler last used before `oldest`, then the least recently used until the rest fits
+    `max_size`."""
+    found = [(path.stat().st_mtime, path.stat().st_size, path) for path in files.kernel_paths(folder)]
+    for path in files.compiler_files(folder):  # which marks no use
+        info = path.stat()
+        found.append((max(info.st_mtime, info.st_atime), info.st_size, path))
+    remaining = sum(size for _, size, _ in found)
+    for used, size, path in sorted(found):
+        if used < oldest or (max_size is not None and remaining > max_size):
+            remaining -= size
+            yield path, size
 
 
-def _remove(folder: Path, keys: list[str], kernels: list[tuple[Path, int]]) -> None:
-    for path, _ in kernels:
+def _remove(folder: Path, keys: list[str], old_files: list[tuple[Path, int]]) -> None:
+    for path, _ in old_files:
         path.unlink(missing_ok=True)
+    for emptied in sorted({path.parent for path, _ in old_files} - {folder / files.KERNELS}, reverse=True):
+        with contextlib.suppress(OSError):
+            emptied.rmdir()
     if keys:
         with closing(sqlite3.connect(folder / files.DATABASE, timeout=5)) as database, database:
             database.executemany("DELETE FROM decisions WHERE key = ?", [(key,) for key in keys])
@@ -177,15 +207,15 @@ def _import(arguments: argparse.Namespace) -> int:
     contents = archive.read(arguments.archive)
     folder = _folder(arguments)
     kernels = {} if arguments.decisions_only else contents.kernels
-    files.create_private(folder)
+    make_folder(folder)
     reason = files.distrust(folder)
     if reason is not None:
         raise UserError(f"The cache directory {str(folder)!r} {reason}: agspeed would not read it. Choose another one.")
     merged = files.write_decisions(folder, contents.decisions) if contents.decisions else 0
     if kernels:
-        files.create_private(folder / files.KERNELS)
+        make_folder(folder / files.KERNELS)
     for name, data in kernels.items():
-        files.write_private(folder / files.KERNELS / name, data)
+        write(folder / files.KERNELS / name, data)
     print(f"Read {_summary(contents)}; {merged:,} of the decisions were new or newer, {len(kernels):,} kernels copied.")
     return 0
 
@@ -214,7 +244,7 @@ def _problems(folder: Path) -> Iterator[files.Problem]:
     except UserError as error:
         yield files.Problem(str(database), f"cannot be used: {error}")
     for path in files.kernel_paths(folder):
-        if (reason := files.check_kernel(path.name, path.read_bytes())) is not None:
+        if (reason := files.check_kernel(path.name, files.read_kernel(path))) is not None:
             yield files.Problem(str(path), reason)
 
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agspeed import bounded_json
 from agspeed.cli import cache_files as files
 from agspeed.errors import UserError
+from agspeed.files import replacing
 
 __all__ = ["Contents", "export", "read"]
 
@@ -48,7 +49,9 @@ def export(cache_dir: Path, target: Path) -> Contents:
     what was written."""
     intact = [decision for decision, problem in files.read_decisions(cache_dir) if problem is None]
     decisions = [decision for decision in intact if not decision.is_unfinished]
-    loaded = ((path.name, path.read_bytes()) for path in files.kernel_paths(cache_dir) if not files.distrust(path))
+    loaded = (
+        (path.name, files.read_kernel(path)) for path in files.kernel_paths(cache_dir) if not files.distrust(path)
+    )
     kernels = {name: data for name, data in loaded if files.check_kernel(name, data) is None}
     members = {_DECISIONS: _decision_lines(decisions)}
     members |= {f"{files.KERNELS}/{name}": data for name, data in kernels.items()}
@@ -63,7 +66,7 @@ def read(source: Path) -> Contents:
     try:
         with zipfile.ZipFile(source) as archive:
             return _read(archive, source)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise UserError(f"{source} is not a readable cache archive: {error}.") from None
     except OSError as error:
         raise UserError(f"{source} cannot be read: {error.strerror or error}.") from None
@@ -106,8 +109,8 @@ def _check_sizes(archive: zipfile.ZipFile, source: Path) -> None:
 
 def _manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, str]:
     try:
-        manifest = json.loads(archive.read(_MANIFEST))
-    except (KeyError, ValueError, RecursionError):
+        manifest = bounded_json.loads(archive.read(_MANIFEST))
+    except (KeyError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise UserError(f"{source} is not a cache archive: write one with `agspeed cache export`.")
@@ -129,17 +132,16 @@ def _checked_kernel(name: str, data: bytes, source: Path) -> dict[str, bytes]:
 
 def _decision_lines(decisions: list[files.Decision]) -> bytes:
     rows: list[dict[str, Any]] = [_DECISIONS_HEADER]
-    rows += [
-        {"key": json.loads(d.key), "record": json.loads(d.record), "created": d.created, "used": d.used, "uses": d.uses}
-        for d in decisions
-    ]
+    for d in decisions:
+        key, record = d.parsed()
+        rows.append({"key": key, "record": record, "created": d.created, "used": d.used, "uses": d.uses})
     return "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def _parse_decisions(data: bytes, source: Path) -> list[files.Decision]:
     try:
-        rows = [json.loads(line) for line in data.decode().splitlines()]
-    except (ValueError, RecursionError) as error:
+        rows = [bounded_json.loads(line) for line in data.decode().split("\n") if line]
+    except ValueError as error:
         raise UserError(f"{source}: {_DECISIONS} is not JSON lines: {error}.") from None
     if not rows or rows[0] != _DECISIONS_HEADER:
         raise UserError(f"{source}: {_DECISIONS} has no header of a version that this agspeed reads.")
@@ -164,14 +166,9 @@ def _example(names: set[str]) -> str:
 
 
 def _write(target: Path, members: dict[str, bytes]) -> None:
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=target.absolute().parent)
-        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        with replacing(target) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-        os.replace(temporary, target)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         raise UserError(f"The archive cannot be written to {str(target)!r}: {error.strerror}.") from None

@@ -3,6 +3,7 @@
 
     <cache_dir>/tuning.sqlite          decisions; format in runtime/tune/store/database_format.md
     <cache_dir>/kernels/<hash>.agk     compiled kernels; format in runtime/kernel_cache.md
+    <cache_dir>/inductor/...           what torch's compiler keeps there; never read here
 
 Nothing here is unpickled or executed. Every row and file is checked before anything is believed about it; what does not
 check out is reported as a `Problem` and never repaired or imported.
@@ -10,20 +11,22 @@ check out is reported as a `Problem` and never repaired or imported.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import stat
 import struct
-import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agspeed import bounded_json
 from agspeed.errors import UserError
+from agspeed.files import make_folder
+from agspeed.tuning.plan import is_plan
 
 __all__ = [
     "DATABASE",
@@ -32,24 +35,28 @@ __all__ = [
     "Problem",
     "check_decision",
     "check_kernel",
-    "create_private",
+    "compiler_files",
     "distrust",
     "kernel_name",
     "kernel_paths",
     "open_database",
     "read_decisions",
+    "read_kernel",
     "write_decisions",
-    "write_private",
 ]
 
 DATABASE = "tuning.sqlite"
 KERNELS = "kernels"
 KERNEL_SUFFIX = ".agk"
+COMPILER = "inductor"
 
 _APPLICATION_ID = 0x41475344
 _DATABASE_VERSION = 1
 _MAX_KEY_BYTES = 64 << 10
 _MAX_RECORD_BYTES = 1 << 20
+_LATEST_TIME = 253_402_300_799
+_MAX_USES = 1 << 53
+_MAX_KERNEL_BYTES = 256 << 20
 _KEY_MEMBERS = ("graph", "shapes", "dtypes", "device", "threads", "isa", "versions")
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS decisions(key TEXT PRIMARY KEY NOT NULL, record TEXT NOT NULL, crc32 INTEGER NOT NULL, "
@@ -81,7 +88,11 @@ class Decision:
     @property
     def is_unfinished(self) -> bool:
         """A tuning that has not decided yet. Requires: `check_decision` found nothing."""
-        return bool(json.loads(self.record)["arm"] == "")
+        return bool(self.parsed()[1]["arm"] == "")
+
+    def parsed(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The key and the record. Requires: `check_decision` found nothing."""
+        return bounded_json.loads(self.key), bounded_json.loads(self.record)
 
     @property
     def crc32(self) -> int:
@@ -93,15 +104,18 @@ def check_decision(decision: Decision) -> str | None:
     if len(decision.key.encode()) > _MAX_KEY_BYTES or len(decision.record.encode()) > _MAX_RECORD_BYTES:
         return "is larger than the format allows"
     try:
-        key, record = json.loads(decision.key), json.loads(decision.record)
-    except (ValueError, RecursionError):
+        key, record = decision.parsed()
+    except ValueError:
         return "is not JSON"
     if not isinstance(key, dict) or any(member not in key for member in _KEY_MEMBERS):
         return f"lacks one of the key's members {', '.join(_KEY_MEMBERS)}"
     if not isinstance(record, dict) or not isinstance(record.get("arm"), str):
         return "has no decision (the member `arm`)"
-    if any(not isinstance(value, int) or value < 0 for value in (decision.created, decision.used, decision.uses)):
-        return "has times or counts that are not whole numbers"
+    if record["arm"] and not is_plan(record["arm"]):
+        return f"names {record['arm'][:80]!r}, which is no plan"
+    bounds = ((decision.created, _LATEST_TIME), (decision.used, _LATEST_TIME), (decision.uses, _MAX_USES))
+    if any(type(value) is not int or not 0 <= value <= most for value, most in bounds):
+        return "has times or counts that are not whole numbers, or that no clock shows"
     return None
 
 
@@ -142,15 +156,21 @@ def _checked_row(fields: list[Any], crc32: Any) -> tuple[Decision, str | None]:
     if not all(isinstance(text, str) for text in fields[:2]):
         return Decision("", "", 0, 0, 0), "is not text"
     decision = Decision(*fields)
-    if crc32 != decision.crc32:
-        return decision, "has a wrong checksum"
-    return decision, check_decision(decision)
+    try:
+        if crc32 != decision.crc32:
+            return decision, "has a wrong checksum"
+        return decision, check_decision(decision)
+    except UnicodeEncodeError:
+        return Decision("", "", 0, 0, 0), "is not text"
 
 
 def write_decisions(cache_dir: Path, decisions: list[Decision]) -> int:
-    """Merges rows that were checked; per key the newer one stays. Returns how many rows were written."""
+    """Merges rows that were checked; per key the newer one stays. A row of a time to come is one of now, so that it
+    keeps no later one out. Returns how many rows were written."""
+    now = int(time.time())
+    decisions = [replace(d, created=min(d.created, now), used=min(d.used, now)) for d in decisions]
     path = cache_dir / DATABASE
-    create_private(cache_dir)
+    make_folder(cache_dir)
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     elif path.stat().st_size:
@@ -179,10 +199,24 @@ def kernel_paths(cache_dir: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"*{KERNEL_SUFFIX}") if path.is_file() and not path.is_symlink())
 
 
+def compiler_files(cache_dir: Path) -> list[Path]:
+    """The files of torch's compiler, without links."""
+    found = (Path(folder) / name for folder, _, names in os.walk(cache_dir / COMPILER) for name in names)
+    return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def read_kernel(path: Path) -> bytes:
+    """The content of a kernel file, cut where it is longer than one may be. Raises: OSError."""
+    with path.open("rb") as file:
+        return file.read(_MAX_KERNEL_BYTES + 1)
+
+
 def check_kernel(name: str, data: bytes) -> str | None:
     """Why a kernel file of this name and content cannot be believed, or None."""
     if len(data) < _KERNEL_HEADER.size:
         return "is truncated"
+    if len(data) > _MAX_KERNEL_BYTES:
+        return f"is larger than {_MAX_KERNEL_BYTES >> 20} MiB"
     magic, version, _, key_bytes, payload_bytes, checksum = _KERNEL_HEADER.unpack_from(data)
     if magic != _KERNEL_MAGIC or version != _KERNEL_VERSION:
         return f"is not a kernel of format version {_KERNEL_VERSION}"
@@ -221,22 +255,3 @@ def distrust(path: Path) -> str | None:
     if info.st_mode & writers and not stat.S_ISLNK(info.st_mode):
         return f"can be written by others (mode {stat.S_IMODE(info.st_mode):04o})"
     return None
-
-
-def create_private(folder: Path) -> None:
-    """Creates a directory, and its missing parents, that only this user may enter."""
-    if not folder.exists():
-        create_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Puts a whole file in place at once, with mode 0600."""
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -2,16 +2,17 @@
 """The checks of `agspeed doctor`. Each is a function without arguments that yields `Check`s.
 
 To add one: a function here and one entry in `CHECKS`. A check that fails names its remedy as a command where there is
-one. Checks never change anything and never raise.
+one. Checks leave nothing behind and never raise.
 """
 
 from __future__ import annotations
 
-import contextlib
+import getpass
 import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,8 @@ _INSTALL_TORCH = "pip install 'torch>=2.11'"
 _CORRECT = "correct it; `agspeed config --explain` lists every setting"
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in the source checkout)"
 _LOW_MEMORY = 1 << 30
+_LOW_ROOM = 256 << 20
+_TRIED_BYTES = 1 << 20
 _CANARY_TIMEOUT_S = 180
 _NETWORK_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p")
 
@@ -156,10 +159,47 @@ def settings() -> Iterator[Check]:
     for name, entry in effective.to_dict().items():
         yield Check("setting", "ok", f"{name}: {shown(entry['value'])} ({entry['origin']})")
     for sentence in effective.warnings:
-        yield Check("settings", "fail", sentence, f"unset {sentence.split()[0]}, or correct its name")
+        word = sentence.split()[0]
+        if word.startswith("AGSPEED_"):
+            yield Check("settings", "fail", sentence, f"unset {word}, or correct its name")
+        else:
+            yield Check("settings", "warn", sentence, "remove the file, or make it and its folder your own")
     if effective.disable or effective.mode == "off":
         remedy = "unset AGSPEED_DISABLE, or set another mode"
         yield Check("kill switch", "warn", "on: every model runs eagerly", remedy)
+
+
+def user() -> Iterator[Check]:
+    """Parts of torch name folders after the user."""
+    try:
+        name = getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        detail = f"the system has no name for user {os.getuid()}: parts of torch fail where they need one"
+        yield Check("user", "fail", detail, "export USER=trainer (or another name)")
+        return
+    yield Check("user", "ok", name)
+
+
+def home() -> Iterator[Check]:
+    folder = config.home(os.environ)
+    remedy = "export HOME=<a folder of your own>"
+    if folder is None:
+        detail = "there is none: HOME names none, and neither does the system's list of users"
+        yield Check("home", "fail", detail, remedy)
+    elif (problem := _write_problem(folder)) is not None:
+        yield Check("home", "fail", f"{folder} cannot be written: {problem}", remedy)
+    else:
+        yield Check("home", "ok", str(folder))
+
+
+def temporary_files() -> Iterator[Check]:
+    """Where compilers work; Python goes to another folder where it can be written, others do not."""
+    folder = Path(next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp"))
+    remedy = "make room there, or set TMPDIR to a folder with room"
+    if (problem := _write_problem(folder)) is not None:
+        yield Check("temporary files", "fail", f"{folder} cannot be written: {problem}", remedy)
+        return
+    yield _judged_by_room("temporary files", folder, str(folder), remedy)
 
 
 def cache() -> Iterator[Check]:
@@ -168,9 +208,10 @@ def cache() -> Iterator[Check]:
     except UserError:
         return  # `settings` has said why
     name = "cache directory"
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
-        yield Check(name, "fail", f"{folder} cannot be written", "set AGSPEED_CACHE_DIR to a directory of your own")
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if (problem := config.why_not_writable(folder) or _write_problem(existing)) is not None:
+        remedy = "set AGSPEED_CACHE_DIR to a directory of your own, with room"
+        yield Check(name, "fail", f"{folder} cannot be written: {problem}", remedy)
         return
     reason = files.distrust(folder) if folder.exists() else None
     if reason is not None:
@@ -181,9 +222,8 @@ def cache() -> Iterator[Check]:
         remedy = "set AGSPEED_CACHE_DIR to a local directory"
         yield Check(name, "warn", f"{folder} is on {filesystem}: slow and locks may fail", remedy)
         return
-    with contextlib.suppress(UserError):  # `settings` has said why
-        config.check_paths(config.resolve())
-        yield Check(name, "ok", str(folder) if folder.exists() else f"{folder} (will be created)")
+    text = str(folder) if folder.exists() else f"{folder} (will be created)"
+    yield _judged_by_room(name, existing, text, "agspeed cache prune, or set AGSPEED_CACHE_DIR")
 
 
 def inductor() -> Iterator[Check]:
@@ -219,9 +259,30 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     threads,
     memory,
     settings,
+    user,
+    home,
+    temporary_files,
     cache,
     inductor,
 )
+
+
+def _write_problem(folder: Path) -> str | None:
+    """Why files cannot be written in a folder, or None. What is written to find out has no name."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_TRIED_BYTES))
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _judged_by_room(name: str, folder: Path, text: str, remedy: str) -> Check:
+    """A warning where little can be written in the folder."""
+    free = shutil.disk_usage(folder).free
+    if free < _LOW_ROOM:
+        return Check(name, "warn", f"{text}: {fmt.size(free)} free", remedy)
+    return Check(name, "ok", text)
 
 
 def _available_memory() -> int:

@@ -6,17 +6,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agspeed import config
 from agspeed.errors import AgspeedError, UserError
+from agspeed.launch.ranks import INHERITED, Ranks
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
 
@@ -41,7 +41,6 @@ carry: by --link-rate, else by what the adapter's driver says. `agspeed doctor -
 slow."""
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RATES = {"mbit": 1e6, "gbit": 1e9}
-_POLL_S = 0.05
 _MAX_RANKS = 256
 
 
@@ -78,7 +77,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     links = [_rate(word) / 8 for word in arguments.link_rate.split(",")] if arguments.link_rate else []
-    if arguments.seconds <= 0:
+    if not 0 < arguments.seconds < math.inf:
         raise UserError(f"--seconds {arguments.seconds:g}: write a number above 0")
     if arguments.html is not None and arguments.html.suffix.lower() != ".html":
         raise UserError(f"--html {arguments.html}: name a file that ends in .html")
@@ -179,9 +178,9 @@ def _finish(arguments: argparse.Namespace, document: dict[str, Any]) -> None:
         print(json.dumps(document, indent=1))
     if arguments.html is not None:
         from agspeed.reporting.html import bench_page
+        from agspeed.reporting.model import write_page
 
-        arguments.html.write_text(bench_page.render(document), encoding="utf-8")
-        print(f"The plot is in {arguments.html.absolute()}.", file=sys.stderr)
+        print(f"The plot is in {write_page(arguments.html, bench_page.render(document))}.", file=sys.stderr)
 
 
 class _Printer:
@@ -247,29 +246,12 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
     for variable, value in (("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")):
         shared[variable] = os.environ.get(variable, value)
     command = [sys.executable, "-m", "agspeed", *_of_one_rank(arguments)]
-    processes = [
-        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(count)
-    ]
-    try:
-        return _wait(processes)
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
-
-
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """0 when all ended with 0; else the first other exit code, as soon as there is one."""
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = next((code for code in codes if code), None)
-        if failed is not None:
-            return failed if failed > 0 else 1
-        if None not in codes:
-            return 0
-        time.sleep(_POLL_S)
+    variables = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    with Ranks(command, variables, [INHERITED] * count) as ranks:
+        while not ranks.is_over:
+            ranks.note_events()
+    _, status = ranks.first_failed or (None, 0)
+    return status if status >= 0 else 1
 
 
 def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
@@ -322,6 +304,6 @@ def _rate(text: str) -> float:
         number = text.lower().removesuffix(unit)
         if number != text.lower():
             with contextlib.suppress(ValueError):
-                if float(number) > 0:
+                if 0 < float(number) < math.inf:
                     return float(number) * factor
     raise UserError(f"--link-rate {text}: write it like 200mbit or 25gbit")

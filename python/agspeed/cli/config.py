@@ -13,6 +13,7 @@ from rich.text import Text
 
 from agspeed import config
 from agspeed.cli.console import make_console
+from agspeed.reporting import format as fmt
 
 __all__ = ["add", "shown"]
 
@@ -32,7 +33,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     settings = config.resolve()
     for sentence in settings.warnings:
-        print(f"agspeed: {sentence}", file=sys.stderr)
+        print(fmt.printable(f"agspeed: {sentence}"), file=sys.stderr)
     if arguments.json:
         print(json.dumps(settings.to_dict(), indent=1))
         return 0
@@ -44,7 +45,8 @@ def _values(settings: config.Settings) -> Table:
     table = _table("Setting", "Value", "Came from")
     for name, entry in settings.to_dict().items():
         style = "dim" if entry["origin"] == "default" else "bold"
-        table.add_row(Text(name), Text(shown(entry["value"]), style=style), Text(entry["origin"], style=style))
+        value, origin = fmt.printable([shown(entry["value"]), entry["origin"]])
+        table.add_row(Text(name), Text(value, style=style), Text(origin, style=style))
     return table
 
 

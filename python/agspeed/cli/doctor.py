@@ -17,6 +17,7 @@ from agspeed.cli.console import make_console
 from agspeed.errors import UserError
 from agspeed.netprobe import Survey
 from agspeed.reporting import environment
+from agspeed.reporting import format as fmt
 
 __all__ = ["add"]
 
@@ -132,9 +133,9 @@ def _examine(
 
 def _line(check: checks.Check) -> Text:
     mark, style = _MARKS[check.status]
-    text = Text.assemble((f"{mark} ", style), (f"{check.name:<17}", "bold"), check.detail)
+    text = Text.assemble((f"{mark} ", style), (f"{check.name:<17}", "bold"), fmt.printable(check.detail))
     if check.remedy:
-        text.append(f"\n  fix: {check.remedy}", style="cyan")
+        text.append(f"\n  fix: {fmt.printable(check.remedy)}", style="cyan")
     return text
 
 

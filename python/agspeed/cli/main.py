@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import sys
 from collections.abc import Sequence
 
-from agspeed.cli import bench, cache, comm, config, doctor, nccl, netbed, report, run, version
+from agspeed.cli import bench, cache, comm, config, console, doctor, nccl, netbed, report, run, version
 from agspeed.errors import AgspeedError, UserError
+from agspeed.reporting import format as fmt
 
 __all__ = ["EXIT_BAD_INPUT", "EXIT_FOUND_PROBLEMS", "EXIT_INTERRUPTED", "EXIT_OK", "main"]
 
@@ -29,18 +30,21 @@ _COMMANDS = (doctor, report, cache, config, bench, run, comm, nccl, netbed)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `agspeed <argv>` and returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    console.prepare_streams()
     try:
-        code = _dispatch(arguments)
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        return EXIT_OK  # the reader (`head`, a pager) has seen enough
     except UserError as error:
-        print(f"agspeed: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _failed(error, EXIT_BAD_INPUT)
     except (AgspeedError, OSError) as error:
-        return _failed(error)
+        return _failed(error, EXIT_FOUND_PROBLEMS)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    finally:
+        console.finish_streams()
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -48,7 +52,10 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["bench"]:
         return bench.run(arguments[1:])
     parser = _parser()
-    parsed = parser.parse_args(arguments)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as ended:  # after --help, or what is wrong with the arguments
+        return int(ended.code or 0)
     if parsed.version:
         return version.run(parsed.verbose)
     if parsed.run is None:
@@ -74,10 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _failed(error: Exception) -> int:
-    if isinstance(error, BrokenPipeError):
-        # The reader (`head`, a pager) has seen enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-    print(f"agspeed: {error}", file=sys.stderr)
-    return EXIT_FOUND_PROBLEMS
+def _failed(error: Exception, code: int) -> int:
+    with contextlib.suppress(OSError):
+        print(fmt.printable(f"agspeed: {error}"), file=sys.stderr)
+    return code

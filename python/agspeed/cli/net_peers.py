@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from agspeed import config
 from agspeed.cli import net_checks
 from agspeed.cli.checks import Check
+from agspeed.distributed.messages import job_key
 from agspeed.errors import AgspeedError, UserError
-from agspeed.netprobe import HostRecord, Listener, Path, Rail, Survey, findings, load_job_key, survey_peers
+from agspeed.netprobe import HostRecord, Listener, Path, Rail, Survey, findings, survey_peers
 from agspeed.reporting import format as fmt
 
 __all__ = ["DEFAULT_PORT", "check_survey", "examine", "job_key", "listen", "matrix", "parse_ports", "this_host"]
@@ -63,12 +63,6 @@ def this_host() -> HostRecord:
     names = {rail.name for rail in rails}
     left_out = {each.name: each.reason for each in net_checks.all_interfaces() if each.name not in names}
     return HostRecord(socket.gethostname(), rails, left_out)
-
-
-def job_key() -> bytes:
-    """Raises: UserError for one that ranks would refuse."""
-    settings = config.resolve()
-    return load_job_key(settings.job_key.reveal() if settings.job_key else None, settings.job_key_file)
 
 
 def parse_ports(text: str) -> list[int]:

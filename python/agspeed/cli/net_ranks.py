@@ -9,7 +9,8 @@ Hosts find each other by torch's store at MASTER_ADDR:MASTER_PORT, as the ranks 
     host i sets    doctor/paths/i    what it saw
     host 0 sets    doctor/verdict    the exit code of all
 
-Every wait has an end; whoever is missing then is named.
+Every wait has an end; whoever is missing then is named. What hosts write is shown, and hosts are looked at where they
+say they are; it carries no proof of the job key, so that hosts of different keys are found (`netprobe/keys.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from agspeed import bounded_json
 from agspeed.cli import net_checks, net_peers
 from agspeed.cli.checks import Check
+from agspeed.distributed.messages import count, plain
 from agspeed.errors import AgspeedError, UserError
 from agspeed.netprobe import HostRecord, Listener, Path, Survey
 from agspeed.netprobe.peers import LOOK_S, STREAM_S, look_at, measure_to, routes_to
@@ -38,6 +41,10 @@ _COME_S = 10.0  # from the first host's coming
 _POLL_S = 0.02
 _ROUND_S = STREAM_S + 0.4
 _LATE_S = 5.0  # by which hosts of one job may be apart
+_MOST_BYTES = 1 << 22  # of what a host writes
+_MOST_ROWS = 1 << 12
+_MOST_LETTERS = 2000
+_MOST_CODE = 255
 _FIRST_S = 60.0  # the first host looks at itself as well, and may be busy
 _START_ALL = (
     "start this command on all hosts within a minute, each with its own --node-rank, and see what it printed there"
@@ -95,7 +102,7 @@ class Meeting:
         took = LOOK_S + _ROUND_S * len(hosts) + _LATE_S
         seen = {0: [path.to_json() for path in mine], **self._gather("paths", sorted(set(records) - {0}), took)}
         with _understanding():
-            paths = [Path.from_json(row) for rows in seen.values() for row in rows]
+            paths = [Path.from_json(row) for rows in seen.values() for row in rows[:_MOST_ROWS]]
         ends = {(host.name, rail.name) for host in hosts.values() for rail in host.rails}
         paths = [p for p in paths if {(p.source, p.rail), (p.destination, p.remote_rail)} <= ends]
         survey = Survey(list(hosts.values()), paths, _START_ALL)
@@ -125,8 +132,10 @@ class Meeting:
     def follow(self) -> int:
         """Looks at the others and waits for the verdict. Returns: the exit code."""
         self._publish()
-        present = self._get("hosts", _COME_S + _FIRST_S)
-        if self._where.host not in (present or []):
+        with _understanding():
+            found = self._get("hosts", _COME_S + _FIRST_S) or []
+            present = sorted({count(index, self._where.num_hosts - 1) for index in found[: self._where.num_hosts]})
+        if self._where.host not in present:
             raise AgspeedError("the first host did not wait for this one, or has ended; see what it printed")
         hosts = self._hosts(self._gather("host", present, _LATE_S))
         self._set(f"paths/{self._where.host}", [path.to_json() for path in self._look(hosts)])
@@ -134,7 +143,8 @@ class Meeting:
         if verdict is None:
             raise AgspeedError("the first host said nothing of the result; see what it printed")
         self._set(f"done/{self._where.host}", True)
-        return int(verdict)
+        with _understanding():
+            return count(verdict, _MOST_CODE)
 
     def _publish(self) -> None:
         wrong = [check for run in net_checks.NET_CHECKS for check in run() if check.status != "ok"]
@@ -144,7 +154,7 @@ class Meeting:
         """By index, each with a name of its own."""
         with _understanding():
             records = {index: HostRecord.from_json(row["record"]) for index, row in sorted(found.items())}
-            wrong = {index: [Check(*row) for row in found[index]["wrong"]] for index in records}
+            wrong = {index: list(map(_check, found[index]["wrong"][:_MOST_ROWS])) for index in records}
         names = [record.name for record in records.values()]
         for index, record in records.items():
             if names.count(record.name) > 1:
@@ -190,7 +200,7 @@ class Meeting:
             for index, name in names.items():
                 key = f"doctor/{name}"
                 if index not in found and _talking(functools.partial(self._store.check, [key])):
-                    found[index] = json.loads(_talking(functools.partial(self._store.get, key)))
+                    found[index] = _parsed(_talking(functools.partial(self._store.get, key)))
             if time.monotonic() >= until:
                 break
             time.sleep(_POLL_S)
@@ -201,17 +211,34 @@ def _open_store(where: Place) -> Any:
     """Torchrun's, or one that rank 0 serves."""
     from torch import distributed
 
+    from agspeed.torch_compat import job_store
+
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_server = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    timeout = datetime.timedelta(seconds=_STORE_S)
+    options: Any = {"timeout": datetime.timedelta(seconds=_STORE_S), "wait_for_workers": False}
     try:
-        store = distributed.TCPStore  # type: ignore[attr-defined]
-        return store(address, port, None, is_server, timeout, wait_for_workers=False)
-    except RuntimeError as error:
+        if is_server:
+            return job_store.serve(address, port, **options)
+        return distributed.TCPStore(address, port, **options)  # type: ignore[attr-defined]
+    except (OSError, RuntimeError) as error:
         raise AgspeedError(
             f"host {where.host}: the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) does not answer: "
             f"{str(error).splitlines()[0]}; let TCP pass there, and start all hosts within a minute"
         ) from None
+
+
+def _parsed(message: bytes) -> Any:
+    with _understanding():
+        if len(message) > _MOST_BYTES:
+            raise ValueError(f"{len(message)} bytes")
+        return bounded_json.loads(message)
+
+
+def _check(row: Any) -> Check:
+    """Raises: ValueError for anything that is none."""
+    if not isinstance(row, list) or len(row) != len(Check._fields) or not all(isinstance(text, str) for text in row):
+        raise ValueError("no check")
+    return Check(*(plain(text, _MOST_LETTERS) for text in row))
 
 
 @contextlib.contextmanager

@@ -80,6 +80,8 @@ def _run(arguments: argparse.Namespace) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         raise UserError("there is no command to run: agspeed netbed [options] -- COMMAND ...")
+    if not arguments.timeout > 0:
+        raise UserError(f"--timeout {arguments.timeout:g}: write a number of seconds above 0")
     description = Netbed(
         arguments.hosts,
         arguments.rails,

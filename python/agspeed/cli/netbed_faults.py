@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -63,6 +64,8 @@ def parse(text: str, hosts: int, rails: int) -> Fault:
         fault = Fault(float(seconds), int(host), int(*rail) if rail else None, name, value)
     except (TypeError, ValueError):
         raise UserError(f"--fault {text}: write it as SECONDS:HOST:RAIL:KIND, like 5:1:0:down") from None
+    if not 0 <= fault.seconds < math.inf:
+        raise UserError(f"--fault {text}: write a number of seconds, 0 or more, like 5:1:0:down")
     kinds = _ON_HOSTS if fault.rail is None else _ON_RAILS
     if name not in kinds:
         where = "a host" if fault.rail is None else "a rail"

@@ -23,7 +23,7 @@ examples:
 
 Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
 own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
-ends the job, with its last lines and its status."""
+ends the job, with its last lines and its status; so does a signal to this command. All its processes end with it."""
 
 
 def add(commands: Any) -> None:

@@ -5,13 +5,14 @@
 
 The only list of settings is runtime/base/settings.toml; `table.py` is generated from it, and names, types, defaults,
 variables, keys, checks and documentation all come from there. agspeed.toml is looked for in the working directory and
-its parents (the nearest one counts), then as ~/.config/agspeed/agspeed.toml; a key in the nearer file wins.
+its parents (the nearest one counts), then as ~/.config/agspeed/agspeed.toml; a key in the nearer file wins. A file
+counts only where no other user can have written it (`paths.py`), and some settings only in the user's own (`own_file`).
 
 To add a setting: one row in runtime/base/settings.toml, then `make format`.
 """
 
 from agspeed.config.kinds import Secret, Setting
-from agspeed.config.paths import FILE_NAME, find_files
+from agspeed.config.paths import FILE_NAME, find_files, home, why_not_writable
 from agspeed.config.resolve import (
     UNSET,
     Origin,
@@ -42,9 +43,11 @@ __all__ = [
     "check_paths",
     "find_files",
     "for_cpp",
+    "home",
     "resolve",
     "shown_variables",
     "suggestion",
+    "why_not_writable",
     "without_secrets",
 ]
 

@@ -57,6 +57,7 @@ class Setting:
     at_most: int | None = None
     keyword: bool = False
     secret: bool = False
+    own_file: bool = False
     env_aliases: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agspeed.config.kinds import Secret, Setting, jsonable
-from agspeed.config.paths import default_cache_dir, find_files, why_not_writable
+from agspeed.config.paths import default_cache_dir, find_files, own_file, why_not_writable
 from agspeed.config.table import INTERNAL_VARIABLES, SETTINGS, Values
 from agspeed.errors import UserError, UserTypeError
 
@@ -68,7 +68,7 @@ class Settings(Values):
 
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """One sentence for each variable that looks like a setting and is none."""
+    """One sentence for each variable that looks like a setting and is none, and for each file that does not count."""
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """`{name: {"value": ..., "origin": ...}}` with JSON values, in table order; a secret is "set" or None."""
@@ -91,13 +91,14 @@ def resolve(
     unknown variable with our prefix; nothing else has happened then.
     """
     env = os.environ if environ is None else environ
-    values, origins = _values_of(SETTINGS, [_keyword_layer(keywords or {}), *_process_layers(env, cwd)])
+    layers, ignored = _process_layers(env, cwd)
+    values, origins = _values_of(SETTINGS, [_keyword_layer(keywords or {}), *layers])
     if values["cache_dir"] is None:
         values["cache_dir"] = default_cache_dir(env)
     unknown = _unknown_variables(env)
     if unknown and values["strict"]:
         raise UserError(f"{unknown[0]}, and strict ({origins['strict']}) allows none that is unknown.")
-    warnings = tuple(f"{sentence}; it is ignored" for sentence in unknown)
+    warnings = (*(f"{sentence}; it is ignored" for sentence in unknown), *ignored)
     return Settings(**values, origins=origins, warnings=warnings)
 
 
@@ -110,7 +111,7 @@ def for_cpp(
     """
     env = os.environ if environ is None else environ
     rows = [setting for setting in SETTINGS if setting.goes_to_cpp]
-    values, origins = _values_of(rows, _process_layers(env, cwd))
+    values, origins = _values_of(rows, _process_layers(env, cwd)[0])
     places = {name: origin.name for name, origin in origins.items() if origin.source != "default"}
     return {name: _for_cpp(value) for name, value in values.items()}, places
 
@@ -175,8 +176,27 @@ def shown_variables() -> dict[str, str]:
 _Layer = dict[str, tuple[Any, Origin, bool]]
 
 
-def _process_layers(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> list[_Layer]:
-    return [_environment_layer(env), *(_file_layer(path) for path in find_files(env, cwd))]
+def _process_layers(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> tuple[list[_Layer], list[str]]:
+    """The layers, and a sentence for each file that is none."""
+    files = find_files(env, cwd)
+    layers = [_environment_layer(env)]
+    if files.nearest is not None:
+        layers.append(_file_layer(files.nearest))
+        _check_may_set(layers[-1], own_file(env))
+    if files.own is not None:
+        layers.append(_file_layer(files.own))
+    return layers, files.ignored
+
+
+def _check_may_set(layer: _Layer, own: Path | None) -> None:
+    """A file beside a program may have come with it: it chooses no file to write, no cache, no key, no protection."""
+    for setting in SETTINGS:
+        if setting.own_file and setting.name in layer:
+            remedy = f"set {setting.env}" if own is None else f"set {setting.env}, or write it to {own}"
+            raise UserError(
+                f"{setting.name} ({layer[setting.name][1]}) may not be set by a file in the working directory or above "
+                f"it: remove it there, and {remedy}."
+            )
 
 
 def _keyword_layer(keywords: Mapping[str, Any]) -> _Layer:

@@ -95,9 +95,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_CACHE_DIR",
         doc=(
-            "where decisions and kernels are kept; unset means ~/.cache/agspeed"
+            "where decisions, kernels and, unless TORCHINDUCTOR_CACHE_DIR says where, the code of torch's "
+            "compiler are kept; unset means ~/.cache/agspeed"
         ),
         keyword=True,
+        own_file=True,
     ),
     Setting(
         name="report",
@@ -109,6 +111,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "write the report to this .json or .html file when tuning ends and at exit"
         ),
         keyword=True,
+        own_file=True,
     ),
     Setting(
         name="strict",
@@ -120,6 +123,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "raise instead of falling back to eager, and for variables that look like settings and are none"
         ),
         keyword=True,
+    ),
+    Setting(
+        name="check_replicas",
+        kind="integer",
+        default=0,
+        reader="python",
+        env="AGSPEED_CHECK_REPLICAS",
+        doc=(
+            "backwards from one comparison of the parameters of all ranks of a DistributedDataParallel to the "
+            "next: a difference is a warning, with strict an error; 0 means never, with strict every 1000"
+        ),
+        at_least=0,
+        at_most=1000000000,
     ),
     Setting(
         name="memory_slack",
@@ -198,6 +214,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "opportunistic"
         ),
         choices=("integrity", "authenticated", "encrypted", "opportunistic"),
+        own_file=True,
     ),
     Setting(
         name="job_key",
@@ -220,6 +237,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc=(
             "file that holds the job key and that nobody else may read; AGSPEED_JOB_KEY wins over it"
         ),
+        own_file=True,
     ),
     Setting(
         name="socket_interfaces",
@@ -293,6 +311,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "existing folder to which a rank writes what its groups did last when one of them fails; unset means "
             "nowhere"
         ),
+        own_file=True,
     ),
 )
 
@@ -310,6 +329,7 @@ class Values:
     cache_dir: Path
     report: Path | None
     strict: bool
+    check_replicas: int
     memory_slack: float
     disable: bool
     progress: bool

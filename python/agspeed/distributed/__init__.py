@@ -53,11 +53,20 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed. Repeated calls change nothing."""
+    """Makes the backend known to torch.distributed, and keeps the stores of jobs on one host out of others' reach.
+    Repeated calls change nothing.
+    """
     from torch import distributed
 
-    if distributed.is_available() and BACKEND not in distributed.Backend.backend_list:
+    from agspeed.distributed import core_functions
+    from agspeed.torch_compat import job_store
+
+    if not distributed.is_available():
+        return
+    if BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+        core_functions.install()
+    job_store.keep_local()
 
 
 def _create(options: Any, backend_options: Any) -> Any:

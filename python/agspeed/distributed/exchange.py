@@ -2,7 +2,8 @@
 """Exchange: records among the ranks around a wrapper, over a connection of their own.
 
 A backend of torch's, but no group of torch.distributed's: those have names that ranks count, and ranks that are in
-other groups besides count otherwise; none of the user's collectives is ever paired with one of ours.
+other groups besides count otherwise; none of the user's collectives is ever paired with one of ours. Gloo knows no job
+key: each record is a message (`messages.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import distributed
 from agspeed import native
 from agspeed.distributed import groups
 from agspeed.distributed.layouts import BucketCost
+from agspeed.distributed.messages import MOST_BYTES, MessageError
+from agspeed.distributed.room import Room
 from agspeed.torch_compat import c10d
 from agspeed.torch_compat.c10d import timeout_of
 
@@ -35,20 +38,29 @@ _PROBES = 3
 class Exchange:
     """Of one rank; all make theirs at the same step, and call its methods alike."""
 
-    def __init__(self, user_group: Any, store: Any, name: str) -> None:
-        """Connects. store: has room for this under `name`, which no other one of this process has."""
-        self._size = distributed.get_world_size(user_group)
+    def __init__(self, user_group: Any, room: Room, name: str) -> None:
+        """Connects, by addresses that `room` has under `name`, which no other exchange of this process has."""
+        self._rank, self._size = distributed.get_rank(user_group), distributed.get_world_size(user_group)
+        self._seal, self._number = room.seal.at(name), 0
         self._timeout = timeout_of(user_group)
         limit = min(_CREATION_TIMEOUT, longest_wait(user_group))
-        self._backend = _connected(user_group, c10d.room_in(store, name), name, limit)
+        self._backend = _connected(user_group, c10d.room_in(room.store, name), name, limit)
+        self._gather(b"", 1, limit)  # all ranks are there
 
     def of_records(self, mine: bytes) -> list[bytes]:
-        """The records of all ranks, by rank."""
-        packets = self._gather(len(mine).to_bytes(_LENGTH_BYTES, "little") + mine, _PACKET_BYTES)
-        lengths = [_LENGTH_BYTES + int.from_bytes(packet[:_LENGTH_BYTES], "little") for packet in packets]
-        if max(lengths) > _PACKET_BYTES:
-            packets = self._gather(bytes(_LENGTH_BYTES) + mine, max(lengths))
-        return [packet[_LENGTH_BYTES:length] for packet, length in zip(packets, lengths, strict=True)]
+        """The records of all ranks, by rank. Raises: MessageError for what is no record of this exchange."""
+        self._number += 1
+        seals = [self._seal.at(str(self._number), str(rank)) for rank in range(self._size)]
+        sealed = seals[self._rank].sealed(mine)
+        packets = self._gather(len(sealed).to_bytes(_LENGTH_BYTES, "little") + sealed, _PACKET_BYTES, self._timeout)
+        lengths = [int.from_bytes(packet[:_LENGTH_BYTES], "little") for packet in packets]
+        if max(lengths) > MOST_BYTES:
+            rank = lengths.index(max(lengths))
+            raise MessageError(f"rank {rank}'s record has {lengths[rank]} bytes, at most {MOST_BYTES} are exchanged")
+        if max(lengths) > _PACKET_BYTES - _LENGTH_BYTES:
+            packets = self._gather(bytes(_LENGTH_BYTES) + sealed, _LENGTH_BYTES + max(lengths), self._timeout)
+        records = [packet[_LENGTH_BYTES:][:length] for packet, length in zip(packets, lengths, strict=True)]
+        return [seals[rank].opened(record, f"rank {rank}'s record") for rank, record in enumerate(records)]
 
     def bucket_cost(self) -> BucketCost:
         """Of a reduction, measured."""
@@ -67,10 +79,10 @@ class Exchange:
         self._backend.shutdown()
         self._backend = None
 
-    def _gather(self, data: bytes, size: int) -> list[bytes]:
+    def _gather(self, data: bytes, size: int, timeout: datetime.timedelta) -> list[bytes]:
         mine = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
         all_of_them = torch.empty(self._size * size, dtype=torch.uint8)
-        c10d.all_gather(self._backend, all_of_them, mine, self._timeout)
+        c10d.all_gather(self._backend, all_of_them, mine, timeout)
         found = all_of_them.numpy().tobytes()
         return [found[rank * size : (rank + 1) * size] for rank in range(self._size)]
 

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greetings: what ranks say of themselves in the job's store, and what rank 0 makes of them, before they meet.
 
-The store's host may become unreachable while training goes on: whoever asks it gives up after a while. Training thread,
-or the one of a hook.
+Training thread, or the one of a hook.
 """
 
 from __future__ import annotations
 
-import json
-import queue
-import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+import functools
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from agspeed.distributed.messages import count, mapping, plain, text, texts
+from agspeed.distributed.room import Room
 from agspeed.log import logger
-from agspeed.torch_compat import c10d
 
-_STORE_SECONDS = 10.0
-"""After which a store that does not answer is given up: its host's link may be cut while the others work."""
-_numbers: Counter[str] = Counter()
-"""By the name of a group: the meetings that were made there."""
+_MOST_LETTERS, _MOST_ROWS = 2000, 100
+_HEX = "[0-9a-f]{16}"
+_MOST_BACKWARDS = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,61 @@ class Greeting:
     must_agree: Mapping[str, str]
     may_differ: Mapping[str, str]
     home: str
-    """Host and cache: those that share both compile once."""
+    """Host and cache: those that share both compile once. As others read it, a digest."""
+    nonce: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
+    """Random: news that repeats it is younger than this greeting."""
+
+    def to_json(self) -> dict[str, Any]:
+        mappings = {name: _plain(values) for name, values in asdict(self).items() if isinstance(values, Mapping)}
+        home = hashlib.sha256(self.home.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return {"who": plain(self.who, _MOST_LETTERS), **mappings, "home": home, "nonce": self.nonce}
+
+    @staticmethod
+    def parse(found: Any) -> Greeting:
+        """Raises: ValueError, TypeError or KeyError for anything that `to_json` does not return."""
+        must_agree, may_differ = (
+            mapping(found[name], _MOST_ROWS, _MOST_LETTERS) for name in ("must_agree", "may_differ")
+        )
+        home, nonce = (text(found[name], 16, _HEX) for name in ("home", "nonce"))
+        return Greeting(text(found["who"], _MOST_LETTERS), must_agree, may_differ, home, nonce)
+
+
+def _plain(values: Mapping[str, str]) -> dict[str, str]:
+    return {plain(name, _MOST_LETTERS): plain(value, _MOST_LETTERS) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What rank 0 says to all once it has their greetings."""
+
+    backward: int
+    """From which on it holds."""
+    names: list[str]
+    homes: list[str]
+    nonces: list[str]
+    """By rank, of the greetings; "" for ranks without one."""
+    token: str
+    """Of these ranks and this model alone."""
+    refused: str | None
+    """Why they do not tune together, as a sentence."""
+
+    @staticmethod
+    def made(
+        backward: int, greetings: Sequence[Greeting | None], names: list[str], refused: str | None
+    ) -> Announcement:
+        homes = [greeting.home if greeting else "" for greeting in greetings]
+        nonces = [greeting.nonce if greeting else "" for greeting in greetings]
+        refused = None if refused is None else plain(refused, 3 * _MOST_LETTERS)
+        return Announcement(backward, names, homes, nonces, secrets.token_hex(8), refused)
+
+    @staticmethod
+    def parse(found: Any, num_ranks: int) -> Announcement:
+        """Raises: ValueError, TypeError or KeyError for anything that was not made for so many ranks."""
+        homes, nonces = (texts(found[name], num_ranks, 16, f"({_HEX})?") for name in ("homes", "nonces"))
+        refused = None if found["refused"] is None else text(found["refused"], 3 * _MOST_LETTERS)
+        names = texts(found["names"], num_ranks, _MOST_LETTERS)
+        token = text(found["token"], 16, _HEX)
+        return Announcement(count(found["backward"], _MOST_BACKWARDS), names, homes, nonces, token, refused)
 
 
 class News:
@@ -43,22 +96,23 @@ class News:
     in the same backward already, and waits.
     """
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._found: dict[str, Any] | None = None
+    def __init__(self, room: Room, num_ranks: int) -> None:
+        self._room = room
+        self._parse = functools.partial(Announcement.parse, num_ranks=num_ranks)
+        self._found: Announcement | None = None
 
-    def announce(self, backward: int, content: dict[str, Any]) -> None:
-        self._found = {**content, "backward": backward + 1}
-        put(self._store, "news", json.dumps(self._found))
+    def announce(self, news: Announcement) -> None:
+        self._found = news
+        self._room.put("news", asdict(news))
 
-    def of_backward(self, backward: int) -> dict[str, Any] | None:
+    def of_backward(self, backward: int) -> Announcement | None:
         """What was announced for the backward that begins, or for an earlier one."""
-        if self._found is None and is_looked_at(backward - 1) and (text := found_in(self._store, "news")):
-            self._found = json.loads(text)
-        return self._found if self._found is not None and self._found["backward"] <= backward else None
+        if self._found is None and is_looked_at(backward - 1):
+            self._found = self._room.find("news", self._parse)
+        return self._found if self._found is not None and self._found.backward <= backward else None
 
 
-def judged(greetings: list[Greeting | None]) -> tuple[list[str], str | None]:
+def judged(greetings: Sequence[Greeting | None]) -> tuple[list[str], str | None]:
     """The ranks' names, and why they cannot tune together, if so."""
     silent = [rank for rank, greeting in enumerate(greetings) if greeting is None]
     names = [greeting.who if greeting else f"rank {rank}" for rank, greeting in enumerate(greetings)]
@@ -96,54 +150,10 @@ class Household:
 
 
 def _differing(first: Greeting, other: Greeting | None) -> list[str]:
-    return [field for field, value in first.may_differ.items() if other and other.may_differ.get(field) != value]
+    return [name for name, value in first.may_differ.items() if other and other.may_differ.get(name) != value]
 
 
 def is_looked_at(number: int) -> bool:
     """Whether `number` is 2, 3, 4, 6, 8, 12, 16 ..."""
     power = 1 << (number.bit_length() - 1) if number >= 2 else 0
     return number >= 2 and number in (power, power + power // 2)
-
-
-def store_of(group: Any) -> tuple[Any, str]:
-    """The group's store, with a room for each model that meets there, and that room's name in this process. Ranks make
-    their models in the same order.
-    """
-    store = c10d.store_of(group)
-    _numbers[group.group_name] += 1
-    room = f"agspeed/meetings/{_numbers[group.group_name]}"
-    return c10d.room_in(store, room), f"{room} of group {group.group_name}"
-
-
-def put(store: Any, key: str, text: str) -> None:
-    """Writes it; it is there when this returns."""
-    answered(lambda: (store.set(key, text), store.check([key])))
-
-
-def found_in(store: Any, key: str) -> bytes | None:
-    """What was written, or None where nothing has been."""
-    found: bytes | None = answered(lambda: store.get(key) if store.check([key]) else None)
-    return found
-
-
-def answered(ask: Callable[[], Any]) -> Any:
-    """What `ask`, a request to a store, returns.
-
-    Raises: TimeoutError where that takes too long; a thread is then left to it.
-    """
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def answer() -> None:
-        try:
-            answers.put((ask(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=answer, name="agspeed-store", daemon=True).start()
-    try:
-        value, error = answers.get(timeout=_STORE_SECONDS)
-    except queue.Empty:
-        raise TimeoutError(f"the job's store has not answered for {_STORE_SECONDS:g} s") from None
-    if error is not None:
-        raise error
-    return value

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MIB = 1 << 20
-_NAME = re.compile(r"b(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
+_NAME = re.compile(r"b(\d{1,6}(?:\.\d{1,12})?)-(\d{1,6}(?:\.\d{1,12})?)")
 _FIRST_MIB = (0.25, 1, 4)
 _REST_MIB = (1, 2, 4, 8, 16, 32, 64)
 
@@ -63,6 +63,10 @@ def plan_of(arm: str) -> str:
 def layout_of(arm: str) -> str:
     """The name of an arm's layout, "" for the user's own."""
     return arm.partition("/")[2]
+
+
+def is_layout(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 # --- prediction -------------------------------------------------------------------------------------------------------

@@ -4,10 +4,8 @@
 
 Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
 same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
-backward that reduces gradients: whoever comes there waits for the others in that backward anyway. A forward without a
-backward, a gradient for inputs alone, an evaluation or a sample that one rank draws alone does not count. There the
-ranks exchange their records, over a process group of their own, so that no collective of the user's is ever paired with
-one of ours.
+backward that reduces gradients (`backwards.py`). There the ranks exchange their records, over a process group of their
+own, so that no collective of the user's is ever paired with one of ours.
 
 Before that they *greet*: each says in the job's store, at its first training forward, what it is. At its second
 backward rank 0 has all greetings, for the first one could not end without every rank's forward. It writes there whether
@@ -24,36 +22,34 @@ it.
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
-import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
 from agspeed.distributed import groups
+from agspeed.distributed.backwards import Backwards
 from agspeed.distributed.exchange import Exchange
-from agspeed.distributed.greetings import Greeting, Household, News, found_in, is_looked_at, judged, put, store_of
+from agspeed.distributed.greetings import Announcement, Greeting, Household, News, is_looked_at, judged
 from agspeed.distributed.layouts import BucketCost, Layout, layout_of
+from agspeed.distributed.messages import MessageError
 from agspeed.distributed.patience import Patience
 from agspeed.distributed.reducers import WrapperLayouts, why_left_alone
 from agspeed.distributed.reunion import Reunion
+from agspeed.distributed.room import room_of
 from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.standstill import LONGEST_S, Standstill
 from agspeed.distributed.step_profile import StepProfile, latest_step
 from agspeed.log import logger, warn_once
-from agspeed.torch_compat import autograd, c10d, ddp
+from agspeed.torch_compat import ddp
 
 _num_sessions: weakref.WeakKeyDictionary[nn.Module | Sharding, int] = weakref.WeakKeyDictionary()
 """By wrapper, how many have greeted within it: as many at all ranks."""
 
 
-class Meetings:
+class Meetings(Backwards):
     """See the module's text. One for each session under a wrapper; it lives in hooks of the wrapper."""
 
     def __init__(
@@ -67,10 +63,11 @@ class Meetings:
         """Says the greeting. All ranks have to come here in their first training forward within the wrapper.
 
         Args:
-            called: the module whose calls are the forwards within the wrapper.
+            called: see `Backwards`.
             make_tuner: makes this rank's copy of the tuner, a `_native.GroupTuner`, from the names of all ranks.
             on_news: called within a backward once tuning begins, or is refused.
         """
+        super().__init__(wrapper, called)
         self.tuner: Any = None
         """This rank's copy; None until tuning begins."""
         self.refused: str | None = None
@@ -79,46 +76,31 @@ class Meetings:
         """This rank's, once tuning begins; None where it has its host or its cache for itself."""
         self.cost: BucketCost | None = None
         """Of a reduction among these ranks; known once the tuners are about to decide."""
-        is_sharding = isinstance(wrapper, Sharding)
-        self._ddp = (lambda: wrapper) if is_sharding else weakref.ref(wrapper)  # nobody else keeps a sharding
-        self._called = weakref.ref(called)
         _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
-        self._user_group = wrapper.process_group
-        self.patience = Patience(self._user_group, LONGEST_S)
-        self._rank = distributed.get_rank(self._user_group)
-        self._size = distributed.get_world_size(self._user_group)
+        self.patience = Patience(self._group, LONGEST_S)
+        self._rank = distributed.get_rank(self._group)
+        self._size = distributed.get_world_size(self._group)
         self._make_tuner, self._on_news = make_tuner, on_news
-        is_left_alone = is_sharding or why_left_alone(wrapper) is not None  # type: ignore[arg-type]
+        is_left_alone = isinstance(wrapper, Sharding) or why_left_alone(wrapper) is not None
         self.layouts = None if is_left_alone else WrapperLayouts(wrapper)  # type: ignore[arg-type]
         """The wrapper's; None where they are to be left alone."""
         self.layout = ""
         """The name of the one that the latest reducing backward had; "" for the user's own."""
-        self._wanted_layout = ""
+        self._wanted_layout: Layout | None = None
+        self._greeting = greeting
         self._names: list[str] = []
-        self._homes: list[str] = []
-        self._store, self._name = store_of(self._user_group)
-        self._news = News(self._store)
-        self._standstill, self._is_capturing = Standstill(self._store, self._size), False
-        self._reunion = Reunion(self._store, self._rank, self._size, self._num_collectives)
+        self._greetings: list[Greeting | None] = []
+        self._room, self._name = room_of(self._group, "meetings")
+        self._news = News(self._room, self._size)
+        self._standstill, self._is_capturing = Standstill(self._room, self._rank, self._size), False
+        self._reunion = Reunion(self._room, self._rank, self._size, self.num_collectives)
         self._exchange: Exchange | None = None
         self._num_exchanges = 0
-        self._thread = threading.get_ident()
         self._is_due = False
-        self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
-        self._task = -1  # autograd's number of that backward
-        reduced = () if is_sharding else wrapper.parameters()  # sharded: in any backward
-        trained = (parameter for parameter in reduced if parameter.requires_grad)
-        self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
         self._num_backwards = self._num_quiet = 0
         self._uses_device = any(parameter.device.type != "cpu" for parameter in wrapper.parameters())
-        self._device = next(wrapper.parameters()).device
-        put(self._store, f"greeting/{self._rank}", json.dumps(asdict(greeting)))
-        self._hooks: list[Any] = []
-        self._is_within = False  # a training forward that was seen to begin
-        self._listen(called)
-
-    def _num_collectives(self) -> int:
-        return c10d.num_collectives(self._user_group, self._device)
+        self._room.put(f"greeting/{self._rank}", greeting.to_json())
+        self._listen()
 
     @property
     def num_ranks(self) -> int:
@@ -127,12 +109,12 @@ class Meetings:
     @property
     def keeps_order(self) -> bool:
         """Whether a gradient's sum has the same bits in whatever bucket it is reduced."""
-        return self._size == 2 or groups.backend_of(self._user_group) == "agspeed"
+        return self._size == 2 or groups.backend_of(self._group) == "agspeed"
 
     def why_replaced(self) -> str | None:
         """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
         active = ddp.active()
-        if active is None or active is self._ddp():
+        if active is None or active is self._wrapper():
             return None
         return "its DistributedDataParallel was replaced while the ranks tuned: restore and optimize it to tune anew"
 
@@ -150,12 +132,12 @@ class Meetings:
 
     def meet_again(self) -> None:
         """This rank doubts what was decided: between two steps, again and again. Meetings go on once all ranks do."""
-        called, wrapper = self._called(), self._ddp()
+        called, wrapper = self._called(), self._wrapper()
         if wrapper is None or _num_sessions[wrapper] > 1:  # each would wait for the other one's ranks
             self._reunion.give_up()
         if not self._hooks and not self._reunion.is_given_up and called is not None:
             self._reunion.seek()
-            self._listen(called)
+            self._listen()
 
     def stand_still(self, *, is_capturing: bool) -> None:
         """All ranks are about to do what takes its time: the training forward that captures, or something before it.
@@ -166,49 +148,21 @@ class Meetings:
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def _listen(self, called: nn.Module) -> None:
-        self._is_within = False
-        self._hooks = [
-            called.register_forward_pre_hook(_Hook(self, "before_forward"), prepend=True),  # of replicate()'s own
-            called.register_forward_hook(_Hook(self, "after_forward")),
-        ]
-
     def before_forward(self, *_: Any) -> None:
         """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
-        self._is_within = True
+        super().before_forward()
         if self._standstill.is_begun and not self._is_capturing and self._is_training():
             self._standstill.end()
         if self.layouts is not None and torch.is_grad_enabled():
-            self.layouts.change(Layout.parse(self._wanted_layout) if self._wanted_layout else None)
+            self.layouts.change(self._wanted_layout)
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The wrapper's forward is over; whatever its backward begins with tells of it."""
-        wrapper, is_training = self._ddp(), self._is_training()
-        if not self._is_within:  # it began before there were hooks, and is seen where others have hooks of their own
-            return
-        if self._standstill.is_begun and is_training:
+        if self._is_within and self._standstill.is_begun and self._is_training():
             self._standstill.end()
-        if wrapper is None or not is_training or ddp.is_in_join(wrapper):
-            return
-        if not isinstance(wrapper, Sharding) and not wrapper.require_backward_grad_sync:
-            return
-        self._num_forwards += 1
-        number = self._num_forwards
-        if isinstance(output, torch.Tensor):  # the usual case, made cheap: untuned steps come here too
-            if output.requires_grad:
-                output.register_hook(lambda _: self._backward_begins(number))  # type: ignore[no-untyped-call]
-        elif tensors := [leaf for leaf in ddp.tensors_in(output) if leaf.requires_grad]:
-            register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
+        super().after_forward(module, args, output)
 
-    def _is_training(self) -> bool:
-        """Within a forward: all ranks do it. One without gradients may be that of one rank, which evaluates."""
-        return torch.is_grad_enabled() and threading.get_ident() == self._thread
-
-    def _backward_begins(self, forward: int) -> None:
-        task = autograd.current_backward()
-        if forward <= self._latest or task == self._task or not self._hooks or not self._reduces():
-            return
-        self._latest, self._task = forward, task
+    def on_backward(self) -> None:
+        """Greets or meets the other ranks, once there is something to say."""
         if self.layouts is not None and self.layouts.current is not None:
             self.layout = self.layouts.current.name
         else:
@@ -226,14 +180,6 @@ class Meetings:
                 self._greet()
         except Exception as error:  # a peer is gone, or the store: the user's own collectives will say so
             self._give_up(f"the ranks cannot exchange what they measure: {type(error).__name__}: {error}")
-
-    def _reduces(self) -> bool:
-        """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing. Units
-        of `fully_shard` are told of it as late as here, the wrapper before the forward.
-        """
-        if isinstance(sharding := self._ddp(), Sharding):
-            return sharding.require_backward_grad_sync
-        return any(map(autograd.will_run, self._gradients))
 
     def _is_over(self) -> bool:
         return self.refused is not None or (self.tuner is not None and self.tuner.is_settled)
@@ -271,9 +217,7 @@ class Meetings:
 
     def _close(self) -> None:
         """All ranks have had the last meeting, as they have ended the backward that it was in."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._stop_listening()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             with contextlib.suppress(Exception):  # its peers may be gone; the user's backward is not to know of it
@@ -286,27 +230,33 @@ class Meetings:
         if self._uses_device and (is_looked_at(number) or is_looked_at(number - 1)):
             torch.accelerator.synchronize()  # the host may be ahead of the reductions that order all this
         if (news := self._news.of_backward(number)) is not None:
-            self._names, self.refused = news["names"], news["refused"]
-            if self.refused is None:
-                self.household = Household.of(self._rank, news["token"], news["homes"])
-                self._begin()
+            self._accept(news)
             self._on_news()
         elif self._rank == 0 and is_looked_at(number):
             self._lead()
 
+    def _accept(self, news: Announcement) -> None:
+        self._names, self.refused = news.names, news.refused
+        if self.refused is not None:
+            return
+        if news.nonces[self._rank] != self._greeting.nonce:
+            raise MessageError("the news in the job's store is of an earlier job: somebody has written it there again")
+        self._room.bind(news.token)
+        self.household = Household.of(self._rank, news.token, news.homes)
+        self._begin()
+
     def _lead(self) -> None:
         refused = None
         if not self._names:
-            greetings = [self._greeting_of(rank) for rank in range(self._size)]
-            self._names, refused = judged(greetings)
-            self._homes = [greeting.home if greeting else "" for greeting in greetings]
+            try:
+                self._greetings = [self._room.find(f"greeting/{rank}", Greeting.parse) for rank in range(self._size)]
+            except MessageError as error:
+                self._greetings, refused = [None] * self._size, str(error)
+            self._names, why_not = judged(self._greetings)
+            refused = refused or why_not
         if refused is not None or self._is_due:
-            known = {"names": self._names, "homes": self._homes, "token": secrets.token_hex(8)}
-            self._news.announce(self._num_backwards, {**known, "refused": refused})
-
-    def _greeting_of(self, rank: int) -> Greeting | None:
-        text = found_in(self._store, f"greeting/{rank}")
-        return Greeting(**json.loads(text)) if text else None
+            news = Announcement.made(self._num_backwards + 1, self._greetings, self._names, refused)
+            self._news.announce(news)
 
     def _begin(self) -> None:
         self._connect()
@@ -315,11 +265,11 @@ class Meetings:
     def _connect(self) -> None:
         """All ranks do it in the same backward."""
         self._num_exchanges += 1
-        self._exchange = Exchange(self._user_group, self._store, f"{self._name}, {self._num_exchanges}")
+        self._exchange = Exchange(self._group, self._room, f"{self._name}, {self._num_exchanges}")
 
     def latest_step(self) -> StepProfile | None:
         """When the buckets of the latest timed step were full and reduced; None where nobody timed one."""
-        wrapper = self._ddp()
+        wrapper = self._wrapper()
         return latest_step(wrapper) if isinstance(wrapper, nn.parallel.DistributedDataParallel) else None
 
     # --- meetings -----------------------------------------------------------------------------------------------------
@@ -331,29 +281,13 @@ class Meetings:
         assert self._exchange is not None  # its maker raises otherwise, and nobody meets
         self.tuner.meet(self._exchange.of_records(self.tuner.take_record()))
         self._num_quiet = self.tuner.num_quiet_meetings
-        self._wanted_layout = layout_of(self.tuner.current)
+        wanted = layout_of(self.tuner.current)
+        self._wanted_layout = Layout.parse(wanted) if wanted else None
         if self.tuner.is_refining and self.cost is None:
             self.cost = self._exchange.bucket_cost()  # all ranks are at it
 
 
-class _Hook:
-    """Calls a method of the meetings. A copy of the wrapper, in memory or in a file, has none."""
-
-    def __init__(self, meetings: Meetings, method: str) -> None:
-        self._call = getattr(meetings, method)
-
-    def __call__(self, *args: Any) -> None:
-        self._call(*args)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        return _no_hook, ()
-
-
-def _no_hook() -> Callable[..., None]:
-    return _nothing
-
-
-def _nothing(*_: Any) -> None:
+def _nothing() -> None:
     pass
 
 

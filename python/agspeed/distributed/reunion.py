@@ -14,13 +14,13 @@ Called at the beginning of each backward that reduces gradients, at the same one
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
-from agspeed.distributed.greetings import answered, found_in, put
+from agspeed.distributed.messages import count, yes
+from agspeed.distributed.room import Room
 
 _LOOKED_AT = 16
 """Of a rank's backwards every such one asks the store."""
@@ -31,18 +31,21 @@ _PATIENCE, _MOST_PATIENCE = 1024, 16384
 far apart would miss each other again and again.
 """
 _MOST_FRUITLESS = 8
+_MOST_MISSED = 64
+"""Reunions that ended while a rank was content, of which it hears when it seeks the others."""
+_MOST_COLLECTIVES = 1 << 62
 
 
 class Reunion:
     """Of one rank. A reunion that has not come about is followed by another one, of a new number."""
 
-    def __init__(self, store: Any, rank: int, num_ranks: int, num_collectives: Callable[[], int]) -> None:
+    def __init__(self, room: Room, rank: int, num_ranks: int, num_collectives: Callable[[], int]) -> None:
         """num_collectives: how many the group has begun, which all ranks count alike but for messages of few."""
         self.is_sought = False
         """This rank looks for the others."""
         self.is_given_up = False
         """For good: another try is not worth it, or not safe."""
-        self._store, self._rank, self._num_ranks = store, rank, num_ranks
+        self._room, self._rank, self._num_ranks = room, rank, num_ranks
         self._num_collectives = num_collectives
         self._number = self._num_fruitless = 0
         self._num_backwards, self._meets_at, self._counted_from = 0, -1, 0
@@ -68,7 +71,7 @@ class Reunion:
         if self._num_backwards == 1:
             self._say()
         elif self._num_backwards == self._meets_at:
-            is_off = found_in(self._store, self._key("over")) is not None
+            is_off = self._is_over()
             self._number += 1
             return self._ended(fruitless=is_off)
         elif self._meets_at < 0 and self._num_backwards % _LOOKED_AT == 0:
@@ -79,18 +82,21 @@ class Reunion:
         self.is_sought, self.is_given_up = False, True
 
     def _say(self) -> None:
-        while found_in(self._store, self._key("over")):
+        for _ in range(_MOST_MISSED):
+            if not self._is_over():
+                self._room.put(self._key(f"sought/{self._rank}"), True)
+                return
             self._number += 1
-        put(self._store, self._key(f"sought/{self._rank}"), "1")
+        self.give_up()
 
     def _look(self) -> None:
-        if found_in(self._store, self._key("over")):
+        if self._is_over():
             self._ended(fruitless=True)
         elif self._rank == 0 and self._are_all_there():
-            put(self._store, self._key("begun"), json.dumps(list(self._begun)))
+            self._room.put(self._key("begun"), list(self._begun))
             self._meets_at = self._num_backwards + _NOTICE
-        elif text := found_in(self._store, self._key("begun")):
-            self._accept(json.loads(text))
+        elif begun := self._room.find(self._key("begun"), _begun):
+            self._accept(begun)
         elif self._num_backwards >= min(_PATIENCE << self._num_fruitless, _MOST_PATIENCE):
             self._object()
 
@@ -107,12 +113,15 @@ class Reunion:
             self._object()
             self.give_up()
 
+    def _is_over(self) -> bool:
+        return self._room.find(self._key("over"), yes) is not None
+
     def _are_all_there(self) -> bool:
         keys = [self._key(f"sought/{rank}") for rank in range(self._num_ranks)]
-        return bool(answered(lambda: self._store.check(keys)))
+        return self._room.find_all(keys, yes) is not None
 
     def _object(self) -> None:
-        put(self._store, self._key("over"), "1")
+        self._room.put(self._key("over"), True)
         self._ended(fruitless=True)
 
     def _ended(self, *, fruitless: bool) -> Literal["meet", "over"]:
@@ -123,3 +132,10 @@ class Reunion:
 
     def _key(self, name: str) -> str:
         return f"reunion/{self._number}/{name}"
+
+
+def _begun(found: Any) -> list[int]:
+    """With how many collectives another rank's last backwards began. Raises: ValueError, TypeError."""
+    if not 0 < len(found) <= 2 * _NOTICE:
+        raise ValueError(f"{len(found)} backwards")
+    return [count(each, _MOST_COLLECTIVES) for each in found]

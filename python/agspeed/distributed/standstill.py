@@ -13,13 +13,15 @@ import threading
 import time
 from typing import Any
 
-from agspeed.distributed.greetings import answered
+from agspeed.distributed.messages import count, yes
+from agspeed.distributed.room import Room
 from agspeed.log import logger
 
 _BEAT_S = 1.0
 _SILENCE_S = 5.0
 """After which nobody is at it any more, or who is cannot say so."""
 LONGEST_S = 120.0
+_MOST_BEATS = int(LONGEST_S / _BEAT_S)
 _POLLS_S = (0.005, 0.1)
 """Between looks: at first, and at most."""
 
@@ -27,8 +29,8 @@ _POLLS_S = (0.005, 0.1)
 class Standstill:
     """Of one rank. All ranks `begin` and `end` equally often."""
 
-    def __init__(self, store: Any, num_ranks: int) -> None:
-        self._store, self._num_ranks = store, num_ranks
+    def __init__(self, room: Room, rank: int, num_ranks: int) -> None:
+        self._room, self._rank, self._num_ranks = room, rank, num_ranks
         self._number = 0
         self._through: threading.Event | None = None
 
@@ -42,7 +44,7 @@ class Standstill:
             return
         self._number += 1
         self._through = threading.Event()
-        arguments = (self._store, f"beat/{self._number}", self._through)
+        arguments = (self._room, f"beat/{self._number}", self._rank, self._through)
         threading.Thread(target=_beat, args=arguments, name="agspeed-standstill", daemon=True).start()
 
     def end(self) -> None:
@@ -52,7 +54,7 @@ class Standstill:
             return
         through.set()
         try:
-            answered(lambda: self._store.add(f"through/{self._number}", 1))
+            self._room.put(self._through_key(self._rank), True)
             self._wait()
         except Exception as error:
             logger.debug("ranks no longer wait for each other: %s", error)
@@ -60,22 +62,34 @@ class Standstill:
 
     def _wait(self) -> None:
         begun = heard = time.monotonic()
-        beats, pause = -1, _POLLS_S[0]
+        num_through, pause = 0, _POLLS_S[0]
+        beats: dict[int, int] = {}
         while (now := time.monotonic()) < min(heard + _SILENCE_S, begun + LONGEST_S):
-            found = answered(lambda: self._store.add(f"beat/{self._number}", 0))
-            if answered(lambda: self._store.add(f"through/{self._number}", 0)) >= self._num_ranks:
+            while num_through < self._num_ranks and self._room.find_if_ours(self._through_key(num_through), yes):
+                num_through += 1
+            if num_through == self._num_ranks:
                 return
-            beats, heard = found, (now if found != beats else heard)
+            rank, number = self._room.find_if_ours(f"beat/{self._number}", self._beat_of) or (0, 0)
+            if number > beats.get(rank, 0):  # a message of before that was written again is no beat
+                beats[rank], heard = number, now
             time.sleep(pause)
             pause = min(2 * pause, _POLLS_S[1])
         logger.info("ranks train on before the last one is through with what it does")
 
+    def _through_key(self, rank: int) -> str:
+        return f"through/{self._number}/{rank}"
 
-def _beat(store: Any, key: str, through: threading.Event) -> None:
+    def _beat_of(self, found: Any) -> tuple[int, int]:
+        """The rank that is at it, and how often it has said so. Raises: ValueError, TypeError."""
+        rank, number = found
+        return count(rank, self._num_ranks - 1), count(number, _MOST_BEATS)
+
+
+def _beat(room: Room, key: str, rank: int, through: threading.Event) -> None:
     try:
-        for _ in range(int(LONGEST_S / _BEAT_S)):
+        for number in range(1, _MOST_BEATS + 1):
             if through.wait(_BEAT_S):
                 return
-            store.add(key, 1)
+            room.put(key, [rank, number])
     except Exception:  # the others wait less long
         logger.debug("no beats", exc_info=True)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agspeed import files
 from agspeed.distributed import metrics
 from agspeed.errors import UserError
 
@@ -56,7 +57,7 @@ def trace(path: str | os.PathLike[str], group: Any = None, interval_s: float = 0
         stop.set()
         thread.join()
         recording.look()
-        Path(path).write_text(json.dumps({"traceEvents": recording.events}) + "\n", encoding="utf-8")
+        files.write(path, json.dumps({"traceEvents": recording.events}) + "\n")
 
 
 class _Recording:

@@ -67,7 +67,8 @@ def optimize(
 
     Args:
         model: an ``nn.Module`` on its device, before or after a DDP wrap, after `fully_shard`; or a step function.
-        optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well.
+        optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well,
+            where no other ranks train.
         mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
             decisions and what compiles within about a second; "deterministic" takes no timing; "off" does nothing.
         backends: names of the candidates to consider, in order of preference; None means all.
@@ -77,8 +78,8 @@ def optimize(
         plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; asks for "deterministic".
         cache_dir: folder for decisions and compiled code.
         report: path of a report (.json or .html) written when tuning ends and at exit.
-        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager;
-            candidates that are not bit-equal are no fault under numerics="exact".
+        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager, and
+            in a backward where replicas differ; candidates that are not bit-equal are no fault under numerics="exact".
 
     A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
     A module that is optimized already is tuned anew where a keyword says something else than before.

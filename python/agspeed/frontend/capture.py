@@ -26,7 +26,8 @@ from torch import fx
 from agspeed.backends.joint import fake_inputs
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity, this_call_alone
-from agspeed.frontend.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
+from agspeed.frontend.graphs.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
+from agspeed.frontend.graphs.linked_outputs import cut
 from agspeed.frontend.shadow.comparison import Comparison
 from agspeed.frontend.user_lines import PACKAGE, is_installed, is_users
 from agspeed.frontend.weak_calls import weakly
@@ -43,14 +44,14 @@ from agspeed.torch_compat.dynamo import (
 from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_originals, mode_of
 from agspeed.tuning.interrupted import deferred_signals
 
-RegionFactory = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+RegionFactory = Callable[[fx.GraphModule], Callable[..., Any]]
 """Called with each captured graph; returns what Dynamo's generated code will call."""
 
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
     "skip_fsdp_guards": False,  # flags and parameters of a sharded module are looked at as those of any other
     "skip_nnmodule_hook_guards": False,  # a hook added later is seen
-    "specialize_float": False,  # see `float_inputs.py`
+    "specialize_float": False,  # see `graphs/float_inputs.py`
     "allow_rnn": True,  # else a frame that only mentions a recurrent layer is left to eager from there on
     "automatic_dynamic_local_pgo": False,  # what a job has stored about sizes is neither read nor written
     "automatic_dynamic_remote_pgo": False,
@@ -110,6 +111,8 @@ class Capture:
         context.callback = _ScopedConversion(context.callback, identity, self, comparison)
         self.num_graphs = 0
         """The number of graphs captured of the frame that is being converted."""
+        self.left_in_library: CaptureEvent | None = None
+        """The first frame of library code that was left to eager, which is worth telling only where nothing else ran."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None
@@ -143,7 +146,9 @@ class Capture:
         pass_floats_as_tensors(gm)
         self._shapes = shapes_being_traced()
         self._fake_mode = mode_of(fake_inputs(gm))
-        return self._make_region(gm, example_inputs)
+        if broken is not None and broken.graph_break:
+            return self._make_region(gm)
+        return cut(gm, self._make_region)
 
     def _on_guard_failure(self, failure: Any) -> None:
         self._failed_guards.append(_first_line(failure.reason))
@@ -162,11 +167,13 @@ class Capture:
             self._failed_guards.clear()
 
     def _on_skip(self, code: types.CodeType, error: BaseException) -> None:
-        if not is_users(code.co_filename) and code.co_filename != __file__:
-            return  # library code runs eagerly as a matter of course
         where = user_location(getattr(error, "real_stack", None)) or self.place(code)
         error = getattr(error, "inner_exception", error)  # Dynamo wraps what its backend raises
-        self._on_event(CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where))
+        event = CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where)
+        if is_users(code.co_filename) or code.co_filename == __file__:
+            self._on_event(event)
+        elif self.left_in_library is None:
+            self.left_in_library = event
 
     def _run_uncaptured(self, args: Any, kwargs: Any) -> Any:
         """A call runs as it is: it fits no graph, or its frame was given up."""

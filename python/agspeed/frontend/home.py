@@ -18,7 +18,8 @@ from agspeed.devices.clock import MAX_PENDING, DeviceTimes, LateSteps, StepTimer
 from agspeed.devices.meter import DeviceMeter
 from agspeed.devices.placement import CPU
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import Target
+from agspeed.frontend.target import FunctionTarget, Target
+from agspeed.tuning.company import num_ranks
 from agspeed.tuning.ran_step import RanStep
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ class Home:
         return placement.why_eager(tensors(), self.device)
 
     def why_not_wrapped(self, wrapper: Wrapper | None) -> str | None:
-        """Why a target that `wrapper` is around stays eager, or None."""
+        """Why a target that `wrapper` is around, or that other ranks run as well, stays eager, or None."""
+        if isinstance(self._target, FunctionTarget) and (ranks := num_ranks()) > 1:
+            return (
+                f"{ranks} ranks train, and a step function also computes what must have the same bits at all of them, "
+                "as the optimizer's step: hand the module to agspeed.optimize instead"
+            )
         if wrapper is None or self.late is None:
             return None
         return f"{wrapper.kind} reduces its gradients, and on a GPU only a model that trains alone is tuned yet"

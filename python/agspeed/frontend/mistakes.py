@@ -108,7 +108,7 @@ def describe(value: object) -> str:
 
 def _check_plan(plan: Path, settings: config.Settings) -> None:
     from agspeed.reporting.model import load
-    from agspeed.tuning.plan import candidates_of
+    from agspeed.tuning.plan import candidates_of, is_plan
 
     where = f"plan={str(plan)!r} ({settings.origins['plan']})"
     if settings.mode != "deterministic":
@@ -116,7 +116,10 @@ def _check_plan(plan: Path, settings: config.Settings) -> None:
     found = load(plan).to_dict()
     if found["status"]["state"] == "tuning":
         raise UserError(f"{where} holds no decision: its run was still tuning.")
-    _check_backends(candidates_of(found["decision"]["chosen"]), where)
+    chosen = found["decision"]["chosen"]
+    if not is_plan(chosen):
+        raise UserError(f"{where} says that {chosen[:80]!r} was chosen, which is no plan: give a report of agspeed's.")
+    _check_backends(candidates_of(chosen), where)
 
 
 def _check_backends(names: Iterable[str], where: config.Origin | str) -> None:

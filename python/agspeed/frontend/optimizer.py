@@ -6,6 +6,10 @@ asked. An `OptimizerSession` asks for it: the first step with gradients gates it
 through both implementations), then a tuner of its own times ``optimizer.step()`` alone in paired blocks. Only the
 flags ``fused`` and ``foreach`` of the parameter groups change; the optimizer's state keeps its format, so a switch is
 safe between any two steps and ``state_dict`` stays loadable everywhere.
+
+The fused step rounds otherwise than the plain one. Where several ranks train, whatever reduces their gradients, each
+would fuse at steps of its own, and parameters that are the same at all ranks would come apart. So the plain step runs
+there, from the first step on that finds other ranks.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from agspeed.devices.placement import why_eager
 from agspeed.frontend import startup
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
+from agspeed.tuning.company import num_ranks
 
 if TYPE_CHECKING:
     from agspeed.tuning.gate import check as gate
@@ -71,17 +76,20 @@ class OptimizerSession:
 
     def close(self) -> None:
         """Gives the optimizer its own flags back."""
-        self._stop("restored")
         self.chosen = "eager"
+        self._stop("restored")
         optimizer = self._optimizer()
         if optimizer is not None:
             self._use(optimizer, fused=False)
             _sessions.pop(optimizer, None)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._is_stopped or _is_paused or not startup.has_machinery():
+        is_over = self._is_stopped and self.chosen != FUSED
+        if is_over or _is_paused or not startup.has_machinery():
             return
-        if self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
+        if (reason := _why_plain()) is not None:
+            self._end_fusing(optimizer, reason)
+        elif self._verdict is None and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
             self._check(optimizer)
         self._begin = time.perf_counter()
 
@@ -107,8 +115,19 @@ class OptimizerSession:
             logger.warning("optimizer %s: eager (%s)", self.name, reason)
             self._stop(reason)
 
+    def _end_fusing(self, optimizer: torch.optim.Optimizer, reason: str) -> None:
+        """The plain step from this one on, for good."""
+        if self.chosen == FUSED:
+            self._use(optimizer, fused=False)
+        self.chosen = "eager"
+        logger.info("optimizer %s: eager (%s)", self.name, reason)
+        self._stop(reason)
+
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        """optimizer: the one that steps. It may be made of the one that was handed over, and have its hooks."""
         self._stop_unless_on_cpu(optimizer)
+        if not self._is_stopped and (blocker := _why_not(optimizer, self._settings)) is not None:
+            self._stop(blocker)
         if self._is_stopped:
             return
         module = native.load()
@@ -155,8 +174,10 @@ class OptimizerSession:
         return self._original + [(None, None)] * added
 
     def _stop(self, reason: str) -> None:
+        """Tunes no longer. A fused step is looked after: the hook before it stays."""
         self.reason, self._is_stopped = reason, True
-        self._hooks = removed(self._hooks)
+        kept = self._hooks[:1] if self.chosen == FUSED else []
+        self._hooks = kept + removed(self._hooks[len(kept) :])
 
 
 def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:
@@ -209,9 +230,21 @@ def _step_on(
     return [parameter.detach() for parameter in parameters]
 
 
+def _why_plain() -> str | None:
+    """Why the plain step is to run whatever else is found, as a sentence, or None."""
+    if (ranks := num_ranks()) == 1:
+        return None
+    return (
+        f"{ranks} ranks train: the fused step rounds differently, and each would run it at steps of its own; make the "
+        "optimizer with fused=True at every rank to fuse it"
+    )
+
+
 def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None:
     if type(optimizer) not in _FUSIBLE:
-        return f"torch has no fused step for {type(optimizer).__name__}"
+        name = type(optimizer).__name__
+        is_derived = isinstance(optimizer, _FUSIBLE)
+        return f"this {name} has a step of its own" if is_derived else f"torch has no fused step for {name}"
     if any(group.get("fused") for group in optimizer.param_groups):
         return "its step is fused already"
     if any(group.get("differentiable") or group.get("capturable") for group in optimizer.param_groups):
@@ -221,7 +254,7 @@ def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if any(not p.is_floating_point() or p.layout is not torch.strided for p in parameters):
         return "a parameter is not a dense floating-point tensor"
-    return None
+    return _why_plain()
 
 
 def optimizer_session(optimizer: torch.optim.Optimizer) -> OptimizerSession | None:

@@ -164,6 +164,11 @@ class PlanRunner:
             self._run_captured = self._target.captured(self._capture)
         return self._run_captured
 
+    def why_nothing_was_captured(self) -> str:
+        """A clause in brackets for the end of a sentence; "" where no frame of library code gave a reason."""
+        left = next((capture.left_in_library for capture in self._captures if capture.left_in_library), None)
+        return f" ({left.where}: {left.reason})" if left is not None else ""
+
     def _say_left(self, what: str) -> None:
         from agspeed.frontend.machinery import CaptureEvent
 
@@ -180,7 +185,7 @@ class PlanRunner:
 
         assert self.comparison is not None
 
-        def make_region(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        def make_region(gm: fx.GraphModule) -> Callable[..., Any]:
             return self.add_region(gm, part, repetitions(gm)).dispatcher  # type: ignore[no-any-return]
 
         capture = Capture(function, make_region, self._on_capture_event, self._dynamic, self.comparison)

@@ -320,7 +320,8 @@ def _next_run(tuner: Json, session: Session) -> str:
     """See schema.json."""
     if not tuner.get("has_database") or session.settings.mode == "deterministic":
         return "same"
-    return "resumes" if tuner["decision"] is None or session.state == "tuning" else "decided"
+    is_open = tuner["decision"] is None or session.state == "tuning" or tuner.get("is_passing", False)
+    return "resumes" if is_open else "decided"
 
 
 def _cache_stores(tuner: Json, session: Session) -> list[Json]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agspeed import files
 from agspeed.errors import UserError
 from agspeed.launch import local
+from agspeed.private_folder import PrivateFolder, sweep
 
 __all__ = ["call", "run"]
 
@@ -77,12 +78,13 @@ def run(
             "without MPI; for several hosts use torchrun, mpirun or srun with a script."
         )
     interfaces = network_interfaces or network_interface
-    with tempfile.TemporaryDirectory(prefix="agspeed-run-") as name:
-        folder = Path(name)
+    sweep()
+    with PrivateFolder("run") as made:
+        folder = made.path
         _write(folder / "call", {"function": _name_of(func), "args": tuple(args), "kwargs": dict(kwargs or {})})
         request = local.Request(
             num_ranks=num_proc if np is None else np,
-            command=[executable or sys.executable, "-m", "agspeed.horovod", "--call", name],
+            command=[executable or sys.executable, "-m", "agspeed.horovod", "--call", str(folder)],
             variables={"AGSPEED_SOCKET_IFNAME": interfaces} if interfaces else {},
             output_folder=Path(output_filename) if output_filename else None,
         )
@@ -132,7 +134,7 @@ def _name_of(func: Callable[..., Any]) -> list[str | None]:
 def _write(path: Path, value: Any) -> None:
     from agspeed.horovod.torch import objects
 
-    path.write_bytes(objects.encode(value))
+    files.write(path, objects.encode(value))
 
 
 def _read(path: Path) -> Any:

@@ -1,39 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job as processes of this host.
+"""The ranks of a job as processes of this host: what each of them finds, and how the job ends.
 
-Each rank is the leader of a session of its own, so that ending it ends what it started, too. Its output passes through
-the launcher line by line, with its rank in front, and into files where asked for. The first rank that fails ends the
-others: SIGTERM, and SIGKILL for what is still there some seconds later.
+The first rank that fails ends the job. So does SIGHUP, SIGINT, SIGQUIT or SIGTERM to the launcher, unless it was
+started to ignore that one. Whatever ends the launcher, its ranks and what they have started end with it (`keeper.py`).
 
-Threading: one thread per rank's stream reads; the caller's waits.
+Threading: the caller's thread does everything. Signals count where it is the main thread.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import datetime
+import math
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Self
 
-from agspeed.errors import UserError
 from agspeed.launch import job_key
+from agspeed.launch.output import Output
+from agspeed.launch.ranks import Ranks, ending
 
 __all__ = ["Request", "run"]
 
-_GRACE_S = 5.0
-_POLL_S = 0.05
-_LAST_LINES = 20
 _INTERRUPTED = 130
+_INTERRUPTED_FLUSH_S = 1.0
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _HAS_OWN_KEY = ("AGSPEED_JOB_KEY", "AGSPEED_JOB_KEY_FILE")
 
 
@@ -47,44 +43,92 @@ class Request:
     """Beside those that every rank has from this process, and those that say which rank it is."""
     output_folder: Path | None = None
     """Where rank.N/stdout and stderr are written as well."""
-    has_prefix: bool = True
     has_time: bool = False
 
 
-class _Rank:
-    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        self.number, self.process = number, process
-        self.last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        self.threads: list[threading.Thread] = []
-
-
 def run(request: Request) -> int:
-    """Starts the ranks and waits for them. Returns: 0, or the status of the first that failed (128 + N by signal N).
+    """Starts the ranks and waits for them.
 
-    Raises: UserError for a command that cannot be started.
+    Returns: 0, the status of the first that failed (128 + N by signal N), or 130 after a signal to the launcher.
+    Raises: UserError for a command that cannot be started, and for files that cannot be made.
     """
-    ranks: list[_Rank] = []
-    lock = threading.Lock()
-    with _job_key() as (key_variables, descriptors), contextlib.ExitStack() as files:
+    with (
+        _job_key() as (key_variables, descriptors),
+        Output(request.num_ranks, request.output_folder, request.has_time) as output,
+        _Signals() as signals,
+    ):
         port = _free_port()
-        try:
-            with _interruptible():
-                for number in range(request.num_ranks):
-                    environment = os.environ | _variables(number, request, port) | key_variables
-                    ranks.append(_start(number, request, environment, descriptors))
-                    _read_output(ranks[-1], request, files, lock)
-                failed = _wait(ranks)
-        except KeyboardInterrupt:
-            _end(ranks)
-            return _INTERRUPTED
-        finally:
-            _end(ranks)
-            for rank in ranks:
-                for thread in rank.threads:
-                    thread.join(_GRACE_S)
+        variables = [_variables(number, request, port) | key_variables for number in range(request.num_ranks)]
+        with Ranks(request.command, variables, output.rank_ends, descriptors) as ranks:
+            output.close_rank_ends()
+            is_interrupted = _follow(ranks, output, signals)
+        output.read_rest()
+        failed = None if is_interrupted else ranks.first_failed
+        if failed is not None:
+            output.write_report(failed[0], ending(failed[1]))
+        _flush(output, signals)
     if failed is None:
-        return 0
-    return _report(failed)
+        return _INTERRUPTED if is_interrupted else 0
+    return 128 - failed[1] if failed[1] < 0 else failed[1]
+
+
+def _follow(ranks: Ranks, output: Output, signals: _Signals) -> bool:
+    """Until the job is over. Returns: whether a signal has ended it, not a rank."""
+    is_interrupted = False
+    while not ranks.is_over:
+        ready = output.pass_on([ranks.fileno(), signals.fileno()])
+        if ranks.fileno() in ready:
+            ranks.note_events()
+        if signals.fileno() in ready:
+            signals.take()
+        if signals.have_come and not is_interrupted and ranks.first_failed is None:
+            is_interrupted = True
+            ranks.end()
+    return is_interrupted
+
+
+def _flush(output: Output, signals: _Signals) -> None:
+    """Waits for the reader of the output; not for long once a signal has come."""
+    until = time.monotonic() + _INTERRUPTED_FLUSH_S if signals.have_come else math.inf
+    while output.is_pending and time.monotonic() < until:
+        if output.pass_on([signals.fileno()], until - time.monotonic()):
+            signals.take()
+            if signals.have_come:
+                until = min(until, time.monotonic() + _INTERRUPTED_FLUSH_S)
+
+
+class _Signals:
+    """Notes the signals that end a job, for as long as it runs."""
+
+    have_come = False
+
+    def __enter__(self) -> Self:
+        self._wake, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_listening = threading.current_thread() is threading.main_thread()
+        if self._is_listening:
+            self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            caught = [each for each in _SIGNALS if signal.getsignal(each) not in (None, signal.SIG_IGN)]
+            self._before = {each: signal.signal(each, self._note) for each in caught}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_listening:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._wake)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        """Readable when a signal has come, also one that ends nothing."""
+        return self._wake
+
+    def take(self) -> None:
+        """Until the next one, `fileno` is not readable."""
+        os.read(self._wake, 1 << 16)
+
+    def _note(self, *_: object) -> None:
+        self.have_come = True
 
 
 def _variables(number: int, request: Request, port: int) -> dict[str, str]:
@@ -122,115 +166,8 @@ def _job_key() -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the ranks as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _free_port() -> int:
     """Free now; rank 0 takes it soon."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _start(number: int, request: Request, environment: Mapping[str, str], descriptors: Sequence[int]) -> _Rank:
-    try:
-        process = subprocess.Popen(
-            request.command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=descriptors,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise UserError(f"cannot start {request.command[0]}: {error.strerror}; check its name and path.") from None
-    return _Rank(number, process)
-
-
-def _read_output(rank: _Rank, request: Request, files: contextlib.ExitStack, lock: threading.Lock) -> None:
-    width = len(str(request.num_ranks - 1))
-    for name, source, target in (
-        ("stdout", rank.process.stdout, sys.stdout),
-        ("stderr", rank.process.stderr, sys.stderr),
-    ):
-        copy: IO[str] | None = None
-        if request.output_folder is not None:
-            folder = request.output_folder / f"rank.{rank.number:0{width}}"
-            folder.mkdir(parents=True, exist_ok=True)
-            copy = files.enter_context((folder / name).open("w", encoding="utf-8"))
-        prefix = f"[{rank.number}]<{name}>:" if request.has_prefix else ""
-        thread = threading.Thread(
-            target=_pass_on, args=(rank, source, target, copy, prefix, request.has_time, lock), daemon=True
-        )
-        thread.start()
-        rank.threads.append(thread)
-
-
-def _pass_on(
-    rank: _Rank,
-    source: IO[bytes],
-    target: IO[str],
-    copy: IO[str] | None,
-    prefix: str,
-    has_time: bool,
-    lock: threading.Lock,
-) -> None:
-    for raw in source:
-        line = raw.decode("utf-8", "replace")
-        rank.last_lines.append(line.rstrip("\n"))
-        now = f"{datetime.datetime.now():%c}" if has_time else ""
-        with lock, contextlib.suppress(OSError, ValueError):
-            if copy is not None:
-                copy.write(line)
-                copy.flush()
-            target.write(f"{now}{prefix}{line}")
-            target.flush()
-
-
-def _wait(ranks: Sequence[_Rank]) -> _Rank | None:
-    """The first rank that fails, or None once all have succeeded."""
-    while True:
-        statuses = [rank.process.poll() for rank in ranks]
-        for rank, status in zip(ranks, statuses, strict=True):
-            if status not in (None, 0):
-                return rank
-        if all(status == 0 for status in statuses):
-            return None
-        time.sleep(_POLL_S)
-
-
-def _end(ranks: Sequence[_Rank]) -> None:
-    """Ends what still runs, and what it has started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        alive = [rank for rank in ranks if rank.process.poll() is None]
-        for rank in alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, number)
-        deadline = time.monotonic() + _GRACE_S
-        for rank in alive:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.process.wait(max(0.0, deadline - time.monotonic()))
-
-
-def _report(rank: _Rank) -> int:
-    status = rank.process.returncode
-    how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-    print(f"agspeed: rank {rank.number} ended {how}, so the job was ended; its last lines:", file=sys.stderr)
-    for line in rank.last_lines:
-        print(f"  {line}", file=sys.stderr)
-    return 128 - status if status < 0 else int(status)

@@ -31,6 +31,9 @@ _NONCE_BYTES = 32
 _DIGEST_BYTES = 32
 _LEAST_KEY_BYTES = 16
 _MOST_KEY_BYTES = 4096
+_MOST_SPACE_BYTES = 64
+"""Around the key in a file."""
+_INHERITED, _MEMORY_NAME = Path("/proc/self/fd"), "/memfd:agspeed-job-key"
 
 
 def load_job_key(text: str | None, file: Path | None) -> bytes:
@@ -44,6 +47,8 @@ def load_job_key(text: str | None, file: Path | None) -> bytes:
             f"the job key has {len(key)} bytes, at least {_LEAST_KEY_BYTES} are needed: openssl rand -hex 32 makes a "
             "good one"
         )
+    if len(key) > _MOST_KEY_BYTES:
+        raise UserError(f"the job key has more than {_MOST_KEY_BYTES} bytes: openssl rand -hex 32 makes a good one")
     return key
 
 
@@ -79,15 +84,32 @@ def is_proven(connection: Connection, key: bytes) -> bool:
 
 
 def _read(file: Path) -> bytes:
+    _check_inherited(file)
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            content = opened.read(_MOST_KEY_BYTES)
+            info = os.fstat(opened.fileno())
+            content = opened.read(_MOST_KEY_BYTES + _MOST_SPACE_BYTES)
     except OSError as error:
         raise UserError(f"cannot read the job key in {file}: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if info.st_uid not in (os.geteuid(), 0):
+        raise UserError(f"the job key in {file} belongs to user {info.st_uid}, not to you: make a file of your own")
+    if info.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UserError(f"the job key in {file} can be read by others: chmod 600 {file}")
     return content
+
+
+def _check_inherited(file: Path) -> None:
+    """Raises: UserError for a descriptor that is not the memory in which `agspeed run` hands its key on."""
+    if file.parent != _INHERITED:
+        return
+    target = os.readlink(file) if os.path.lexists(file) else ""
+    if not target.startswith(_MEMORY_NAME):
+        raise UserError(
+            f"`agspeed run` hands the job key on as descriptor {file.name}, which is "
+            f"{'another file' if target else 'not open'} in this process: a program that it started has closed the "
+            "descriptor before it started this process, as Python's subprocess does without close_fds=False. Start the "
+            "ranks without that program, or set AGSPEED_JOB_KEY_FILE to a private file on all ranks"
+        )
 
 
 def _hello(key: bytes) -> bytes:

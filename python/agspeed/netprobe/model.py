@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["HostRecord", "Path", "PortState", "Rail", "Survey", "pair_rails"]
+__all__ = ["HostRecord", "Path", "PortState", "Rail", "Survey", "number", "pair_rails", "text"]
 
 _MOST_RAILS = 64  # as in a job
 _MOST_PORTS = 16
 _MOST_CHARACTERS = 200
+_MOST_PACKET_BYTES = 1 << 20
+_MOST_NUMBER = 1e18
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Rail:
     def from_json(cls, found: dict[str, Any]) -> Rail:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
         ports = tuple(map(_port, found["tcp_ports"][:_MOST_PORTS]))
-        prefix_bits, mtu = (int(found[name]) for name in ("prefix_bits", "mtu"))
-        rail = cls(_text(found["name"]), str(found["address"]), prefix_bits, mtu, ports, _port(found["udp_port"]))
-        if rail.network.prefixlen != prefix_bits or not 0 < mtu < 1 << 20:
+        prefix_bits, mtu = _count(found["prefix_bits"], 128), _count(found["mtu"], 1 << 20)
+        rail = cls(text(found["name"]), text(found["address"]), prefix_bits, mtu, ports, _port(found["udp_port"]))
+        if rail.network.prefixlen != prefix_bits or mtu == 0:
             raise ValueError(f"an MTU of {mtu}")
         return rail
 
@@ -65,9 +66,8 @@ class HostRecord:
     def from_json(cls, found: dict[str, Any]) -> HostRecord:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
         rails = tuple(map(Rail.from_json, found["rails"][:_MOST_RAILS]))
-        return cls(
-            _text(found["name"]), rails, {_text(key): _text(why) for key, why in dict(found["left_out"]).items()}
-        )
+        left_out = list(dict(found["left_out"]).items())[:_MOST_RAILS]
+        return cls(text(found["name"]), rails, {text(key): text(why) for key, why in left_out})
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,14 @@ class Path:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Path:
         """Raises: ValueError, TypeError or KeyError for anything that is none."""
-        ports = [PortState(_port(row["port"]), _text(row["problem"])) for row in found["ports"][:_MOST_PORTS]]
-        texts = {
-            name: _text(found[name]) for name in ("source", "destination", "rail", "remote_rail", "key", "problem")
-        }
-        texts["remote_address"] = str(ipaddress.ip_address(found["remote_address"]))
-        numbers = {name: _number(found[name]) for name in ("round_trip_s", "clock_ahead_s", "bits_per_second")}
-        sizes = {name: _size(found[name]) for name in ("packet_bytes", "wanted_packet_bytes")}
+        ports = [PortState(_port(row["port"]), text(row["problem"])) for row in found["ports"][:_MOST_PORTS]]
+        texts = {name: text(found[name]) for name in ("source", "destination", "rail", "remote_rail", "key", "problem")}
+        texts["remote_address"] = str(ipaddress.ip_address(text(found["remote_address"])))
+        measured = {name: found[name] for name in ("round_trip_s", "clock_ahead_s", "bits_per_second")}
+        numbers = {name: None if value is None else number(value) for name, value in measured.items()}
+        wanted = _count(found["wanted_packet_bytes"], _MOST_PACKET_BYTES)
+        arrived = None if found["packet_bytes"] is None else _count(found["packet_bytes"], _MOST_PACKET_BYTES)
+        sizes = {"packet_bytes": arrived, "wanted_packet_bytes": wanted}
         return cls(**texts, **numbers, **sizes, ports=ports)  # type: ignore[arg-type]
 
 
@@ -132,27 +133,28 @@ class Survey:
     keys: dict[tuple[str, str], str] = field(default_factory=dict)  # of hosts that were only asked for their key
 
 
-def _text(found: Any) -> str:
-    """What may be shown of a text that another host sent."""
+def text(found: Any) -> str:
+    """What may be shown of a text that another host sent. Raises: TypeError."""
     if not isinstance(found, str):
         raise TypeError(f"{found!r} is no text")
     return "".join(filter(str.isprintable, found))[:_MOST_CHARACTERS]
 
 
+def _count(found: Any, most: int) -> int:
+    if type(found) is not int or not 0 <= found <= most:
+        raise ValueError(f"{found!r} is no number up to {most}")
+    return found
+
+
 def _port(found: Any) -> int:
-    if not 0 <= int(found) < 1 << 16:
-        raise ValueError(f"{found!r} is no port")
-    return int(found)
+    return _count(found, (1 << 16) - 1)
 
 
-def _number(found: Any) -> float | None:
-    if found is not None and not math.isfinite(found):
+def number(found: Any) -> float:
+    """A number that another host sent. Raises: ValueError."""
+    if type(found) not in (int, float) or not abs(found) < _MOST_NUMBER:
         raise ValueError(f"{found!r} is no number")
-    return None if found is None else float(found)
-
-
-def _size(found: Any) -> int | None:
-    return None if found is None else int(found)
+    return float(found)
 
 
 def pair_rails(mine: Sequence[Rail], theirs: Sequence[Rail]) -> list[Rail | None]:

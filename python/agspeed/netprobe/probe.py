@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from agspeed.netprobe import keys
-from agspeed.netprobe.model import Path, PortState, Rail
+from agspeed.netprobe.model import Path, PortState, Rail, number, text
 from agspeed.netprobe.packets import largest_packet
 from agspeed.netprobe.parallel import all_at_once
 from agspeed.netprobe.rate import receive_stream, send_stream
@@ -69,7 +69,7 @@ class Prober:
                 return receive_stream(connection, seconds)
             send_stream(connection, seconds)
             connection.deadline = self._until(_TALK_S)
-            return float(connection.receive_json()["bits_per_second"])
+            return number(connection.receive_json()["bits_per_second"])
         return None
 
     def _until(self, seconds: float) -> float:
@@ -108,7 +108,7 @@ class Prober:
     def _talk(self, connection: Connection, path: Path, mine: Rail, theirs: Rail) -> None:
         connection.deadline = self._until(_TALK_S)
         path.round_trip_s, path.clock_ahead_s = _round_trip(connection)
-        token = bytes.fromhex(str(connection.ask({"do": "token"})["token"]))
+        token = bytes.fromhex(text(connection.ask({"do": "token"})["token"]))
         path.packet_bytes = largest_packet(mine, theirs, token, path.round_trip_s, connection.deadline)
         connection.deadline = self._until(_TALK_S)
 
@@ -118,7 +118,7 @@ def _round_trip(connection: Connection) -> tuple[float, float]:
     found = []
     for _ in range(_ROUND_TRIPS):
         sent, started = time.time(), time.monotonic()
-        there = float(connection.ask({"do": "time"})["time"])
+        there = number(connection.ask({"do": "time"})["time"])
         taken = time.monotonic() - started
         found.append((taken, there - (sent + taken / 2)))
         if sum(each for each, _ in found) > _HANDSHAKE_S / 2:

@@ -14,6 +14,7 @@ import socket
 import time
 from typing import Any
 
+from agspeed import bounded_json
 from agspeed.errors import AgspeedError
 
 __all__ = ["Connection", "PeerError", "bind_to", "connect", "is_v6"]
@@ -61,7 +62,7 @@ class Connection:
             self._unread += self._more()
         line, _, self._unread = self._unread.partition(b"\n")
         with contextlib.suppress(ValueError):
-            message = json.loads(line)
+            message = bounded_json.loads(line)
             if isinstance(message, dict):
                 return message
         raise PeerError("sent something that no `agspeed doctor` sends")

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agspeed.reporting import secrets
+
 __all__ = ["command", "cores", "cpu_name", "describe", "isa", "machine", "memory_bytes", "threads", "versions"]
 
 _PACKAGES = ("agspeed", "torch", "numpy")
@@ -103,8 +105,9 @@ def isa() -> str:
 
 
 def command() -> str:
-    """The command line that started this process, ready for a shell; torchrun's, if this is one of its ranks."""
-    arguments = sys.orig_argv or [sys.executable, *sys.argv]
+    """The command line that started this process, ready for a shell but for secrets; torchrun's, if this is one of its
+    ranks."""
+    arguments = secrets.masked(sys.orig_argv or [sys.executable, *sys.argv])
     if not os.environ.keys() >= set(_TORCHRUN):
         return shlex.join(arguments)
     program = itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", arguments[1:])

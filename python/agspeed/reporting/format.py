@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "PLAIN",
     "count",
+    "encodable",
     "error",
     "interval",
     "is_folded",
@@ -26,6 +29,21 @@ __all__ = [
 ]
 
 MISSING = "–"
+PLAIN = "agspeed.plain"
+"""An error handler of codecs: writes what a character set lacks with characters of ASCII."""
+_PLAIN_CHARACTERS = {
+    "·": "-",
+    "µ": "u",
+    "×": "x",
+    "÷": "/",
+    "–": "-",
+    "…": "...",
+    "→": "->",
+    "━": "=",
+    "╌": "-",
+    "✓": "+",
+    "✗": "x",
+}
 
 
 def milliseconds(value: float | None) -> str:
@@ -128,8 +146,15 @@ def plan(name: str) -> str:
     return ", ".join([base, *(f"region {swap.replace(':', ': ', 1)}" for swap in swaps)])
 
 
+def encodable(text: str, encoding: str | None) -> str:
+    """The same text in characters that the encoding (None: UTF-8) has."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, PLAIN).decode(encoding)
+
+
 def printable(value: Any) -> Any:
-    """The same JSON value with control characters spelled out, so that no name can steer a terminal."""
+    """The same JSON value with characters spelled out that show nothing by themselves but steer a terminal or turn the
+    direction of text, so that no name can change how others look."""
     if isinstance(value, str):
         return "".join(character if _is_harmless(character) else ascii(character)[1:-1] for character in value)
     if isinstance(value, Mapping):
@@ -138,9 +163,19 @@ def printable(value: Any) -> Any:
 
 
 def _is_harmless(character: str) -> bool:
-    return character == "\n" or unicodedata.category(character) not in ("Cc", "Cs")
+    return character == "\n" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    return _PLAIN_CHARACTERS.get(character, ascii(character)[1:-1]), error.start + 1
 
 
 def _three_digits(value: float) -> str:
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{decimals}f}"
+
+
+codecs.register_error(PLAIN, _plain)

@@ -6,16 +6,17 @@ Ownership: a `Report` keeps a deep copy of the dictionary it was given. Thread-s
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import html
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agspeed import bounded_json, files
 from agspeed.errors import UserError
 
 __all__ = [
@@ -39,6 +40,7 @@ KILL_SWITCH = (
     "AGSPEED_DISABLE=1 runs everything eagerly; `with agspeed.paused():` does so for a block; "
     "agspeed.restore(model) undoes optimize."
 )
+_MAX_BYTES = 256 << 20
 _COLUMNS = ("step", "at_s", "ms", "max_ms", "wait_ms")
 _ADDED: dict[str, dict[str, Any]] = {
     "communication": {"shared_memory_bytes_sent": 0},
@@ -151,12 +153,14 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
             data[section] = {**added, **data[section]}
-    regions = [region for region in data.get("regions") or [] if isinstance(region, dict)]
+    found = data.get("regions")
+    regions = [region for region in found if isinstance(region, dict)] if isinstance(found, list) else []
     for holder, name in [(data, "plans"), *((region, "candidates") for region in regions)]:
         if isinstance(holder.get(name), list):
             holder[name] = [{"cold": False, **plan} if isinstance(plan, dict) else plan for plan in holder[name]]
     if isinstance(data.get("timeline"), dict) and "at_s" not in data["timeline"]:
-        data["timeline"] = {"at_s": _begins(data["timeline"]), "pauses": [], **data["timeline"]}
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # validating says what is wrong with it
+            data["timeline"] = {"at_s": _begins(data["timeline"]), "pauses": [], **data["timeline"]}
     completed: dict[str, Any] = _with_defaults(data)
     return completed
 
@@ -191,11 +195,14 @@ def _begins(timeline: Mapping[str, Any]) -> list[float]:
 def load(path: str | os.PathLike[str]) -> Report:
     """Reads and validates a report.json. Raises UserError when that is impossible, with the reason."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        data = json.loads(text, parse_constant=_refuse_constant)
+        with Path(path).open("rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UserError(f"The report {os.fspath(path)!r} is larger than a report may be ({_MAX_BYTES >> 20} MiB).")
+        data = bounded_json.loads(text)
     except OSError as error:
         raise UserError(f"The report {os.fspath(path)!r} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"The report {os.fspath(path)!r} is not valid JSON: {error}.") from None
     if isinstance(data, dict):
         data = _completed(data)
@@ -221,7 +228,7 @@ class Report:
 
         Returns: the absolute path. Raises: UserError when the suffix is neither or the path cannot be written.
         """
-        target = Path(path).expanduser().absolute()
+        target = _absolute(path)
         suffix = target.suffix.lower()
         if suffix == ".json":
             text = json.dumps(self._data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -257,32 +264,30 @@ def _validator() -> Any:
     return jsonschema.Draft202012Validator(schema())
 
 
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
-
-
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
     """Writes a page, whole or not at all. Returns: the absolute path. Raises: UserError where that is impossible."""
-    target = Path(path).expanduser().absolute()
+    target = _absolute(path)
     if target.suffix.lower() != ".html":
         raise UserError(f"The page is written to a file that ends in .html, and {os.fspath(path)!r} does not.")
     _write(target, text)
     return target
 
 
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except (OSError, RuntimeError):
+        raise UserError(
+            f"The report cannot be written to {os.fspath(path)!r}: there is no such home, or the working directory is "
+            "gone. Name an absolute path."
+        ) from None
+
+
 def _write(target: Path, text: str) -> None:
-    """Writes beside the target and renames, so that readers never see half a file."""
-    temporary = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o600)
-        os.replace(temporary, target)
+        files.write(target, text)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         raise UserError(
             f"The report cannot be written to {str(target)!r}: {error.strerror}. Choose a path that you may write to."
         ) from None

@@ -18,6 +18,7 @@ import time
 from typing import Any, TextIO
 
 from agspeed.log import logger
+from agspeed.reporting import format as fmt
 
 __all__ = ["Progress", "duration"]
 
@@ -106,7 +107,7 @@ class Progress:
         if not self._enabled:
             return
         try:
-            self._stream.write(text)
+            self._stream.write(fmt.encodable(text, getattr(self._stream, "encoding", None)))
             self._stream.flush()
         except (OSError, ValueError):
             self._enabled = self._is_terminal = False

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,12 +49,13 @@ def print_report(report: Json, console: Console | None = None) -> None:
 
 
 def as_text(report: Json, width: int = 110) -> str:
-    """The report as plain text without trailing blanks."""
+    """The report as plain text without trailing blanks, in characters that standard output has."""
     stream = io.StringIO()
     print_report(
         report, Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     )
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    return fmt.encodable(text, getattr(sys.stdout, "encoding", None))
 
 
 def _view(report: Json, is_wide: bool) -> Group:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agspeed.torch_compat.part import Part
+from agspeed.torch_compat.release import minor
 
 _CORE = "torch.distributed.distributed_c10d"
 PART = Part(
@@ -155,3 +156,35 @@ def backend_named(name: str) -> Any:
     from torch.distributed import distributed_c10d as core
 
     return core.Backend(name)
+
+
+# --- functions that know torch's own backends only --------------------------------------------------------------------
+
+
+def wrap_timeout_setter(wrap: Callable[[Any], Any]) -> None:
+    """Puts `wrap` of `_set_pg_timeout` in its place, where it reaches Gloo and NCCL alone: before torch 2.14."""
+    from torch.distributed import distributed_c10d as core
+
+    if minor() < (2, 14) and hasattr(core, "_set_pg_timeout"):
+        core._set_pg_timeout = wrap(core._set_pg_timeout)
+
+
+def wrap_coalescing(wrap: Callable[[Any], Any]) -> None:
+    """Puts `wrap` of the coalescing manager in its place. It ends what it began only where nothing is raised in it."""
+    from torch import distributed
+    from torch.distributed import distributed_c10d as core
+
+    if hasattr(core, "_coalescing_manager"):
+        core._coalescing_manager = wrap(core._coalescing_manager)
+        distributed._coalescing_manager = core._coalescing_manager  # type: ignore[attr-defined]
+
+
+def end_coalescing(group: Any, device: Any) -> None:
+    """Ends what the coalescing manager has begun for a group (None: the default one) and a device (None: in torch's
+    books alone). What was started goes on by itself."""
+    from torch.distributed import distributed_c10d as core
+
+    whole = group or core._get_default_group()
+    core._world.pg_coalesce_state.pop(whole, None)
+    if device:
+        whole._end_coalescing(device)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from agspeed.torch_compat import compiler_cache
 from agspeed.torch_compat.part import Part
 from agspeed.torch_compat.release import minor
 
@@ -105,6 +106,8 @@ PART = Part(
 if not TYPE_CHECKING:
     __getattr__ = PART.load
 
+HOME = "torch._dynamo"
+"""The package that is Dynamo. It is imported when something is compiled first."""
 Sizes = defaultdict[Any, Any]
 """What Dynamo has learned about the sizes that code was called with."""
 _REGIONS = (2, 13)
@@ -114,7 +117,8 @@ versions of all callables."""
 
 def load() -> None:
     """Imports Dynamo; it takes a second. Raises: what that raises."""
-    importlib.import_module("torch._dynamo")
+    with compiler_cache.while_loading():
+        importlib.import_module("torch._dynamo")
 
 
 def is_compiled(module: Any) -> bool:

@@ -8,11 +8,14 @@ this module loads nothing; its functions load Inductor, which takes seconds. Thr
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from agspeed.torch_compat import compiler_cache
 from agspeed.torch_compat.part import Part
 from agspeed.torch_compat.release import minor
 
@@ -33,6 +36,11 @@ PART = Part(
         "torch._inductor.dependencies.WeakDep",
     ),
     needs=(
+        "torch._inductor.codecache.CacheBase.get_local_cache_path",
+        "torch._inductor.codecache._HEADER_DIR",
+        "torch._inductor.codecache._HEADER_LOCK_DIR",
+        "torch._inductor.codecache._precompile_header",
+        "torch._inductor.codecache.default_cache_dir",
         "torch._inductor.compile_fx.compile_fx(inner_compile)",
         "torch._inductor.compile_fx.compile_fx_inner",
         "torch._inductor.config._pre_fusion_custom_pass",
@@ -47,6 +55,7 @@ PART = Part(
         "torch._inductor.cpu_vec_isa.VecISA.build_arch_flags",
         "torch._inductor.cpu_vec_isa.VecISA.check_build",
         "torch._inductor.cpu_vec_isa.pick_vec_isa",
+        "torch._inductor.runtime.runtime_utils.default_cache_dir",
         "torch._inductor.scheduler.BaseSchedulerNode.add_fake_dep",
         "torch._inductor.scheduler.Scheduler.compute_ancestors",
         "torch._inductor.scheduler.Scheduler.topological_sort_schedule",
@@ -101,6 +110,39 @@ def has_broken_pool_gradients() -> bool:
     """Whether Inductor reads the gradient of average pooling of channels-last feature maps before it has written it:
     torch 2.11 does."""
     return minor() < (2, 12)
+
+
+@contextlib.contextmanager
+def keeping_code_below(cache_dir: str) -> Iterator[None]:
+    """Inside the block Inductor, which is loaded, keeps all of its code in the folder of `compiler_cache.using`: also
+    what it keeps in a folder of its own whatever the variable says (precompiled headers). It remembers no other folder.
+    """
+    from torch._inductor import codecache
+    from torch._inductor.runtime import runtime_utils
+
+    forget: Any = codecache.CacheBase.get_local_cache_path
+    with compiler_cache.using(cache_dir) as folder:
+        headers = os.path.join(folder, "precompiled_headers")
+        own: dict[str, Any] = {"_HEADER_DIR": headers, "_HEADER_LOCK_DIR": os.path.join(headers, "locks")}
+        changed = {**own, "_precompile_header": _precompiling(headers), "default_cache_dir": lambda: folder}
+        forget.cache_clear()
+        try:
+            with (
+                mock.patch.multiple(codecache, **changed),
+                mock.patch.object(runtime_utils, "default_cache_dir", lambda: folder),
+            ):
+                yield
+        finally:
+            forget.cache_clear()
+
+
+@functools.cache
+def _precompiling(_folder: str) -> Callable[..., str]:
+    """Inductor's function, which remembers the headers of one folder."""
+    from torch._inductor import codecache
+
+    function: Any = codecache._precompile_header
+    return functools.cache(function.__wrapped__)
 
 
 def compilers() -> list[str]:

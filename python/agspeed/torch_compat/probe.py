@@ -29,7 +29,8 @@ NEEDED_BY_ALL = (
     "shapes",
 )
 FOR_RANKS = ("c10d", "ddp")
-PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, "fsdp", "inductor", "memory", "wrong_captures")))
+_OTHERS = ("fsdp", "inductor", "job_store", "memory", "partitioner", "wrong_captures")
+PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, *_OTHERS)))
 
 
 def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str, str]:

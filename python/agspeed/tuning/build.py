@@ -17,17 +17,19 @@ from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Runner, to_end
 from agspeed.devices.accelerator import accelerator_of
 from agspeed.devices.placement import home_of, tensors_in
+from agspeed.devices.random_state import devices_of
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.torch_compat.autograd import current_backward, has_saved_tensor_hooks
+from agspeed.torch_compat.partitioner import without_dumps
 from agspeed.tuning.gate import check as gate
+from agspeed.tuning.gate.figures import readable
+from agspeed.tuning.gate.inputs import InputCopies
 from agspeed.tuning.gate.layouts import LaidOut
+from agspeed.tuning.gate.modes import undisturbed
 from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
-from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.outcome import Outcome, described
 from agspeed.tuning.proof import Proof
-
-_MAX_REASON = 500
-"""Letters of an exception that a reason shows; a candidate may write megabytes into its message."""
 
 
 class BuildableRegion(Protocol):
@@ -65,7 +67,7 @@ def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) 
     while not is_compiled:
         started = time.perf_counter()
         try:
-            with region.modes.restored(), warnings.catch_warnings():
+            with region.modes.restored(), warnings.catch_warnings(), without_dumps():
                 warnings.simplefilter("ignore")
                 parts = parts or chosen.compile_in_parts(copy.deepcopy(region.gm), region.example_inputs, options)
                 next(parts)
@@ -75,7 +77,7 @@ def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) 
             return Outcome(name, "skipped", str(error), compile_seconds=seconds + time.perf_counter() - started)
         except (Exception, SystemExit) as error:
             logger.debug("%s could not compile the region at %s", name, region.where, exc_info=True)
-            reason = f"compile failed with {type(error).__name__}: {_first_line(error)}"
+            reason = f"compile failed with {type(error).__name__}: {described(error)}"
             return Outcome(name, "failed", reason, compile_seconds=seconds + time.perf_counter() - started)
         seconds += time.perf_counter() - started
         if not is_compiled:
@@ -105,11 +107,13 @@ def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) ->
             seconds += verdict.seconds
         outcome.gate_seconds, outcome.gate = seconds, verdict.to_dict()
         _reject_unless(verdict.accepted, outcome, verdict.reason)
-        if verdict.accepted and options.numerics != "off":
+        if verdict.accepted and options.is_replicated:
+            _reject_if_it_changes_parameters(outcome, region, sample)
+        if outcome.usable and options.numerics != "off":
             _gate_other_sizes(outcome, runner, region, sample, options)
     except (Exception, SystemExit) as error:
         logger.debug("the region at %s cannot be checked", region.where, exc_info=True)
-        _reject_unless(False, outcome, f"checking it failed with {type(error).__name__}: {_first_line(error)}")
+        _reject_unless(False, outcome, f"checking it failed with {type(error).__name__}: {described(error)}")
 
 
 def _gate_other_sizes(
@@ -148,6 +152,22 @@ def _gate_other_sizes(
     outcome.runner = SizedRunner(runner, gm, checked, check_now)
 
 
+def _reject_if_it_changes_parameters(outcome: Outcome, region: BuildableRegion, sample: Sequence[Any]) -> None:
+    """Other ranks hold the same parameters, and come to candidates at other steps, or not at all: what they reduce may
+    differ in its last bits from rank to rank, but not what each of them computes for itself and keeps.
+    """
+    copies = InputCopies(sample)
+    with region.modes.restored(), undisturbed(devices_of(sample)):
+        region.gm.forward(*copies.values)
+    changed = [index for index in copies.changed() if isinstance(sample[index], torch.nn.Parameter)]
+    if not changed:
+        return
+    node = region.gm.graph.find_nodes(op="placeholder")[changed[0]]
+    reason = f"input {changed[0]} ({readable(node.name)}) is a parameter that it changes: all ranks need the same bits"
+    outcome.gate |= {"verdict": "rejected", "reason": reason}
+    _reject_unless(False, outcome, reason)
+
+
 def _check(
     runner: Runner, gm: fx.GraphModule, modes: AmbientModes, inputs: Sequence[Any], options: CompileOptions
 ) -> gate.Verdict:
@@ -180,8 +200,3 @@ def _memory_budget() -> int | None:
     except (OSError, StopIteration):
         return None
     return free * 1024 // 2
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:_MAX_REASON] if lines else ""

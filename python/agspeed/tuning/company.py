@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import distributed
 
 from agspeed.config import Settings
@@ -10,6 +12,20 @@ from agspeed.distributed.groups import world_size
 from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.patience import Patience
 from agspeed.log import warn_once
+
+
+_HOROVODS = ("agspeed.horovod.torch", "horovod.torch")
+
+
+def num_ranks() -> int:
+    """Ranks that may hold the same parameters as this process, whatever reduces their gradients: those of the default
+    group or of a Horovod job, whichever are more; 1 where this process trains alone. Costs a microsecond.
+    """
+    size = world_size()
+    for horovod in filter(None, map(sys.modules.get, _HOROVODS)):
+        if horovod.is_initialized():
+            size = max(size, horovod.size())
+    return size
 
 
 def patience(settings: Settings, meetings: Meetings | None) -> Patience | None:

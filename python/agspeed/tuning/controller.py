@@ -26,7 +26,7 @@ from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.interrupted import deferred_signals, hide_own_frames
 from agspeed.tuning.layout_arms import LayoutArms
 from agspeed.tuning.memory_peaks import METER
-from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.outcome import Outcome, first_passing
 from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
 from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
 from agspeed.tuning.plan_compiles import PlanCompiles
@@ -155,11 +155,10 @@ class Controller:
             self._advance()
 
     def snapshot(self) -> dict[str, Any]:
-        """What the tuner knows, for the report, with the `note` on what an earlier process left and whether decisions
-        can be stored; {} without the tuner."""
+        """What the tuner knows and what is kept of it, for the report; {} without the tuner."""
         if self._module is None:
             return {}
-        return {**self._tuner.snapshot(), "note": self._unfinished.note, "has_database": self.has_database}
+        return {**self._tuner.snapshot(), **self._unfinished.shown(), "has_database": self.has_database}
 
     def close(self) -> None:
         """Ends background work."""
@@ -199,7 +198,8 @@ class Controller:
                 self._unfinished.resume()
                 self._tuner.expect_loads(_LOAD_PER_CAPTURE * seconds)
             else:
-                self._tuner.capture_failed("no part of the model could be captured as a graph", seconds)
+                why = session.runner.why_nothing_was_captured()
+                self._tuner.capture_failed(f"no part of the model could be captured as a graph{why}", seconds)
         else:
             self._tuner.step_finished(ran.arm, max(seconds, 1e-9), shape, ran.peak_bytes, ran.is_disturbed)
             if len(session.regions) != self._regions_seen:
@@ -338,7 +338,7 @@ class Controller:
             return True
         self._is_settled = True
         _searching.discard(self)
-        self._unfinished.end()
+        self._unfinished.end(first_passing(self._session.regions, self._tuner.snapshot()["arms"]))
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason + self._company)
@@ -378,7 +378,11 @@ class Controller:
         names = enabled(settings, self._session.options)
         if not arm:
             self._waiting.begin(call.num_modules(), names)
-        if not arm or not candidates_of(arm) <= {EAGER, CAPTURE_PLAN, *names}:
+            return
+        if lacking := candidates_of(arm) - {EAGER, CAPTURE_PLAN, *names}:
+            self._unfinished.note = (
+                f"the decision of an earlier run, {arm}, cannot be used: {min(lacking)} is not enabled"
+            )
             return
         try:
             if arm not in (EAGER, *names):
@@ -390,8 +394,9 @@ class Controller:
             logger.debug("the stored decision is not used: %s", error)
 
     def _store_decision(self) -> None:
-        record = self._tuner.decision_record()
-        if self._store is None or record is None or self._tuner.snapshot()["decision"]["from_database"]:
+        record, tuner = self._tuner.decision_record(), self._tuner.snapshot()
+        is_passing = first_passing(self._session.regions, tuner["arms"]) is not None
+        if self._store is None or record is None or is_passing or tuner["decision"]["from_database"]:
             return  # how it was measured stands there
         record["capture_seconds"] = self._session.history.capture_seconds
         self._store.store(record)

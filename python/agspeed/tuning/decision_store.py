@@ -14,6 +14,7 @@ from agspeed import native
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
 from agspeed.log import warn_once
+from agspeed.tuning.stored_decision import why_no_record
 
 Json = dict[str, Any]
 
@@ -35,8 +36,15 @@ class DecisionStore:
         return bool(self._database.is_usable)
 
     def find(self) -> Json | None:
-        """The decision of an earlier process, or with an empty "arm" what one found out that did not come to decide."""
-        return self._database.find(self.key, int(time.time()))  # type: ignore[no-any-return]
+        """The decision of an earlier process, or with an empty "arm" what one found out that did not come to decide.
+
+        What is no record is one warning, and as good as absent.
+        """
+        record: Json | None = self._database.find(self.key, int(time.time()))
+        if record is None or (reason := why_no_record(record)) is None:
+            return record
+        warn_once(("database", "record"), f"a record of {self._database.path} is ignored: it {reason}")
+        return None
 
     def store_unfinished(self, record: Json) -> bool:
         """Keeps what is known before a decision. Returns whether it was stored; a failure is a warning."""
@@ -47,8 +55,8 @@ class DecisionStore:
             return False
 
     def rows(self) -> list[Json]:
-        """All decisions, with their keys."""
-        return list(self._database.list())
+        """All records that are such, with their keys."""
+        return [row for row in self._database.list() if row["intact"] and why_no_record(row["record"]) is None]
 
     def store(self, record: Json) -> None:
         """Keeps a decision; a failure is a warning."""

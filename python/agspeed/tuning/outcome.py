@@ -1,12 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcome: what became of one candidate on one region."""
+"""Outcome: what became of one candidate on one region, and whether that may be otherwise in another process."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agspeed.backends.base import Runner
+
+_MAX_REASON = 500
+"""Letters of an exception that a reason shows; a candidate may write megabytes into its message."""
+_LACKS = (
+    errno.EACCES,
+    errno.EAGAIN,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOLCK,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.EROFS,
+    errno.ESTALE,
+    errno.ETXTBSY,
+)
+_PASSING = re.compile(
+    "|".join(
+        (
+            *(re.escape(os.strerror(code)) for code in _LACKS),
+            # keep-sorted
+            "MemoryError",
+            "bad_alloc",
+            "can't allocate memory",
+            "can't start new thread",
+            "killed signal",
+            "memory budget",
+            "memory runs out",
+            "no inputs were captured",
+            "no usable temporary directory",
+            "out of memory",
+            "there is no room",
+        )
+    ),
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -31,3 +73,35 @@ class Outcome:
     def fail(self, reason: str) -> None:
         """Marks a ready candidate as failed at run time."""
         self.state, self.reason, self.runner = "failed", reason, None
+
+
+def may_pass(reason: str) -> bool:
+    """Whether the reason to do without a candidate is what the machine lacked at that time: room on disk or in memory,
+    descriptors, the right to read a file. No decision that outlives the process may rest on that.
+    """
+    return _PASSING.search(reason) is not None
+
+
+def first_passing(regions: Iterable[Any], arms: Iterable[Mapping[str, Any]]) -> str | None:
+    """The first candidate or plan that is out for what may pass, with the reason; None where there is none.
+
+    Args:
+        regions: with the `outcomes` of candidates.
+        arms: the tuner's, as in its snapshot; other ranks' failures are among their reasons.
+    """
+    out = [(o.candidate, o.reason) for region in regions for o in region.outcomes.values() if not o.usable]
+    out += [(arm["name"], arm["reason"]) for arm in arms if arm["state"] in ("failed", "rejected", "skipped")]
+    return next((f"{name} {reason}" for name, reason in out if may_pass(reason)), None)
+
+
+def described(error: BaseException) -> str:
+    """The first line of an exception, and with it the line by which it, or what caused it, `may_pass`."""
+    lines = str(error).strip().splitlines() or [""]
+    first = lines[0][:_MAX_REASON]
+    seen, cause = {id(error)}, error.__cause__ or error.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        lines += f"{type(cause).__name__}: {cause}".splitlines()
+        cause = cause.__cause__ or cause.__context__
+    telling = next(filter(may_pass, lines[1:]), None)
+    return first if telling is None or may_pass(first) else f"{first} ({telling.strip()[:_MAX_REASON]})"

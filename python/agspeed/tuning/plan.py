@@ -13,18 +13,28 @@ round starts from its choice. Pure functions.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agspeed.distributed.layouts import layout_of, plan_of
+from agspeed.distributed.layouts import is_layout, layout_of, plan_of
 
 EAGER = "eager"
 GRAPH_EAGER = "graph-eager"
+_CANDIDATE = r"(?:(?!\+r)[^:/\x00-\x1f\x7f]){1,100}"
+_PLAN = re.compile(rf"{_CANDIDATE}(?:\+r\d{{1,6}}:{_CANDIDATE})*")
 _MAX_PER_ROUND = 4
 _MIN_SHARE = 0.05
 """Regions with a smaller share of the operators cannot change the step's time by what measuring can tell."""
 _MAX_RATIO = 1.1
 """Where eager was decided on, the best plan serves as a start if its steps take at most that much longer."""
+
+
+def is_plan(name: object) -> bool:
+    """Whether this is the name of a plan, with or without a bucket layout. Its candidates need not exist."""
+    if not isinstance(name, str) or _PLAN.fullmatch(plan_of(name)) is None:
+        return False
+    return plan_of(name) == name or is_layout(layout_of(name))
 
 
 @functools.cache

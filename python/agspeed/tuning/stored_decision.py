@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an earlier process decided about a model: known from a look at the tuning database, before what reads and
-checks that file properly (runtime/tune/store/database.h) is loaded. Nothing that is found here is trusted."""
+"""What an earlier process left in the tuning database: a look at it before what reads and checks that file properly
+(runtime/tune/store/database.h) is loaded, and what a record has to be. Nothing that is found is trusted."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agspeed import bounded_json
 from agspeed.tuning.database_key import structure_hash
+from agspeed.tuning.plan import is_plan
 
-_QUERY = "SELECT record FROM decisions WHERE instr(key, ?)"
+_QUERY = "SELECT record FROM decisions WHERE instr(key, ?) AND length(record) <= ?"
+_MAX_RECORD_BYTES = 1 << 20
+_MAX_CAPTURE_S = 1e6
 
 
 def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
@@ -24,9 +27,20 @@ def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
 
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)
         try:
-            rows = connection.execute(_QUERY, (f'"graph":"{structure_hash(target)}"',)).fetchall()
+            wanted = (f'"graph":"{structure_hash(target)}"', _MAX_RECORD_BYTES)
+            rows = connection.execute(_QUERY, wanted).fetchall()
         finally:
             connection.close()
-        return any(json.loads(record)["arm"] not in ("eager", "") for (record,) in rows)
+        return any(bounded_json.loads(record)["arm"] not in ("eager", "") for (record,) in rows)
     except Exception:  # no database of ours, or a damaged one: its reader will say so once it is loaded
         return False
+
+
+def why_no_record(record: Mapping[str, Any]) -> str | None:
+    """What is wrong with a record of the database, as the end of a sentence; None where nothing is."""
+    arm, seconds = record.get("arm"), record.get("capture_seconds")
+    if arm != "" and not is_plan(arm):
+        return f"names {str(arm)[:80]!r}, which is no plan"
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds <= _MAX_CAPTURE_S):
+        return f"says that capturing took {str(seconds)[:40]} s"
+    return None

@@ -21,12 +21,15 @@ from agspeed.config import Settings
 from agspeed.distributed.greetings import Greeting
 from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.reducers import why_left_alone
+from agspeed.distributed.replicas import compare_replicas
 from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, sharded_by, wrapper_of
 from agspeed.log import logger
 from agspeed.native_files import extension_for
+from agspeed.torch_compat import compiler_cache
 from agspeed.torch_compat.ddp import is_in_join
 from agspeed.torch_compat.modules import unsaved_buffers
+from agspeed.tuning.company import num_ranks
 
 _SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
 _OPTIONS = (
@@ -36,9 +39,6 @@ _OPTIONS = (
     "bucket_bytes_cap",
     "broadcast_buffers",
 )
-
-_COMPILERS_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""Another rank finds what one has compiled only where these agree, too; unset, they lie in the temporary directory."""
 
 
 def are_known(target: object) -> bool:
@@ -52,6 +52,8 @@ def surroundings(
     """What is around a target that is being called: its wrapper, the options to compile for that, and the meetings with
     the wrapper's other ranks, who are greeted. None each where there is none. on_news: see `Meetings`.
     """
+    if not options.is_replicated and num_ranks() > 1:
+        options = dataclasses.replace(options, is_replicated=True)
     module: nn.Module | None = getattr(target, "module", None)
     sharding: Sharding | None = getattr(target, "sharding", None)
     wrapper = sharded_by(sharding) if sharding is not None else wrapper_of(module)
@@ -64,6 +66,7 @@ def surroundings(
         return wrapper, options, _meetings(module, sharding, module, settings, options, on_news)
     if (around := ddp_around(module)) is None:
         return wrapper, options, None
+    compare_replicas(*around, module, settings)
     return wrapper, options, _meetings(module, *around, settings, options, on_news)
 
 
@@ -104,7 +107,8 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Shar
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
     host = socket.gethostname()
-    folders = (str(settings.cache_dir), tempfile.gettempdir(), *map(os.environ.get, _COMPILERS_CACHES))
+    # Another rank finds what one has compiled only where all of these agree.
+    folders = (str(settings.cache_dir), tempfile.gettempdir(), *sorted(compiler_cache.chosen().items()))
     return Greeting(f"rank {rank} on {host}", must_agree, may_differ, " ".join([host, *map(str, folders)]))
 
 

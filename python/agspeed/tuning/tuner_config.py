@@ -11,7 +11,8 @@ import torch
 
 from agspeed.backends import CompileOptions, candidates
 from agspeed.config import Settings
-from agspeed.tuning.plan import EAGER, candidates_of
+from agspeed.distributed.layouts import plan_of
+from agspeed.tuning.plan import EAGER
 
 _DEFAULT_COMPILE_S = {
     "cudagraph": (5.0, 1.0),
@@ -40,8 +41,8 @@ def tuner_config(
     if settings.budget_s is not None:
         config["budget_seconds"] = settings.budget_s
     if settings.plan is not None:
-        config["pinned_arm"] = pinned = _pinned_arm(settings.plan)
-        if len(candidates_of(pinned)) > 1:
+        config["pinned_arm"] = pinned = _pinned_plan(settings.plan)
+        if pinned not in (EAGER, *(arm["name"] for arm in arms)):
             config["arms"].append(_arm(pinned))
     config["memory_fraction"] = settings.memory_slack
     config["memory_slack_bytes"] = MEMORY_SLACK_BYTES
@@ -76,7 +77,9 @@ def _has_spare_cores() -> bool:
     return len(os.sched_getaffinity(0)) > torch.get_num_threads()
 
 
-def _pinned_arm(path: Path) -> str:
+def _pinned_plan(path: Path) -> str:
+    """What a report says was chosen, but for the bucket layout: it was chosen with other ranks. Requires: `optimize`
+    has checked the report."""
     from agspeed.reporting.model import load
 
-    return str(load(path).to_dict()["decision"]["chosen"])
+    return plan_of(load(path).to_dict()["decision"]["chosen"])

@@ -2,8 +2,9 @@
 """UnfinishedTuning: what tuning finds out before it decides is kept on disk, and the next process goes on from it.
 
 Kept are the pairs of each arm, the arms that lost, and the candidates that were refused on a region: by the gate, or
-because they failed to compile or to run. Both hold for graphs of the same content only: a region is known by the digest
-of its graph, and pairs count once a process has captured exactly the regions that they were measured with.
+because they failed to compile or to run, but for what the machine lacked at that time. Both hold for graphs of the same
+content only: a region is known by the digest of its graph, and pairs count once a process has captured exactly the
+regions that they were measured with.
 
 The record replaces the one before it (runtime/tune/store/database_format.md), in one transaction: a process that is
 killed while it writes leaves the earlier one. Refusals are written at once, finished blocks so that writing takes one
@@ -22,7 +23,7 @@ from typing import Any
 from agspeed.log import logger
 from agspeed.reporting import parts
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.outcome import Outcome, may_pass
 from agspeed.tuning.steerable import Steerable
 
 FORMAT = 1
@@ -40,7 +41,8 @@ class UnfinishedTuning:
 
     def __init__(self, session: Steerable) -> None:
         self.note: str | None = None
-        """Why the earlier record is of no use, as a sentence."""
+        """Why the earlier record is of no use, or this process's decision to a later one, as a sentence."""
+        self._is_passing = False
         self._session = session
         self._tuner: Any = None
         self._store: DecisionStore | None = None
@@ -108,10 +110,21 @@ class UnfinishedTuning:
         if os.getpid() == self._owner:
             self.keep(at_once=True)
 
-    def end(self) -> None:
-        """Something is decided: nothing is left to be kept."""
+    def end(self, passing: str | None = None) -> None:
+        """Something is decided: nothing is left to be kept. passing: what the decision rests on that may be otherwise
+        for the next process, which goes on from what was measured then.
+        """
+        if passing is not None:
+            self._is_passing = True
+            self.note = f"the decision is for this run alone, as the next one may do better: {passing}"
+            logger.warning("%s", self.note)
+            self.keep(at_once=True)
         self._store = None
         _open.discard(self)
+
+    def shown(self) -> Json:
+        """For the report: the `note`, and whether a decision was taken that later processes are not to have."""
+        return {"note": self.note, "is_passing": self._is_passing}
 
     def describe(self) -> str:
         """What is kept and what becomes of it, as a sentence."""
@@ -128,7 +141,8 @@ class UnfinishedTuning:
             self._ignore(str(error))
             return
         self._earlier = {"regions": body["regions"], "tuner": body["tuner"]}
-        self._refusals = {(entry["region"], entry["candidate"]): entry for entry in body["refusals"]}
+        lasting = [entry for entry in body["refusals"] if not may_pass(entry["reason"])]
+        self._refusals = {(entry["region"], entry["candidate"]): entry for entry in lasting}
 
     def _ignore(self, reason: str) -> None:
         self._earlier = None
@@ -140,7 +154,8 @@ class UnfinishedTuning:
         before = len(self._refusals)
         for region in self._session.regions:
             for name, outcome in region.outcomes.items():
-                if outcome.state in _REFUSED and len(self._refusals) < _MAX_REFUSALS:
+                is_lasting = outcome.state in _REFUSED and not may_pass(outcome.reason)
+                if is_lasting and len(self._refusals) < _MAX_REFUSALS:
                     self._refusals.setdefault((region.key, name), _refusal(region.key, outcome))
         return len(self._refusals) > before
 

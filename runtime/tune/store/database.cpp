@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/format.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/tune/store/database_file.h"
 #include "runtime/tune/store/database_format.h"
 
@@ -24,7 +25,7 @@ constexpr std::array<const char*, 7> kRequiredMembers = {"device", "dtypes",  "g
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json parseObject(std::string_view text, size_t maxBytes) {
-  if (text.size() > maxBytes) return Json(Json::value_t::discarded);
+  if (text.size() > maxBytes || isNestedTooDeep(text)) return Json(Json::value_t::discarded);
   Json json = Json::parse(text, nullptr, false);
   return json.is_object() ? json : Json(Json::value_t::discarded);
 }
@@ -36,6 +37,8 @@ bool isUnfinished(const std::string& record) {
 }
 
 bool isRecord(const Json& json) { return json.is_object() && json.contains("arm") && json["arm"].is_string(); }
+
+bool isTime(int64_t seconds) { return seconds >= 0 && seconds <= kLatestTime; }
 
 std::string columnText(sqlite3_stmt* statement, int column) {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
@@ -53,8 +56,9 @@ DatabaseRow readRow(sqlite3_stmt* statement) {
   row.created = sqlite3_column_int64(statement, 3);
   row.used = sqlite3_column_int64(statement, 4);
   row.uses = sqlite3_column_int64(statement, 5);
-  row.isIntact = sqlite3_column_int64(statement, 2) == decisionChecksum(row.key, row.record) &&
-                 canonicalKey(row.key).isOk() && isRecord(parseObject(row.record, kMaxRecordBytes));
+  row.isIntact = sqlite3_column_int64(statement, 2) == decisionChecksum(row.key, row.record) && isTime(row.created) &&
+                 isTime(row.used) && row.uses >= 0 && row.uses <= kMaxUses && canonicalKey(row.key).isOk() &&
+                 isRecord(parseObject(row.record, kMaxRecordBytes));
   return row;
 }
 
@@ -224,7 +228,7 @@ StatusOr<bool> TuningDatabase::storeUnfinished(std::string_view key, std::string
   if (execute("BEGIN IMMEDIATE")) {
     const std::optional<DatabaseRow> present = rowOf(canonical);
     const bool isFree = !present || !present->isIntact || isUnfinished(present->record);
-    isStored = isFree && put({std::move(canonical), dump(Json::parse(text)), now, now, 0, true});
+    isStored = isFree && put({std::move(canonical), dump(parseObject(text, kMaxRecordBytes)), now, now, 0, true});
     isStored = execute(isStored ? "COMMIT" : "ROLLBACK") && isStored;
   }
   if (isUsable()) sqlite3_busy_timeout(connection_.get(), kBusyTimeoutMs);
@@ -301,8 +305,12 @@ StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now)
     if (!key.isOk()) return key.status().withContext(where);
     const Json record = json.value("record", Json());
     if (!isRecord(record)) return invalidArgument(where + "the record names no arm");
-    const Json created = json.value("created", Json());
-    rows.push_back({*key, dump(record), created.is_number_integer() ? created.get<int64_t>() : now, now, 0, true});
+    const Json created = json.value("created", Json(now));
+    if (!created.is_number_integer() || created < 0 || created > kLatestTime) {
+      return invalidArgument(where + "\"created\" is no time in seconds since 1970");
+    }
+    // A time to come would keep every later decision out.
+    rows.push_back({*key, dump(record), std::min(created.get<int64_t>(), now), now, 0, true});
   }
   if (numLines == 0) return invalidArgument("tuning database import: the text is empty");
   int64_t numTaken = 0;

@@ -14,6 +14,8 @@ inline constexpr int32_t kDatabaseVersion = 1;                 ///< PRAGMA user_
 inline constexpr std::string_view kExportFormat = "agspeed-tuning";
 inline constexpr size_t kMaxKeyBytes = size_t{64} << 10;
 inline constexpr size_t kMaxRecordBytes = size_t{1} << 20;
+inline constexpr int64_t kLatestTime = 253402300799;  ///< the last second of the year 9999
+inline constexpr int64_t kMaxUses = int64_t{1} << 53;
 
 inline constexpr std::string_view kCreateTables =
     "CREATE TABLE IF NOT EXISTS decisions("

@@ -15,7 +15,10 @@ struct Network final : MessengerGroup {
 
 MessengerCase network(std::string name, int numRails, std::string mode) {
   return {std::move(name), [=](int size) {
-            return std::make_unique<Network>(size, numRails, [=](NetworkOptions& options) { options.mode = mode; });
+            return std::make_unique<Network>(size, numRails, [=](NetworkOptions& options) {
+              options.mode = mode;
+              if (mode == "encrypted") options.key = JobKey(32, std::byte{7});
+            });
           }};
 }
 

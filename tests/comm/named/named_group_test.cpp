@@ -46,6 +46,19 @@ TEST(NamedGroup, AWrongCallFailsAloneAndTheNextOneWorks) {
   });
 }
 
+TEST(NamedGroup, RanksHearThatTheyCalledDifferentKindsOfOperations) {
+  NamedRanks ranks(3);
+  ranks.run([](int rank, NamedGroup& group) {
+    for (const bool areKindsDifferent : {true, false, true}) {
+      const NamedKind kind = areKindsDifferent && rank == 1 ? NamedKind::kAllGather : NamedKind::kAllReduce;
+      const int64_t size = areKindsDifferent || rank == 0 ? 2 : 3;
+      auto started = start(group, requestFor("a", {size}, kind), {std::vector<float>(static_cast<size_t>(size), 1)});
+      EXPECT_FALSE(started->wait().isOk());
+      EXPECT_EQ((*started->handle)->areKindsDifferent(), areKindsDifferent) << "rank " << rank;
+    }
+  });
+}
+
 TEST(NamedGroup, ANameThatIsUnderWayIsRefused) {
   NamedRanks ranks(2);
   auto first = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
@@ -78,7 +91,7 @@ TEST(NamedGroup, PreparedOperationsRunAgainOnOtherMemory) {
         const auto bytes = std::as_writable_bytes(std::span(other[i]));
         operations[i]->setBuffers(0, bytes, bytes);
       }
-      group.startAll(operations);
+      ASSERT_TRUE(group.startAll(operations).isOk());
       for (size_t i = 0; i < operations.size(); ++i) {
         ASSERT_TRUE(operations[i]->wait().isOk());
         EXPECT_EQ(other[i], std::vector<float>(5, static_cast<float>(3 + 3 * round)));
@@ -93,9 +106,10 @@ TEST(NamedGroup, OfThoseThatStartTogetherOnlyTheOneWhoseNameIsUnderWayIsRefused)
   auto first = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
   const std::vector<NamedHandle> together = {ranks.groups[0]->prepare(inPlace(requestFor("a"), values)),
                                              ranks.groups[0]->prepare(inPlace(requestFor("b"), others))};
-  ranks.groups[0]->startAll(together);
+  const Status refusal = ranks.groups[0]->startAll(together);
   ASSERT_TRUE(together[0]->isDone());
   EXPECT_THAT(together[0]->status().message(), HasSubstr("same name as another tensor"));
+  EXPECT_EQ(refusal.message(), together[0]->status().message());
   auto a = start(*ranks.groups[1], requestFor("a"), {{1, 2, 3, 4}});
   auto b = start(*ranks.groups[1], requestFor("b"), {{1, 1, 1, 1}});
   EXPECT_TRUE(first->wait().isOk());
@@ -104,7 +118,7 @@ TEST(NamedGroup, OfThoseThatStartTogetherOnlyTheOneWhoseNameIsUnderWayIsRefused)
   EXPECT_EQ(others, std::vector<float>(4, 3));
   EXPECT_TRUE(b->wait().isOk());
   // The name is free again.
-  ranks.groups[0]->startAll(std::span(together).first(1));
+  ASSERT_TRUE(ranks.groups[0]->startAll(std::span(together).first(1)).isOk());
   auto again = start(*ranks.groups[1], requestFor("a"), {{1, 1, 1, 1}});
   EXPECT_TRUE(together[0]->wait().isOk());
   EXPECT_TRUE(again->wait().isOk());

@@ -19,6 +19,7 @@ Bytes exampleMessage() {
   response.kind = NamedKind::kAllGather;
   response.lastJoined = 2;
   response.evicted = {4, 5};
+  response.areKindsDifferent = true;
   response.items.push_back({7, true, std::make_shared<Agreement>(Agreement{request, {{1, 2}, {3}}})});
   response.items.push_back({8, false, nullptr});
   Bytes message;
@@ -47,6 +48,7 @@ TEST(RequestCodec, WhatIsEncodedIsDecoded) {
   EXPECT_FALSE(response.items[1].isFull);
   EXPECT_EQ(response.items[1].cacheId, 8u);
   EXPECT_EQ(response.evicted, (std::vector<uint32_t>{4, 5}));
+  EXPECT_TRUE(response.areKindsDifferent);
   EXPECT_EQ(std::get<Farewell>((*notes)[3]).reason, "rank 1 is lost");
   EXPECT_EQ(std::get<Forgotten>((*notes)[4]).ids, (std::vector<uint32_t>{4, 5}));
 }

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -58,6 +59,19 @@ TEST(Timeline, ATraceHasTheNegotiationAndTheActivitiesOfEveryName) {
   EXPECT_EQ(countOf(text, "\"ph\": \"X\", \"name\": \"1\""), 6u);
   EXPECT_EQ(countOf(text, "\"ph\": \"B\""), countOf(text, "\"ph\": \"E\""));
   EXPECT_GE(countOf(text, "CYCLE_START"), 3u);
+}
+
+TEST(Timeline, ALinkInItsPlaceIsNotFollowed) {
+  const std::string path = ::testing::TempDir() + "agspeed_timeline_link.json";
+  const std::string other = ::testing::TempDir() + "agspeed_timeline_other";
+  std::ofstream(other) << "precious";
+  std::remove(path.c_str());
+  ASSERT_EQ(symlink(other.c_str(), path.c_str()), 0);
+  Timeline::open(path, false).value()->close();
+  EXPECT_EQ(textOf(other), "precious");
+  EXPECT_THAT(textOf(path), EndsWith("]\n"));
+  std::remove(path.c_str());
+  std::remove(other.c_str());
 }
 
 TEST(Timeline, AFileThatCannotBeWrittenSaysSo) {

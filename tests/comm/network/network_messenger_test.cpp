@@ -128,8 +128,10 @@ TEST(NetworkMessenger, BadOptionsAreNamed) {
   NetworkOptions options = loopbackOptions(0, 2, 1);
   options.mode = "none";
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'none' is no mode"));
-  options.mode = "authenticated";
-  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));
+  for (const char* mode : {"authenticated", "encrypted"}) {
+    options.mode = mode;
+    EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));
+  }
   options.mode = "";
   options.rails.clear();
   for (const int64_t flows : {-1, 1000}) {

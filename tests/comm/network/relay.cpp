@@ -122,7 +122,7 @@ bool Relay::forward(int from, int to) {
 }
 
 Status RelayStore::set(const std::string& key, const std::string& value) {
-  AG_ASSIGN_OR_RETURN(PeerRecord record, decodePeerRecord(value, {}));
+  AG_ASSIGN_OR_RETURN(PeerRecord record, decodePeerRecord(value, key_));
   for (size_t rail = 0; rail < record.rails.size(); ++rail) {
     RelayFaults faults = faults_;
     faults.seed += 100 * record.rank + rail;
@@ -130,7 +130,7 @@ Status RelayStore::set(const std::string& key, const std::string& value) {
     record.rails[rail] = relay->address();
     relays_[{static_cast<int>(record.rank), static_cast<int>(rail)}] = std::move(relay);
   }
-  return store_.set(key, encodePeerRecord(record, {}));
+  return store_.set(key, encodePeerRecord(record, key_));
 }
 
 }  // namespace agspeed::comm

@@ -72,7 +72,8 @@ class Relay {
 
 class RelayStore final : public Store {
  public:
-  explicit RelayStore(RelayFaults faults) : faults_(faults) {}
+  /// `key`: the job's, with which ranks protect what they store.
+  explicit RelayStore(RelayFaults faults, JobKey key = {}) : faults_(faults), key_(std::move(key)) {}
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return store_.tryGet(key); }
@@ -88,6 +89,7 @@ class RelayStore final : public Store {
  private:
   MemoryStore store_;
   RelayFaults faults_;
+  JobKey key_;
   RelayCounts counts_;
   std::map<std::pair<int, int>, std::unique_ptr<Relay>> relays_;
 };

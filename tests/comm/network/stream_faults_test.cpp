@@ -33,9 +33,15 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   RelayFaults faults = GetParam().faults;
   faults.seed = seed;
-  auto owned = std::make_unique<RelayStore>(faults);
+  const std::string mode = GetParam().mode;
+  const JobKey key(mode == "encrypted" ? 32 : 0, std::byte{7});
+  auto owned = std::make_unique<RelayStore>(faults, key);
   const RelayStore& store = *owned;
-  NetworkGroup group(3, 2, [](NetworkOptions& options) { options.mode = GetParam().mode; }, std::move(owned));
+  const auto configure = [&](NetworkOptions& options) {
+    options.mode = mode;
+    options.key = key;
+  };
+  NetworkGroup group(3, 2, configure, std::move(owned));
   EXPECT_EQ(group.exchange(80, 1 << 18, seed), "");
   const RelayCounts& counts = store.counts();
   EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 0);

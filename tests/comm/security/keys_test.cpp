@@ -2,6 +2,7 @@
 #include "comm/security/keys.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,6 +92,40 @@ TEST_F(JobKeyFile, IsReadWithoutItsLineEnd) {
 TEST_F(JobKeyFile, ThatOthersMayReadIsRefused) {
   write("0123456789abcdef0123\n", 0644);
   EXPECT_THAT(loadJobKey("", path_).status().message(), testing::HasSubstr("chmod 600"));
+}
+
+TEST_F(JobKeyFile, OfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  constexpr uid_t kOwner = 4711;
+  write("0123456789abcdef0123\n", 0600);
+  ASSERT_EQ(chown(path_.c_str(), kOwner, getgid()), 0);
+  EXPECT_THAT(loadJobKey("", path_).status().message(), testing::HasSubstr("belongs to user 4711"));
+}
+
+TEST_F(JobKeyFile, ThatIsLongIsRefusedAndNotCut) {
+  write(std::string(4096, 'k') + "\n", 0600);
+  EXPECT_EQ(loadJobKey("", path_).value().size(), 4096u);
+  for (const size_t size : {4097, 4160, 100000}) {
+    write(std::string(size, 'k'), 0600);
+    EXPECT_THAT(loadJobKey("", path_).status().message(), testing::HasSubstr("more than 4096 bytes")) << size;
+  }
+  EXPECT_THAT(loadJobKey(std::string(4097, 'k'), "").status().message(), testing::HasSubstr("more than 4096 bytes"));
+}
+
+TEST_F(JobKeyFile, ThatIsInheritedIsTheLaunchersMemoryOrRefused) {
+  const std::string key = "0123456789abcdef0123";
+  const int memory = memfd_create("agspeed-job-key", MFD_CLOEXEC);
+  ASSERT_EQ(fchmod(memory, 0600), 0);
+  ASSERT_EQ(pwrite(memory, key.data(), key.size(), 0), static_cast<ssize_t>(key.size()));
+  const std::string path = "/proc/self/fd/" + std::to_string(memory);
+  EXPECT_EQ(loadJobKey("", path).value(), copyOf(bytesOf(key)));
+  write("another secret of this user", 0600);
+  const int other = open(path_.c_str(), O_RDONLY);
+  ASSERT_EQ(dup2(other, memory), memory);
+  EXPECT_THAT(loadJobKey("", path).status().message(), testing::HasSubstr("which is another file in this process"));
+  close(other);
+  close(memory);
+  EXPECT_THAT(loadJobKey("", path).status().message(), testing::HasSubstr("which is not open in this process"));
 }
 
 TEST_F(JobKeyFile, ThatIsMissingIsNamed) {

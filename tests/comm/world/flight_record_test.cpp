@@ -2,8 +2,13 @@
 #include "comm/world/flight_record.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "comm/messaging/loopback_messenger.h"
 
@@ -11,6 +16,14 @@ namespace agspeed::comm {
 namespace {
 
 using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+/// Where records are written to: said before anything reads the settings, and made by the test that needs it.
+const fs::path kFolder = [] {
+  fs::path folder = fs::temp_directory_path() / ("agspeed_flight_" + std::to_string(getpid()));
+  setenv("AGSPEED_FLIGHT_RECORD_DIR", folder.c_str(), 1);
+  return folder;
+}();
 
 class FlightRecord : public testing::Test {
  protected:
@@ -56,6 +69,22 @@ TEST_F(FlightRecord, KeepsTheLatestOperationsOfAGroup) {
   EXPECT_EQ(group["operations_before"], 5);
   EXPECT_EQ(group["operations"].size(), FlightRecorder::kEntries);
   EXPECT_EQ(group["operations"][0]["sequence"], 6);
+}
+
+TEST_F(FlightRecord, LinksWhereItsNamesWouldBeAreNotFollowed) {
+  fs::create_directory(kFolder);
+  std::ofstream(kFolder / "own") << "precious";
+  const fs::path path = kFolder / "flight-record-rank0.json";
+  for (const fs::path& planted : {path, fs::path(path.string() + "." + std::to_string(getpid()))}) {
+    fs::create_symlink(kFolder / "own", planted);
+  }
+  recorder->write("a test asked");
+  std::stringstream own;
+  own << std::ifstream(kFolder / "own").rdbuf();
+  EXPECT_EQ(own.str(), "precious");
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(Json::parse(std::ifstream(path))["reason"], "a test asked");
+  fs::remove_all(kFolder);
 }
 
 TEST_F(FlightRecord, SumsOutliveTheirGroups) {

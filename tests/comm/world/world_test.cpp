@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "comm/api.h"
+#include "tests/comm/io/limited_descriptors.h"
 
 namespace agspeed::comm {
 namespace {
@@ -74,6 +76,15 @@ TEST(World, WorldsOfFewerAndOfMoreRanksMayFollowInAStore) {
   }
 }
 
+TEST(World, RanksMeetInAStoreInWhichSomeOfThemWereAlone) {
+  const auto store = std::make_shared<MemoryStore>();
+  for (const int rank : {0, 1}) {
+    const auto alone = World::create(store, rank, kSize, milliseconds(10));
+    EXPECT_EQ(alone.status().code(), StatusCode::kResourceExhausted);
+  }
+  inWorlds(store, [](const auto& world) { expectSum(*world); });
+}
+
 TEST(World, MembersAgreeOnANumberPerGroup) {
   std::vector<std::vector<uint32_t>> ids(2, std::vector<uint32_t>(kSize));
   inWorlds(std::make_shared<MemoryStore>(), [&](const auto& world) {
@@ -132,11 +143,43 @@ TEST_F(AloneInAWorld, EndsWithTheLastThatUsesItAlsoInACallback) {
   EXPECT_TRUE(seen.expired());
 }
 
+TEST_F(AloneInAWorld, IsLeftInPlaceByAForkedProcess) {
+  EXPECT_FALSE(world_->isForked());
+  std::shared_ptr<World> last = World::create(store_, 0, 1).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool isForked = last->isForked();
+    last.reset();
+    _exit(isForked ? 7 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  expectSum(*last);
+}
+
 TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
   World::setOfDefaultGroup(world_);
   EXPECT_EQ(World::ofDefaultGroup(), world_);
   World::setOfDefaultGroup(nullptr);
   EXPECT_EQ(World::ofDefaultGroup(), nullptr);
+}
+
+TEST(World, SaysSoWhereThereIsNoDescriptor) {
+  // What is loaded or opened once is there.
+  ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).isOk());
+  int numRefused = 0;
+  for (rlim_t numFree = 0;; ++numFree) {
+    StatusOr<std::shared_ptr<World>> made = unavailable("not made");
+    {
+      const LimitedDescriptors limited(nextDescriptor() + numFree);
+      made = World::create(std::make_shared<MemoryStore>(), 0, 1);
+    }
+    if (made.isOk()) break;
+    ++numRefused;
+    ASSERT_THAT(made.status().message(), AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n"))) << numFree;
+  }
+  EXPECT_GT(numRefused, 2);
 }
 
 TEST(World, DescribesWhatARankWouldOpen) { EXPECT_THAT(*World::describeAlone(), HasSubstr("1 rail: 127.0.0.1")); }

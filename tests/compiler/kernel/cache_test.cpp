@@ -68,6 +68,12 @@ TEST_F(KernelCacheTest, CreatesPrivateFiles) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+TEST_F(KernelCacheTest, AFileOfTerabytesIsNoEntry) {
+  store();
+  ASSERT_EQ(truncate(entry().c_str(), off_t{2} << 40), 0) << "a sparse file needs no room";
+  EXPECT_EQ(load(), std::nullopt);
+}
+
 TEST_F(KernelCacheTest, EmptyPathMeansNoCache) {
   KernelCache none("");
   none.store("key", "payload");

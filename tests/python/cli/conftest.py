@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from agspeed import files
 from agspeed.cli import cache_files, main
 from agspeed.reporting import model
 from tests.python.reporting import report_sample
@@ -72,7 +73,7 @@ def cache(tmp_path) -> Path:
     """A cache with two decisions and two kernels."""
     folder = tmp_path / "cache"
     cache_files.write_decisions(folder, [decision(), decision("77aa")])
-    cache_files.create_private(folder / cache_files.KERNELS)
+    files.make_folder(folder / cache_files.KERNELS)
     for name, data in (kernel(b"key one", b"code" * 100), kernel(b"key two", b"more code" * 50)):
-        cache_files.write_private(folder / cache_files.KERNELS / name, data)
+        files.write(folder / cache_files.KERNELS / name, data)
     return folder

@@ -249,11 +249,23 @@ def test_prune_to_a_size_removes_the_oldest_first(agspeed, cache):
     assert list(cache_files.read_decisions(cache)) == []
 
 
-@pytest.mark.parametrize("arguments", [("--days", "-1"), ("--days", "soon"), ("--max-size", "much")])
+@pytest.mark.parametrize("arguments", [("--days", "-1"), ("--days", "nan"), ("--days", "soon"), ("--max-size", "much")])
 def test_prune_refuses_nonsense(agspeed, cache, arguments):
     result = agspeed("cache", "--cache-dir", cache, "prune", *arguments)
     assert result.code == 2
     assert len(cache_files.kernel_paths(cache)) == 2
+
+
+@pytest.mark.parametrize("action", [("ls",), ("verify",), ("prune", "--all"), ("export", "a.zip")])
+def test_a_file_is_no_cache_directory(agspeed, tmp_path, monkeypatch, action):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file"
+    file.touch()
+    result = agspeed("cache", "--cache-dir", file, *action)
+    assert result.code == 2 and "no directory" in result.err and result.err.count("\n") == 1
+    monkeypatch.setenv("AGSPEED_CACHE_DIR", str(file))
+    assert agspeed("cache", *action).code == 2
+    assert agspeed("cache", "--cache-dir", "~nobody-of-that-name/c", *action).code == 2
 
 
 def test_links_in_the_cache_are_not_followed(agspeed, cache, tmp_path):

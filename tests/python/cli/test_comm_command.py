@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ import pytest
 
 from agspeed import native
 from agspeed.reporting.html import bench_page
+from tests.python.launch.jobs import Job, wait_until
 
 needs_native = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -44,6 +46,18 @@ def test_ranks_on_this_host(tmp_path: Path) -> None:
         assert row["algorithm_gbytes_per_s"] == pytest.approx(speed)
         assert row["bus_gbytes_per_s"] == pytest.approx(factor * speed)
     assert "<svg" in page.read_text()
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_the_command_that_started_them(tmp_path: Path, number: int) -> None:
+    with Job(tmp_path) as job:
+        command = [sys.executable, "-m", "agspeed", "comm", "bench", "--ranks=2", "--sizes=4K", "--seconds=600"]
+        job.launcher = subprocess.Popen(command, env=job.environment, stdout=subprocess.PIPE)
+        wait_until(lambda: len(job.left()) >= 4, "the command, what keeps the ranks, and two ranks run")
+        job.launcher.send_signal(number)
+        wait_until(lambda: not job.left(), "nothing is left")
 
 
 @needs_native
@@ -116,7 +130,10 @@ def test_other_backends_can_be_timed() -> None:
         (["--ranks", "2", "--sizes", "0"], "--sizes 0"),
         (["--ranks", "2", "--link-rate", "fast"], "--link-rate fast"),
         (["--ranks", "2", "--link-rate", "1gbit,"], "--link-rate : write it like"),
+        (["--ranks", "2", "--link-rate", "infgbit"], "--link-rate infgbit"),
         (["--ranks", "2", "--seconds", "0"], "--seconds 0"),
+        (["--ranks", "2", "--seconds", "inf"], "--seconds inf"),
+        (["--ranks", "2", "--seconds", "nan"], "--seconds nan"),
         (["--ranks", "2", "--html", "plot.svg"], "--html plot.svg"),
         (["--ranks", "2", "--html", "no/such/plot.html"], "there is no folder no/such"),
         (["--ranks", "2", "--sizes", "1M:1K"], "write the smaller size first"),

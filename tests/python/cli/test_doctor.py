@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import agspeed as agspeed_package
 from agspeed import config
 from agspeed.cli import checks, net_checks, net_ranks
 from agspeed.errors import UserError
@@ -110,6 +115,80 @@ def test_cache_that_would_be_ignored_fails(found, tmp_path, monkeypatch):
     blocker.write_text("")
     monkeypatch.setenv("AGSPEED_CACHE_DIR", str(blocker / "cache"))
     assert "cannot be written" in only(checks.cache).detail
+
+
+def test_a_user_without_a_name_is_noticed(found, monkeypatch):
+    assert only(checks.user).status == "ok"
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    result = only(checks.user)
+    assert result.status == "fail" and "export USER=" in result.remedy
+    monkeypatch.delenv("HOME")
+    assert only(checks.home).status == "fail"
+
+
+@pytest.mark.parametrize(("variable", "check"), [("HOME", checks.home), ("TMPDIR", checks.temporary_files)])
+def test_a_folder_that_cannot_be_written_is_noticed(found, tmp_path, monkeypatch, variable, check):
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert (only(check).status, list(tmp_path.iterdir())) == ("ok", [])
+    for wrong in (tmp_path / "missing", Path("/proc")):
+        monkeypatch.setenv(variable, str(wrong))
+        result = only(check)
+        assert result.status == "fail" and f"{wrong} cannot be written" in result.detail and variable in result.remedy
+
+
+FULL = """
+import os, sys
+from pathlib import Path
+from agspeed.cli import checks
+with open(Path(sys.argv[1], "fills it"), "wb", buffering=0) as file:
+    try:
+        while file.write(bytes(1 << 16)): pass
+    except OSError:
+        pass
+for variable, check in (("TMPDIR", checks.temporary_files), ("HOME", checks.home), ("AGSPEED_CACHE_DIR", checks.cache)):
+    os.environ[variable] = sys.argv[1]
+    print(*(f"{each.status}: {each.detail}" for each in check()))
+"""
+
+
+def test_a_full_disk_is_noticed(tmp_path):
+    mount = 'mount -t tmpfs -o size=2m,mode=700 none "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(agspeed_package.__file__).parents[1])}
+    done = subprocess.run(
+        [*command, str(tmp_path), sys.executable, FULL],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    expected = f"fail: {tmp_path} cannot be written: No space left on device"
+    assert done.stdout.splitlines() == [expected] * 3
+
+
+def test_little_room_is_a_warning(found, monkeypatch):
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
+    for check in (checks.temporary_files, checks.cache):
+        assert only(check).status == "warn" and "5.0 MiB free" in only(check).detail
+
+
+def test_a_settings_file_that_does_not_count_is_a_warning(found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / config.FILE_NAME).write_text("mode = 'off'")
+    (tmp_path / config.FILE_NAME).chmod(0o666)
+    result = next(check for check in checks.settings() if check.status != "ok")
+    assert result.status == "warn" and "is ignored because other users may write to it" in result.detail
+    assert "unset" not in result.remedy
 
 
 def test_network_file_system_is_a_warning(found, monkeypatch):

@@ -95,6 +95,13 @@ else:
 BY_PYTHON = "from agspeed import native; native.load()\n" + HAS_VALUE
 
 
+def own_file(config_home: Path) -> Path:
+    """The user's own, where XDG_CONFIG_HOME is this."""
+    folder = config_home / "agspeed"
+    folder.mkdir()
+    return folder / config.FILE_NAME
+
+
 def given(setting: Setting) -> tuple[str, Any, Any]:
     """(name, the valid value as C++ has it, another one)"""
     value = valid(setting)[1]
@@ -114,8 +121,9 @@ def test_a_variable_reaches_cpp(run: Run, setting: Setting, script: str) -> None
 
 @pytest.mark.parametrize("setting", ids([setting for setting in ROWS if not setting.secret]))
 def test_a_file_reaches_cpp(run: Run, tmp_path: Path, setting: Setting) -> None:
-    (tmp_path / config.FILE_NAME).write_text(f"{setting.toml_key} = {as_toml(valid(setting)[0])}\n")
-    assert run(BY_PYTHON, given(setting)) == (0, "")
+    file = own_file(tmp_path) if setting.own_file else tmp_path / config.FILE_NAME
+    file.write_text(f"{setting.toml_key} = {as_toml(valid(setting)[0])}\n")
+    assert run(BY_PYTHON, given(setting), XDG_CONFIG_HOME=str(tmp_path)) == (0, "")
 
 
 def test_interfaces_of_a_file_are_selected(run: Run, tmp_path: Path) -> None:
@@ -156,9 +164,10 @@ def test_a_malformed_protection_keeps_the_network_closed(run: Run) -> None:
 
 @pytest.mark.parametrize("place", ["variable", "file"])
 def test_a_protection_without_its_key_is_refused(run: Run, tmp_path: Path, place: str) -> None:
-    if place == "file":
-        (tmp_path / config.FILE_NAME).write_text('comm_mode = "authenticated"\n')
-    variables = {"AGSPEED_COMM_MODE": "authenticated"} if place == "variable" else {}
+    own_file(tmp_path).write_text('comm_mode = "authenticated"\n' if place == "file" else "")
+    variables = {"XDG_CONFIG_HOME": str(tmp_path)}
+    if place == "variable":
+        variables["AGSPEED_COMM_MODE"] = "authenticated"
     script = "from agspeed import native; native.load()\n" + DESCRIBE
     code, output = run(script, AGSPEED_SOCKET_IFNAME="lo", **variables)
     assert code == 1 and output.startswith("UserError: mode authenticated needs a job key")

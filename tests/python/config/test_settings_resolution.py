@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -59,14 +58,6 @@ def test_nearest_file_wins_and_the_users_file_fills_the_rest(home):
 @pytest.mark.parametrize("not_given", [None, config.UNSET])
 def test_keyword_that_was_not_given_leaves_the_choice_to_others(home, not_given):
     assert resolve(home, {"mode": not_given}, AGSPEED_MODE="max").mode == "max"
-
-
-def test_file_in_a_directory_open_to_all_counts_only_when_it_is_ours(home, monkeypatch):
-    (home / "agspeed.toml").write_text('mode = "off"\n')
-    home.chmod(0o777)
-    assert resolve(home).mode == "off"
-    monkeypatch.setattr(os, "geteuid", lambda: home.stat().st_uid + 1)
-    assert resolve(home).mode == "auto"
 
 
 def test_table_and_settings_have_the_same_fields():

@@ -100,7 +100,10 @@ class Place:
         self._home = root
 
     def file(self, setting: Setting, value: Any) -> Path:
-        path = self.project / config.FILE_NAME
+        """One that may set it."""
+        folder = self._home / ".config" / "agspeed" if setting.own_file else self.project
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / config.FILE_NAME
         path.write_text(f"# ours\n{setting.toml_key} = {as_toml(value)}\n")
         return path
 

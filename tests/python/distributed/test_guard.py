@@ -13,7 +13,9 @@ import torch
 from torch.distributed import HashStore
 
 from agspeed import native
+from agspeed.distributed.messages import Seal
 from agspeed.distributed.reunion import Reunion
+from agspeed.distributed.room import Room
 from tests.python.distributed import guard_cases
 from tests.python.distributed.ranks import Ranks
 
@@ -103,7 +105,7 @@ class Member:
 
     def __init__(self, store: Any, rank: int, size: int, extra: int) -> None:
         self.num_collectives, self.extra = 0, extra
-        self.reunion = Reunion(store, rank, size, lambda: self.num_collectives)
+        self.reunion = Reunion(Room(store, Seal(b"", "test")), rank, size, lambda: self.num_collectives)
         self.met_at: list[int] = []
 
     def begin(self, backward: int, growth: int) -> None:

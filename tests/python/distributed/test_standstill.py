@@ -11,6 +11,8 @@ import pytest
 from torch import distributed
 
 from agspeed.distributed import standstill
+from agspeed.distributed.messages import Seal
+from agspeed.distributed.room import Room
 from agspeed.distributed.standstill import Standstill
 
 
@@ -21,8 +23,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ranks(size: int, store: Any = None) -> list[Standstill]:
-    store = store or distributed.HashStore()
-    return [Standstill(store, size) for _ in range(size)]
+    room = Room(store or distributed.HashStore(), Seal(b"", "test"))
+    return [Standstill(room, rank, size) for rank in range(size)]
 
 
 def test_who_is_through_waits_for_as_long_as_another_is_at_it() -> None:
@@ -84,7 +86,7 @@ class Broken:
     def __init__(self) -> None:
         self.num_requests = 0
 
-    def add(self, key: str, value: int) -> int:
+    def set(self, key: str, value: str) -> None:
         self.num_requests += 1
         raise RuntimeError("connection refused")
 

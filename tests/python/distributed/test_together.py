@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 from torch import nn
 
 from agspeed import config, native
-from agspeed.distributed import greetings
-from agspeed.distributed.greetings import Greeting, News, is_looked_at, judged
+from agspeed.distributed import room as rooms
+from agspeed.distributed.greetings import Announcement, Greeting, News, is_looked_at, judged
 from agspeed.distributed.layouts import plan_of
+from agspeed.distributed.messages import Seal
+from agspeed.distributed.room import Room
 from agspeed.tuning import together
 from tests.python.distributed import cold_cases, random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
@@ -93,6 +96,7 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
         together_cases.one_rank_does_more,
         together_cases.one_rank_has_hooks,
         together_cases.one_rank_has_more_groups,
+        together_cases.one_rank_looks_first,
         together_cases.paused_at_one_rank,
         together_cases.copied_while_tuning,
     ],
@@ -217,6 +221,30 @@ def test_ranks_that_do_not_fit_train_on_eagerly(two_ranks: Ranks, tmp_path: Path
         assert word in results[0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "key", "words"),
+    [
+        ("agspeed", {}, "writes: ValueError: no text of at most 16 printable letters"),
+        ("gloo", {"AGSPEED_JOB_KEY": "a key of sixteen bytes"}, "does not prove that its writer has the job key"),
+    ],
+    ids=["without a key", "with one"],
+)
+def test_news_of_a_stranger_is_refused_and_deletes_nothing(
+    tmp_path: Path, backend: str, key: dict[str, str], words: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("kept")
+    with Ranks(2, timeout_s=_TIMEOUT_S, **key) as ranks:
+        arguments = {"cache": str(tmp_path / "cache"), "victim": str(victim)}
+        results = ranks.run(together_cases.stranger_in_the_store, tmp_path, backend, **arguments)
+        assert_one_decision(ranks.run(together_cases.decided, tmp_path, backend, cache=str(tmp_path / "cache")))
+    assert (victim / "file").read_text() == "kept"
+    assert torch.equal(results[0]["weights"], results[1]["weights"])
+    assert [result["plan"] for result in results] == ["eager", "eager"]
+    assert words in results[1]["reason"]
+
+
 def test_a_rank_without_agspeed_is_named(two_ranks: Ranks, tmp_path: Path) -> None:
     (state, reason), _ = two_ranks.run(together_cases.one_rank_is_plain, tmp_path, cache=str(tmp_path / "cache"))
     assert state == "eager"
@@ -276,16 +304,18 @@ def test_the_first_difference_is_named_with_both_values() -> None:
 
 @pytest.mark.parametrize("announced", [2, 3, 4, 6, 64])
 def test_news_holds_at_the_same_backward_for_early_and_late_ranks(announced: int) -> None:
-    store = torch.distributed.HashStore()
-    first, late, later = News(store), News(store), News(store)
+    room = Room(torch.distributed.HashStore(), Seal(b"", "test"))
+    first, late, later = (News(room, 2) for _ in range(3))
     for backward in range(1, announced):
         assert not any(news.of_backward(backward) for news in (first, late, later))
     assert first.of_backward(announced) is None
     assert later.of_backward(announced) is None
-    first.announce(announced, {"names": ["a"]})
+    told = Announcement.made(announced + 1, [greeting(0), greeting(1)], ["rank 0", "rank 1"], None)
+    first.announce(Announcement.parse(asdict(told), 2))
     assert late.of_backward(announced) is None, "found in the backward in which it was written"
     for news in (first, late, later):
-        assert news.of_backward(announced + 1) == {"names": ["a"], "backward": announced + 1}
+        found = news.of_backward(announced + 1)
+        assert found is not None and (found.names, found.backward) == (["rank 0", "rank 1"], announced + 1)
 
 
 class SilentStore:
@@ -297,9 +327,9 @@ class SilentStore:
 
 
 def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greetings, "_STORE_SECONDS", 0.1)
+    monkeypatch.setattr(rooms, "_STORE_SECONDS", 0.1)
     with pytest.raises(TimeoutError, match=r"the job's store has not answered for 0\.1 s"):
-        News(SilentStore()).of_backward(3)
+        News(Room(SilentStore(), Seal(b"", "test")), 2).of_backward(3)
 
 
 def test_few_backwards_look_for_news() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import json
 import os
 import signal
 import sys
@@ -245,6 +246,14 @@ def one_rank_does_more(cache: str) -> dict[str, Any]:
     return train(model, at=20, do=alone)
 
 
+def one_rank_looks_first(cache: str) -> dict[str, Any]:
+    """Rank 0 alone runs the wrapper once before the first step."""
+    model = wrapped(Path(cache), options={"broadcast_buffers": False})
+    if dist.get_rank() == 0:
+        model(torch.randn(16, 64))
+    return train(model)
+
+
 def adversarial(cache: str) -> dict[str, Any]:
     """Each step first asks for the gradient of its inputs, which reduces nothing; ranks take their time by turns."""
     model = wrapped(Path(cache))
@@ -332,6 +341,25 @@ def evaluating_at_one_rank(cache: str) -> dict[str, Any]:
         dist.barrier()
 
     return train(model, before_each=evaluate) | {"begun": begun}
+
+
+def stranger_in_the_store(cache: str, victim: str) -> dict[str, Any]:
+    """Somebody writes news into the store before each step, with a token that leads to the folder `victim`."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=10))
+    torch.manual_seed(3)
+    model = DistributedDataParallel(
+        agspeed.optimize(Net(), mode="max", backends=["native", "aot"], cache_dir=Path(cache)), process_group=group
+    )
+    token = os.path.join("x", *[".."] * 32, victim.lstrip("/"))
+    news = {"backward": 1, "names": ["a", "b"], "homes": ["0" * 16] * 2, "token": token, "refused": None}
+
+    def write(_: int) -> None:
+        session = session_of(model.module)
+        if dist.get_rank() == 1 and session is not None and session.meetings is not None:
+            store = session.meetings._room.store
+            store.set("news", f"- {json.dumps({**news, 'nonces': ['0' * 16] * 2})}")
+
+    return train(model, before_each=write)
 
 
 def settings_differ(cache: str) -> dict[str, Any]:

@@ -226,12 +226,11 @@ def captured() -> Any:
 
 def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, captured: Any) -> None:
     child = Child()
-    folder = child.folder / "0"
-    write_region(captured, folder)
+    file = write_region(captured, child.folder.path)
     options = CompileOptions(num_threads=1)
     limits = {"plug-in-hangs": 8.0}
     names = [name for name in _ENTRY_POINTS if name not in ("plug-in-missing", "aot")]
-    jobs = {name: Job(name, folder, options, limits.get(name, 60.0)) for name in names}
+    jobs = {name: Job(name, file, options, limits.get(name, 60.0)) for name in names}
     try:
         for job in jobs.values():
             child.submit(job)
@@ -239,7 +238,8 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
         answers = {name: job.answer for name, job in jobs.items()}
     finally:
         child.close()
-    assert not child.folder.exists()
+        file.close()
+    assert not child.folder.path.exists()
     expected = {
         "plug-in-good": ("ready", ""),
         "plug-in-crashes-compiling": ("failed", "died of SIGSEGV"),
@@ -256,16 +256,16 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
 
 def test_waiting_for_a_suspended_child_lets_it_run(captured: Any) -> None:
     child = Child()
-    write_region(captured, child.folder / "0")
-    job = Job("aot", child.folder / "0", CompileOptions(num_threads=1))
-    try:
-        child.start()
-        child.submit(job)
-        child.set_level("suspended")
-        child.wait([job], timeout_s=240)
-        assert job.answer is not None, "the child was still suspended"
-    finally:
-        child.close()
+    with write_region(captured, child.folder.path) as file:
+        job = Job("aot", file, CompileOptions(num_threads=1))
+        try:
+            child.start()
+            child.submit(job)
+            child.set_level("suspended")
+            child.wait([job], timeout_s=240)
+            assert job.answer is not None, "the child was still suspended"
+        finally:
+            child.close()
 
 
 _KILLED_WHILE_CHILD_IS_SUSPENDED = """
@@ -277,7 +277,7 @@ from agspeed.tuning.child.process import Child, Job
 child = Child()
 if sys.argv[2] == "from its start":
     child.set_level("suspended")
-child.submit(Job("plug-in-hangs", Path(sys.argv[1]), CompileOptions(num_threads=1)))
+child.submit(Job("plug-in-hangs", open(int(sys.argv[1]), "rb"), CompileOptions(num_threads=1)))
 if sys.argv[2] == "later":
     child.set_level("suspended")
     state = ""
@@ -292,10 +292,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("when", ["from its start", "later"])
 def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: Any, tmp_path: Path, when: str) -> None:
-    write_region(captured, tmp_path / "0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(tmp_path / "0"), when]
-    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    with write_region(captured, tmp_path) as file:
+        killed = subprocess.run(
+            [sys.executable, "-c", _KILLED_WHILE_CHILD_IS_SUSPENDED, str(file.fileno()), when],
+            env=environment,
+            pass_fds=[file.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     pid, deadline = int(killed.stdout), time.monotonic() + 60
     while _is_alive(pid) and time.monotonic() < deadline:
@@ -366,6 +373,6 @@ def test_child_folder_is_kept_by_a_forked_copy(captured: Any) -> None:
     if pid == 0:
         child.close()
         os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0 and child.folder.exists()
+    assert os.waitpid(pid, 0)[1] == 0 and child.folder.path.exists()
     child.close()
-    assert not child.folder.exists()
+    assert not child.folder.path.exists()

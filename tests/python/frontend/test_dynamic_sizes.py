@@ -185,6 +185,6 @@ def test_a_graph_without_symbols_has_no_other_sizes() -> None:
 def test_other_sizes_travel_to_the_child(tmp_path: Path) -> None:
     _, session = tried()
     region = session.regions[0]
-    write_region(region, tmp_path / "job")
     assert len(region.other_sizes) == 2
-    assert read_region(tmp_path / "job").other_sizes == region.other_sizes
+    with write_region(region, tmp_path) as file:
+        assert read_region(file).other_sizes == region.other_sizes

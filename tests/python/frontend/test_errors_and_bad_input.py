@@ -202,6 +202,11 @@ def test_plans_that_cannot_be_replayed_are_refused_at_once(tmp_path: Path) -> No
     plan.write_text(json.dumps(data))
     with pytest.raises(agspeed.UserError, match="mycompiler"):
         agspeed.optimize(model, mode="deterministic", plan=plan)
+    data["decision"]["chosen"] = "aot+rX:aot"
+    for broken in (json.dumps(data), json.dumps(data | {"regions": 7}), "[" * 200_000, '{"kind":"agspeed.report"}'):
+        plan.write_text(broken)
+        with pytest.raises(agspeed.UserError, match="report"):
+            agspeed.optimize(model, mode="deterministic", plan=plan)
     assert session_of(model) is None
 
 

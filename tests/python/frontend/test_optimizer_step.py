@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import agspeed
+import agspeed.horovod.torch as hvd
+from agspeed import native
 from agspeed.frontend.optimizer import optimizer_session
 
 pytestmark = pytest.mark.smoke
@@ -93,3 +97,74 @@ def test_optimizers_without_a_fused_step_keep_theirs_with_the_reason() -> None:
     agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
     session = optimizer_session(optimizer)
     assert session is not None and session.reason == "torch has no fused step for RMSprop"
+
+
+def fake_ranks() -> None:
+    """This process is rank 0 of four; what the others do is made up."""
+    distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+
+
+@pytest.mark.parametrize("mode", ["deterministic", "max"])
+@pytest.mark.parametrize("when", ["before optimize", "before the first step", "later"])
+def test_the_plain_step_runs_among_ranks(mode: str, when: str) -> None:
+    model, optimizer, twin, plain = pair(torch.optim.AdamW, {})
+    if when == "before optimize":
+        fake_ranks()
+    try:
+        agspeed.optimize(model, optimizer, mode=mode, backends=["eager"])
+        if when == "later":
+            train(model, optimizer, 6)
+            for theirs, ours in zip(twin.parameters(), model.parameters(), strict=True):
+                theirs.data.copy_(ours.data)
+            plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            for group in plain.param_groups:
+                group["fused"] = group["foreach"] = None
+        if when != "before optimize":
+            fake_ranks()
+        mine, expected = train(model, optimizer, 4), train(twin, plain, 4)
+    finally:
+        distributed.destroy_process_group()
+    session = optimizer_session(optimizer)
+    assert session is not None and session.chosen == "eager"
+    assert session.reason.startswith("4 ranks train: the fused step rounds differently"), session.reason
+    assert all(torch.equal(one, other) for one, other in zip(mine, expected, strict=True))
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+    with agspeed.paused():
+        pass
+    train(model, optimizer, 1)
+    assert not optimizer.param_groups[0]["fused"], "for good: the group may come again"
+
+
+@pytest.fixture
+def horovod_job() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+@pytest.mark.usefixtures("horovod_job")
+def test_ranks_of_horovod_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer, _, _ = pair(torch.optim.AdamW, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 2)
+    assert optimizer.param_groups[0]["fused"] is True, "alone in a job"
+    monkeypatch.setattr(hvd, "size", lambda: 3)
+    train(model, optimizer, 2)
+    session = optimizer_session(optimizer)
+    assert session is not None and session.reason.startswith("3 ranks train: "), session and session.reason
+    assert not optimizer.param_groups[0]["fused"]
+
+
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+@pytest.mark.usefixtures("horovod_job")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_optimizer_that_horovod_has_wrapped_keeps_its_step_with_the_reason(when: str) -> None:
+    model, optimizer, _, _ = pair(torch.optim.AdamW, {})
+    wrapped = hvd.DistributedOptimizer(optimizer) if when == "before" else optimizer
+    agspeed.optimize(model, wrapped, mode="deterministic", backends=["eager"])
+    steps = hvd.DistributedOptimizer(wrapped) if when == "after" else wrapped
+    train(model, steps, 3)
+    session = optimizer_session(wrapped)
+    assert session is not None and session.reason == "this AdamW has a step of its own"
+    assert session.gate_result is None and not steps.param_groups[0]["fused"]

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import subprocess
 import sys
+import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,21 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
 def test_a_decision_made_under_another_torch_is_not_used(tuned_cache: Path) -> None:
     another_patch = "import torch; torch.__version__ = torch.__version__.partition('+')[0] + '.1'\n"
     other = _output_of(another_patch + _SCRIPT, "fast-start", tuned_cache, 8)
+    assert other["decision"]["source"] != "cache" and other["equal"], other
+
+
+@pytest.mark.parametrize("arm", ["aot+rX:aot", "aot/no-layout", "nothing-that-exists"])
+def test_a_decision_that_names_no_plan_does_not_stop_training(arm: str, tuned_cache: Path, tmp_path: Path) -> None:
+    """An archive from elsewhere may have brought it, with a checksum that fits."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    shutil.copy2(tuned_cache / "tuning.sqlite", cache)
+    with closing(sqlite3.connect(cache / "tuning.sqlite")) as database, database:
+        for key, record in database.execute("SELECT key, record FROM decisions").fetchall():
+            text = json.dumps(json.loads(record) | {"arm": arm})
+            checksum = zlib.crc32(f"{key}\0{text}".encode())
+            database.execute("UPDATE decisions SET record = ?, crc32 = ? WHERE key = ?", (text, checksum, key))
+    other = _run("fast-start", cache, 8)
     assert other["decision"]["source"] != "cache" and other["equal"], other
 
 

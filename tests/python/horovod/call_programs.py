@@ -91,6 +91,93 @@ def ways_to_call() -> dict[str, Any]:
     return found
 
 
+# --- what a caller does wrong -----------------------------------------------------------------------------------------
+
+
+def _asynchronous(size: int) -> dict[str, Callable[[str], int]]:
+    """Every asynchronous operation, by a name."""
+    x = torch.ones(2 * size)
+    return {
+        "allreduce": lambda name: hvd.allreduce_async(x, name=name),
+        "allreduce_": lambda name: hvd.allreduce_async_(x.clone(), name=name),
+        "grouped_allreduce": lambda name: hvd.grouped_allreduce_async([x, x], name=name),
+        "grouped_allreduce of types": lambda name: hvd.grouped_allreduce_async([x, x.double()], name=name),
+        "grouped_allreduce_": lambda name: hvd.grouped_allreduce_async_([x.clone(), x.clone()], name=name),
+        "Adasum": lambda name: hvd.allreduce_async(x, name=name, op=hvd.Adasum),
+        "allgather": lambda name: hvd.allgather_async(x, name),
+        "grouped_allgather": lambda name: hvd.grouped_allgather_async([x, x], name),
+        "broadcast": lambda name: hvd.broadcast_async(x, 0, name),
+        "broadcast_": lambda name: hvd.broadcast_async_(x.clone(), 0, name),
+        "alltoall": lambda name: hvd.alltoall_async(x, None, name),
+        "reducescatter": lambda name: hvd.reducescatter_async(x, name),
+        "grouped_reducescatter": lambda name: hvd.grouped_reducescatter_async([x, x], name),
+    }
+
+
+def names_under_way() -> dict[str, list[str]]:
+    """Rank 0 starts each operation twice; the others start it once, after that. What each call says."""
+    with job() as (rank, size):
+        found = {}
+        for kind, call in _asynchronous(size).items():
+            handles: list[int] = []
+            texts = []
+            for _ in range(2 if rank == 0 else 0):
+                texts.append(message_of(lambda call=call, handles=handles: handles.append(call("again"))))  # type: ignore[misc]
+            hvd.barrier()
+            if rank > 0:
+                handles.append(call("again"))
+            hvd.synchronize(handles[0])
+            found[kind] = texts
+        return found
+
+
+def calls_that_send_nothing() -> dict[str, str]:
+    """Rank 0 makes each; the others wait for none of them, and the next operation works at all ranks."""
+    with job() as (rank, size):
+        x, sparse = torch.ones(size), torch.eye(2).to_sparse()
+        scalar = torch.tensor(1.0)
+        calls: dict[str, Callable[[], Any]] = {
+            "too many rows": lambda: hvd.alltoall(x, [2] * size),
+            "too few rows": lambda: hvd.alltoall(x, [0] * size),
+            "negative": lambda: hvd.alltoall(x, [-1, size + 1, *[0] * (size - 2)]),
+            "floats": lambda: hvd.alltoall(x, torch.ones(size)),
+            "long": lambda: hvd.alltoall(x, torch.ones(size, dtype=torch.int64)),
+            "matrix": lambda: hvd.alltoall(x, torch.ones(size, 1, dtype=torch.int32)),
+            "count": lambda: hvd.alltoall(x, [1] * (size + 1)),
+            "uneven": lambda: hvd.alltoall(torch.ones(size + 1)),
+            "alltoall": lambda: hvd.alltoall(scalar),
+            "allgather": lambda: hvd.allgather(scalar),
+            "grouped_allgather": lambda: hvd.grouped_allgather([x, scalar]),
+            "reducescatter": lambda: hvd.reducescatter(scalar),
+            "Adasum": lambda: hvd.reducescatter(x.long(), op=hvd.Adasum),
+            "sparse": lambda: hvd.allreduce_async(sparse),
+            "sparse_": lambda: hvd.allreduce_async_(sparse, name="sparse"),
+            "nothing": lambda: hvd.grouped_allreduce([]),
+            "no tensor": lambda: hvd.allgather_async([1.0]),
+            "sparse of complex": lambda: hvd.sparse_allreduce_async(sparse.to(torch.complex64), "x", hvd.Sum),
+        }
+        found = {}
+        for name, call in calls.items():
+            found[name] = message_of(call) if rank == 0 else ""
+            assert hvd.allreduce(x, name="a", op=hvd.Sum).tolist() == [size] * size, name
+        return found
+
+
+def alltoall_without_splits() -> dict[str, Any]:
+    """Ranks have different numbers of rows: results, gradients, and what a handle gives."""
+    with job() as (rank, size):
+        x = torch.arange(float(size * (rank + 1)), requires_grad=True)
+        rows = hvd.alltoall(x)
+        (rows * (rank + 1)).sum().backward()
+        empty = hvd.alltoall(x.detach(), torch.empty(0, dtype=torch.int32))
+        return {
+            "rows": rows.detach(),
+            "gradient": x.grad,
+            "handle": hvd.synchronize(hvd.alltoall_async(x.detach())),
+            "empty": empty,
+        }
+
+
 def result_taken_after_the_job() -> torch.Tensor:
     """In a process of its own. The result is the last to keep the connections, whose thread waits for Python's lock."""
     store = distributed.HashStore()

@@ -261,6 +261,7 @@ OBJECT = {
     3: [True, False, 0, -1, 1 << 80, -(1 << 70), 2.5, float("inf")],
     (1, "é"): b"\x00\xff",
     "nested": {"tuple": (torch.Size([2, 3]), torch.bfloat16, [])},
+    "sets": [set(), {"a", (1, 2)}, frozenset({3})],
 }
 
 
@@ -277,7 +278,7 @@ def test_tensors_come_back_as_they_were(shape: tuple[int, ...], dtype: torch.dty
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1, 2}, print, [lambda: 0], type], ids=["object", "set", "function", "list of lambda", "type"]
+    "value", [object(), 1j, print, [lambda: 0], type], ids=["object", "complex", "function", "list of lambda", "type"]
 )
 def test_other_types_are_named(value: object) -> None:
     with pytest.raises(UserError, match="cannot be sent to other ranks"):

@@ -149,8 +149,8 @@ def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, 
         "Adasum": "ValueError: op=hvd.Adasum joins ranks in pairs of pairs, and 3 is no power of two",
         "root": "ValueError: rank 3 is not one of the process set's",
         "rows": "ValueError: alltoall of 4 rows over 3 ranks needs splits",
-        "splits": "HorovodInternalError: rank 0 calls alltoall",
-        "dimensions": "HorovodInternalError: rank 0 calls allgather 'scalar' with a tensor of no dimensions",
+        "splits": "ValueError: splits [4, 0, 0] do not add up to the 3 rows of the tensor",
+        "dimensions": "ValueError: allgather of a tensor of no dimensions",
         "shapes": "HorovodInternalError: Mismatched ALLREDUCE tensor shapes: rank 0 has [1], but rank 1 has [2]",
         "rows of gather": "HorovodInternalError: Mismatched ALLGATHER tensor shapes: rank 0 has [2, 1]",
         "types": "HorovodInternalError: Mismatched data types: rank 0 has f32, but rank 1 has f64",
@@ -162,7 +162,7 @@ def test_wrong_calls_say_why_at_every_rank_and_the_next_one_works(three: Ranks, 
         "set": "ValueError: process set [0] is not registered",
         "handle": "ValueError: handle 123456 is none",
         "timeline": "ValueError: Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.",
-        "twice": "HorovodInternalError: Requested to allreduce, allgather, or broadcast a tensor with the same name",
+        "twice": "ValueError: Requested to allreduce, allgather, or broadcast a tensor with the same name",
         "before init": "ValueError: Horovod has not been initialized; use hvd.init().",
         "operation before init": "ValueError: Horovod has not been initialized; use hvd.init().",
     }
@@ -184,6 +184,51 @@ def test_names_that_come_again_may_change_what_they_stand_for(three: Ranks, tmp_
         assert "is none of an operation that is under way" in found["poll"]
         assert not found["is held"]
         assert found["left"] == "nothing"
+
+
+def test_a_name_that_is_under_way_is_refused_at_the_call_that_repeats_it(tmp_path: Path) -> None:
+    with Ranks(2) as two:
+        answers = two.run(call_programs.names_under_way, tmp_path)
+    for kind, (first, again) in answers[0].items():
+        assert first == "nothing", kind
+        assert again.startswith("ValueError: Requested to allreduce, allgather, or broadcast a tensor with"), kind
+
+
+def test_what_a_caller_does_wrong_raises_before_anything_is_sent(three: Ranks, tmp_path: Path) -> None:
+    words = {
+        "too many rows": "ValueError: splits [2, 2, 2] do not add up to the 3 rows of the tensor",
+        "too few rows": "ValueError: splits [0, 0, 0] do not add up to the 3 rows of the tensor",
+        "negative": "ValueError: splits [-1, 4, 0] do not add up to the 3 rows of the tensor",
+        "floats": "ValueError: alltoall expects splits to contain 32-bit integer elements, not torch.float32",
+        "long": "ValueError: alltoall expects splits to contain 32-bit integer elements, not torch.int64",
+        "matrix": "ValueError: alltoall expects a 1D splits tensor, not one of shape (3, 1)",
+        "count": "ValueError: Number of entries in splits does not equal number of workers: 4 entries for 3 ranks",
+        "uneven": "ValueError: alltoall of 4 rows over 3 ranks needs splits",
+        "alltoall": "ValueError: alltoall of a tensor of no dimensions",
+        "allgather": "ValueError: allgather of a tensor of no dimensions",
+        "grouped_allgather": "ValueError: allgather of a tensor of no dimensions",
+        "reducescatter": "ValueError: reducescatter of a tensor of no dimensions",
+        "Adasum": "HorovodInternalError: Reducescatter does not support op=hvd.Adasum",
+        "sparse": "ValueError: Tensor type torch.sparse.FloatTensor is not supported.",
+        "sparse_": "ValueError: Tensor type torch.sparse.FloatTensor is not supported.",
+        "nothing": "ValueError: there is no tensor: a grouped operation needs at least one.",
+        "no tensor": "TypeError: a tensor is needed, not an object of type list.",
+        "sparse of complex": "ValueError: Tensor type torch.ComplexFloatTensor is not supported.",
+    }
+    found = three.run(call_programs.calls_that_send_nothing, tmp_path)[0]
+    assert found.keys() == words.keys()
+    for name, text in words.items():
+        assert found[name].startswith(text), f"{name}: {found[name]}"
+
+
+def test_alltoall_without_splits_shares_out_different_numbers_of_rows(three: Ranks, tmp_path: Path) -> None:
+    for rank, found in enumerate(three.run(call_programs.alltoall_without_splits, tmp_path)):
+        rows = [torch.arange((each + 1.0) * rank, (each + 1.0) * (rank + 1)) for each in range(3)]
+        counts = torch.tensor([1, 2, 3], dtype=torch.int32)
+        torch.testing.assert_close(found["rows"], torch.cat(rows))
+        torch.testing.assert_close(found["gradient"], torch.arange(1.0, 4.0).repeat_interleave(rank + 1))
+        torch.testing.assert_close(found["handle"], (torch.cat(rows), counts))
+        torch.testing.assert_close(found["empty"], (torch.cat(rows), counts))
 
 
 def test_a_result_may_be_taken_after_the_job_while_a_callback_waits_for_pythons_lock() -> None:

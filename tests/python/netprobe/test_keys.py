@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agspeed.errors import UserError
+from agspeed.launch import job_key
 from agspeed.netprobe import keys
 from agspeed.netprobe.wire import Connection, PeerError
 from tests.python.netprobe.conftest import KEY
@@ -97,3 +99,42 @@ def test_keys_are_read_as_ranks_read_them(tmp_path: Path) -> None:
     assert keys.load_job_key(None, file) == KEY
     with pytest.raises(UserError, match="has 5 bytes"):
         keys.load_job_key("short", None)
+
+
+def test_a_long_key_is_refused_and_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "job.key"
+    file.touch(mode=0o600)
+    file.write_bytes(b"k" * 4096 + b"\n")
+    assert keys.load_job_key(None, file) == b"k" * 4096
+    for size in (4097, 4160, 100_000):
+        file.write_bytes(b"k" * size)
+        with pytest.raises(UserError, match="more than 4096 bytes"):
+            keys.load_job_key(None, file)
+    with pytest.raises(UserError, match="more than 4096 bytes"):
+        keys.load_job_key("k" * 4097, None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_key_of_another_user_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "job.key"
+    file.touch(mode=0o600)
+    file.write_bytes(KEY)
+    os.chown(file, 4711, -1)
+    with pytest.raises(UserError, match="belongs to user 4711"):
+        keys.load_job_key(None, file)
+
+
+def test_an_inherited_key_is_the_launchers_memory_or_refused(tmp_path: Path) -> None:
+    descriptor = job_key.create()
+    file = Path(f"/proc/self/fd/{descriptor}")
+    assert len(keys.load_job_key(None, file)) == 64
+    (tmp_path / "private").touch(mode=0o600)
+    (tmp_path / "private").write_bytes(b"another secret of this user")
+    other = os.open(tmp_path / "private", os.O_RDONLY)
+    os.dup2(other, descriptor)
+    with pytest.raises(UserError, match="which is another file in this process"):
+        keys.load_job_key(None, file)
+    os.close(other)
+    os.close(descriptor)
+    with pytest.raises(UserError, match="which is not open in this process"):
+        keys.load_job_key(None, file)

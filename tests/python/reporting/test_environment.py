@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -49,3 +50,41 @@ def test_describing_does_not_load_torch():
     script = "import sys; from agspeed.reporting import environment as e; e.describe(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--password {}",
+        "--db-password={}",
+        "--hf_token {} --epochs 3",
+        "+trainer.api_key={}",
+        "WANDB_API_KEY={}",
+        "--authToken {}",
+        "--index https://user:{}@host/simple",
+        "--url https://host/x?page=1&access_token={}&n=2",
+        "-c connect(user='me',password='{}')",
+    ],
+)
+def test_the_command_shows_no_secret(monkeypatch, words):
+    """Whoever reads a report learns which options there were, and no secret."""
+    secret = "hunter2-correct-horse"
+    given = ["python", "train.py", *words.format(secret).split()]
+    monkeypatch.setattr(sys, "orig_argv", given)
+    shown = environment.command()
+    assert secret not in shown and "***" in shown
+    assert len(shlex.split(shown)) == len(given)
+
+
+@pytest.mark.parametrize("prefix", ["hf_", "sk-", "ghp_", "glpat-", "AKIA"])
+def test_a_token_is_known_by_its_beginning(monkeypatch, prefix):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", f"{prefix}0123456789abcdefXYZ"])
+    assert environment.command() == "python train.py '***'"
+
+
+def test_the_command_stays_one_that_can_be_repeated_where_nothing_is_secret(monkeypatch):
+    words = (
+        "--max-tokens 512 --eos-token 2 --key-dim=64 --tokenizer bert --compass north --lr 1e-3 --data https://host/x"
+    )
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *words.split()])
+    assert environment.command() == f"python train.py {words}"

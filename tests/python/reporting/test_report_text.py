@@ -39,6 +39,13 @@ def test_names_cannot_steer_the_terminal(data):
     assert not any(character in text for character in "\x1b\x9b\x07\ud800")
 
 
+@pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200f", "\u061c", "\u200b", "\ufeff", "\u2028", "\u2029"])
+def test_names_cannot_turn_the_direction_of_text_or_hide_in_it(data, character):
+    data["header"]["subject"] = data["plans"][0]["reason"] = f"a{character}b"
+    text = str(model.Report(data)) + str(fmt.printable({character: [character]}))
+    assert character not in text and f"a\\u{ord(character):04x}b" in text
+
+
 def test_narrow_terminal_shows_whole_cells(data):
     text = terminal.as_text(data, width=80)
     for part in ("inductor-max-autotune", "too much memory", "0.994–1.006×", "412 MiB", "  aot: not faster than"):

@@ -46,13 +46,13 @@ os.write(int(sys.argv[1]), b'{"guarded": true}\\n')
 compiler.wait()
 """
 _SUSPENDING = """
-import os, pathlib, signal, sys, time
+import os, signal, sys, tempfile, time
 
 from agspeed.backends import CompileOptions
 from agspeed.tuning.child import process
 
 process.WORKER = "waiting_worker"
-child, job = process.Child(), process.Job("inductor", pathlib.Path.cwd(), CompileOptions(num_threads=1))
+child, job = process.Child(), process.Job("inductor", tempfile.TemporaryFile(), CompileOptions(num_threads=1))
 child.submit(job)
 child.set_level("suspended")
 while not child._is_stopped:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ ANSWER = {"state": "ready", "reason": "", "compile_seconds": 1.5}
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(host_compiles.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
@@ -106,7 +108,11 @@ def test_answers_of_other_jobs_graphs_and_damaged_ones_are_not_taken(temporary: 
 
 
 def test_nothing_is_shared_without_a_folder_of_ones_own(temporary: Path) -> None:
-    (temporary / f"agspeed-host-{os.getuid()}-job").symlink_to(temporary)
+    host = HostCompiles(Household("job", is_first=True))
+    assert host.claim("graph", "aot", OPTIONS) is not None
+    [name] = [path.name for path in temporary.iterdir()]
+    host.close()
+    (temporary / name).symlink_to(temporary)
     assert HostCompiles(Household("job", is_first=True)).claim("graph", "aot", OPTIONS) is None
 
 
@@ -118,6 +124,58 @@ def test_what_was_shared_is_gone_at_the_end(temporary: Path) -> None:
     host.close()
     assert not claim.is_mine
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("token", ["x/../../victim", "../victim", "/victim", "", "x\0y", "." * 300])
+def test_a_strangers_token_names_no_folder(temporary: Path, token: str) -> None:
+    """The folder with a file that the token would name is left alone."""
+    shared, victim = temporary / "shared", temporary / "victim"
+    for folder in (shared, victim, shared / f"agspeed-host-{os.getuid()}-x"):
+        folder.mkdir()
+    (victim / "file").write_text("kept")
+    tempfile.tempdir = str(shared)
+    host = HostCompiles(Household(token, is_first=True))
+    claim = host.claim("graph", "aot", OPTIONS)
+    assert claim is not None
+    claim.look()
+    claim.tell(ANSWER)
+    host.close()
+    assert (victim / "file").read_text() == "kept"
+    assert [path.name for path in shared.iterdir()] == [f"agspeed-host-{os.getuid()}-x"]
+
+
+def test_files_that_ranks_do_not_make_are_left_alone(temporary: Path) -> None:
+    host = HostCompiles(Household("job", is_first=True))
+    claim = host.claim("graph", "aot", OPTIONS)
+    assert claim is not None
+    claim.look()
+    [folder] = temporary.iterdir()
+    (folder / "thesis.tex").write_text("kept")
+    host.close()
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 100_000,
+        '{"state": "gone", "reason": ""}',
+        '{"state": "ready", "reason": 5}',
+        '{"state": "ready", "reason": "", "compile_seconds": "long"}',
+        '{"state": "ready", "reason": "", "proof": {"code_digest": "1", "gate": {}, "layouts": [["x", 1]]}}',
+        '{"state": "ready", "reason": "", "twins": ["../aot"]}',
+        '{"state": "ready", "reason": "", "vector_isa": {"avx": "yes"}}',
+        json.dumps({**ANSWER, "reason": "x" * (1 << 21)}),
+    ],
+    ids=lambda answer: answer[:70],
+)
+def test_what_is_no_answer_is_not_taken(temporary: Path, answer: str) -> None:
+    claim = claim_of(is_first=True)
+    claim.look()
+    claim.tell(ANSWER)
+    for path in temporary.rglob("*.json"):
+        path.write_text(answer)
+    assert claim_of(is_first=True).look() is None
 
 
 def test_a_fork_leaves_what_ranks_share(temporary: Path) -> None:

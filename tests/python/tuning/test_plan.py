@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 from typing import Any
 
 import pytest
 
 from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.plan import candidate_of, candidates_of, refinements, with_swap
+from agspeed.tuning.plan import candidate_of, candidates_of, is_plan, refinements, with_swap
 
 
 class _Region:
@@ -70,3 +72,43 @@ def test_nothing_to_refine(decided: str, ratio: float, count: int) -> None:
 def test_eager_choice_is_challenged_by_mixtures_of_the_best_plan() -> None:
     regions = [_Region(0, ["a", "b"]), _Region(1, ["a", "b"])]
     assert refinements("eager", _arms(a=1.05, b=1.02), regions)[0] == "b+r0:a"
+
+
+@pytest.mark.parametrize(
+    "name", ["eager", "inductor-max-autotune", "a+r1:b+r12:c", "native/b0.25-8", "a+r0:b/b1-4", "a+b"]
+)
+def test_names_of_plans_are_known(name: str) -> None:
+    assert is_plan(name) and candidates_of(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "native+rX:native",
+        "native+r1",
+        "native+r1:",
+        "+r1:a",
+        "a/b",
+        "a/b1-4/b1-4",
+        "a\n",
+        "a" * 101,
+        None,
+        3,
+        ["a"],
+    ],
+)
+def test_what_is_no_plan_is_found_out(name: object) -> None:
+    assert not is_plan(name)
+
+
+def test_every_name_that_is_a_plan_can_be_taken_apart() -> None:
+    seed = secrets.randbits(32)
+    chance = random.Random(seed)
+    for _ in range(20_000):
+        name = "".join(
+            chance.choice(("a", "+r", "1", ":", "/", "b1-4", "+", "-", "r", "9" * 7))
+            for _ in range(chance.randint(1, 8))
+        )
+        if is_plan(name):
+            assert candidates_of(name) and candidate_of(name, 0), f"seed {seed}: {name!r}"

@@ -150,3 +150,34 @@ def test_a_record_of_another_format_is_ignored_with_the_reason(
     process.unfinished.keep()
     stored = process.store.find()
     assert stored is not None and json.dumps(stored["unfinished"]).count('"aot"') == 1
+
+
+# --- what the machine lacked ------------------------------------------------------------------------------------------
+
+FULL = "compile failed with OSError: [Errno 28] No space left on device"
+
+
+def test_what_the_machine_lacked_is_not_kept_as_a_refusal(tmp_path: Path) -> None:
+    first = Process(tmp_path, "a")
+    first.regions[0].outcomes["aot"] = Outcome("aot", "failed", FULL)
+    first.refuse(0, "native")
+    first.unfinished.keep(at_once=True)
+    assert set(Process(tmp_path, "a").regions[0].outcomes) == {"native"}
+
+
+def test_an_older_record_of_what_the_machine_lacked_counts_no_more(tmp_path: Path) -> None:
+    refusal = {"region": "a", "candidate": "aot", "state": "failed", "reason": FULL, "wrong": False}
+    _left_behind(tmp_path, ["a"], refusals=[refusal])
+    assert Process(tmp_path, "a").regions[0].outcomes == {}
+
+
+def test_a_decision_that_rests_on_it_leaves_what_was_measured(tmp_path: Path) -> None:
+    _left_behind(tmp_path, ["a"])
+    process = Process(tmp_path, "a")
+    process.unfinished.end(f"aot {FULL}")
+    shown = process.unfinished.shown()
+    assert shown["is_passing"] and "No space left" in shown["note"]
+    assert Process(tmp_path, "a").resumed == 6
+    decided = Process(tmp_path, "a")
+    decided.unfinished.end()
+    assert decided.unfinished.shown() == {"note": None, "is_passing": False}

@@ -49,7 +49,7 @@ class FunctionCode final : public RegionCode {
     return c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
            c10::autocast_dispatch_keyset;
   }
-  std::vector<SavedView> savedViews(const RegionSignature&) const override { return {}; }
+  std::optional<std::vector<SavedView>> savedViews(const RegionSignature&) const override { return std::nullopt; }
   StatusOr<Arguments> forward(const Arguments& inputs) const override {
     const aten::OperatorsOnly guard;
     return forward_(inputs);

@@ -7,7 +7,8 @@ attributes are compared at once. Gradients follow with the user's own backward: 
 the real outputs get. The gate (`tuning/gate`) proves each candidate equal to its graph, so both together prove a
 candidate equal to the module.
 
-Steps are compared before a graph's first real step, then in the 2nd, 4th, 8th, ... and every 4096th. A difference is
+Steps are compared before a graph's first real step, then in the 2nd, 4th, 8th, ... and at most every 4096th, as rarely
+as the time that the comparisons take allows. A difference is
 looked at twice more before it counts: the module may differ from itself (it reads a clock), or rounding explains it.
 
 Threads: the session's training thread; a GPU's backward may end on one of autograd's.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -39,7 +41,11 @@ from agspeed.tuning.interrupted import deferred_signals
 Call = Callable[..., Any]
 
 _FARTHEST = 4096
-"""Steps between two comparisons, at most."""
+"""The step from which on comparisons are rare, and the least number of steps between two of them."""
+_SHARE = 0.001
+"""Of the time, at most, for rare comparisons."""
+_PATIENCE = 64
+"""Steps until a rare comparison that came too early is tried again."""
 _MOST_ROOTS = 64
 """Objects outside of the module that a forward may change; of more it is not compared."""
 _MOST_TRIES = 4
@@ -109,6 +115,7 @@ class Comparison:
         self._thread = threading.get_ident()
         self._stage = _Stage.COMPARE
         self._steps, self._next = 0, 0
+        self._seconds, self._earliest = 0.0, 0.0  # spent on this comparison; on the clock, when the next may begin
         self._reading: Reading | None = None
         self._num_without_backward = 0
         self._found: list[Difference] = []
@@ -215,11 +222,19 @@ class Comparison:
     def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
         """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
-        is_due = not self._has_agreed or self._steps >= self._next
+        is_due = not self._has_agreed or self._is_next_due()
         if self.obstacle is None and (self._reading is not None or is_due):
             return self.call_compared(captured, args, kwargs)
         self._was_ended = False
         return captured(*args, **kwargs)
+
+    def _is_next_due(self) -> bool:
+        if self._steps < self._next:
+            return False
+        if self._steps > _FARTHEST and time.monotonic() < self._earliest:
+            self._next = self._steps + _PATIENCE
+            return False
+        return True
 
     def call_compared(self, captured: Call, args: Any, kwargs: Any) -> Any:
         """Runs eagerly, and compares unless an earlier call waits for its backward. Requires: there is no obstacle."""
@@ -235,7 +250,20 @@ class Comparison:
     # --- one compared step --------------------------------------------------------------------------------------------
 
     def _compare(self, captured: Call, args: Any, kwargs: Any) -> Any:
-        self._was_ended = True
+        with self._timed():
+            return self._compare_forward(captured, args, kwargs)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds += time.monotonic() - began
+            self._earliest = time.monotonic() + self._seconds / _SHARE
+
+    def _compare_forward(self, captured: Call, args: Any, kwargs: Any) -> Any:
+        self._was_ended, self._seconds = True, 0.0
         torch.clear_autocast_cache()  # so that each run casts the weights on its own
         try:
             before = self._before = Before(self._module, args, kwargs, self._roots)
@@ -322,6 +350,10 @@ class Comparison:
 
         def compare_gradients(reading: Reading) -> None:
             self._reading, self._num_without_backward = None, 0
+            with self._timed():
+                compare_read(reading)
+
+        def compare_read(reading: Reading) -> None:
             if not reading.is_whole:
                 self._judge(found)
                 return

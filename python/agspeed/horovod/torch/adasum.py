@@ -8,19 +8,15 @@ joins them by itself: results are equal everywhere, and a tensor takes its size 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from agspeed.horovod.torch.handles import start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
+from agspeed.horovod.torch.wrapped import Wrapped, parameters_of
 
 __all__ = ["AdasumSteps", "combine", "start_adasum"]
-
-if TYPE_CHECKING:
-    _Base = torch.optim.Optimizer
-else:
-    _Base = object
 
 
 def combine(rows: torch.Tensor) -> torch.Tensor:
@@ -33,10 +29,19 @@ def combine(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    product = torch.dot(left, right)
-    norms = [torch.dot(each, each) for each in (left, right)]
+    product = _dot(left, right)
+    norms = [_dot(each, each) for each in (left, right)]
     factors = [1 - product / (2 * norm) if norm > 0 else 1.0 for norm in norms]
     return factors[0] * left + factors[1] * right
+
+
+def _dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Summed up in an order that depends on the length alone: torch.dot's depends on a rank's processor and threads."""
+    sums = left * right
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = torch.cat([sums[:half] + sums[half : 2 * half], sums[2 * half :]])
+    return sums.sum()
 
 
 def start_adasum(
@@ -70,12 +75,11 @@ def start_adasum(
     return start("allgather", name, process_set, [tensor.detach().reshape(1, -1) for tensor in inputs], [], write)
 
 
-class AdasumSteps(_Base):
+class AdasumSteps(Wrapped):
     """What DistributedOptimizer puts before the user's class for Adasum: not gradients are reduced but what a step of
     this rank changes.
     """
 
-    _adasum_names: dict[torch.Tensor, str]
     _adasum_compression: Any
 
     def synchronize(self) -> None:
@@ -91,8 +95,10 @@ class AdasumSteps(_Base):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """A step of this rank, and the Adasum of all ranks' steps."""
-        names, compression = self._adasum_names, self._adasum_compression
-        before = {parameter: parameter.detach().clone() for parameter in names if parameter.requires_grad}
+        names, compression = self._parameter_names, self._adasum_compression
+        parameters = parameters_of(self)
+        names.follow(parameters)
+        before = {parameter: parameter.detach().clone() for parameter in parameters if parameter.requires_grad}
         with torch.enable_grad():
             result = super().step(closure) if closure is not None else super().step()
         handles = []

@@ -12,8 +12,18 @@ from typing import Any
 
 import torch
 
+from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch.adasum import start_adasum
-from agspeed.horovod.torch.arguments import Adasum, Average, Sum, check_tensors, name_of, reduction_of
+from agspeed.horovod.torch.arguments import (
+    Adasum,
+    Average,
+    Sum,
+    check_rows,
+    check_tensors,
+    name_of,
+    reduction_of,
+    rows_per_rank,
+)
 from agspeed.horovod.torch.handles import reduce, start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 from agspeed.horovod.torch.quick import quick_allreduce
@@ -115,8 +125,10 @@ def sparse_allreduce_async(
     if op not in (Average, Sum):
         raise ValueError("sparse tensors can only be summed up: use op=hvd.Average or op=hvd.Sum.")
     own = tensor if tensor.is_coalesced() else tensor.coalesce()
+    own_values = own.values().contiguous()
+    check_tensors([own_values], is_reduction=False)
     indices = allgather_async(own.indices().t().contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(own.values().contiguous(), f"{name}.values", process_set)
+    values = allgather_async(own_values, f"{name}.values", process_set)
 
     def wait() -> torch.Tensor:
         gathered_values, gathered_indices = synchronize(values), synchronize(indices)
@@ -161,6 +173,7 @@ def _start_adasum(
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Rows of all ranks, one rank's behind the other's; ranks may differ in how many. Returns: a handle."""
     check_tensors([tensor], is_reduction=False)
+    check_rows("allgather", [tensor])
     return start("allgather", name, process_set, [tensor], [])
 
 
@@ -169,6 +182,7 @@ def grouped_allgather_async(
 ) -> int:
     """allgather_async of several tensors as one operation. Returns: a handle of them all."""
     check_tensors(tensors, is_reduction=False)
+    check_rows("allgather", tensors)
     return start("allgather", name, process_set, tensors, [], is_list=True)
 
 
@@ -205,21 +219,17 @@ def alltoall_async(
 ) -> int:
     """Rows for every rank, `splits[i]` of them for rank i; without splits as many for each. Returns: a handle.
 
-    Its result is the rows received, in the order of the ranks, and with splits also how many came from each.
+    Its result is the rows received, in the order of the ranks, and how many came from each.
     """
     check_tensors([tensor], is_reduction=False)
-    size = process_set.size()
-    if splits is None:
-        rows = tensor.shape[0] if tensor.dim() else 0
-        if rows % size:
-            raise ValueError(f"alltoall of {rows} rows over {size} ranks needs splits: give rows for each rank.")
-        return start("alltoall", name, process_set, [tensor], [], splits=[rows // size] * size)
-    as_tensor = splits if isinstance(splits, torch.Tensor) else torch.tensor(splits, dtype=torch.int32)
+    check_rows("alltoall", [tensor])
+    wanted = rows_per_rank(splits, tensor.shape[0], process_set.size())
+    device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
 
     def finish(outputs: list[torch.Tensor], rows: list[int], _last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return outputs[0], torch.tensor(rows, dtype=torch.int32, device=as_tensor.device)
+        return outputs[0], torch.tensor(rows, dtype=torch.int32, device=device)
 
-    return start("alltoall", name, process_set, [tensor], [], finish, splits=[int(each) for each in as_tensor.tolist()])
+    return start("alltoall", name, process_set, [tensor], [], finish, splits=wanted)
 
 
 def reducescatter_async(
@@ -256,7 +266,12 @@ def _reduce_scatter(
     factors: tuple[float, float],
     is_list: bool,
 ) -> int:
+    if op == Adasum:
+        raise HorovodInternalError(
+            "Reducescatter does not support op=hvd.Adasum: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product."
+        )
     check_tensors(tensors, is_reduction=True)
+    check_rows("reducescatter", tensors)
     name_of(op)
     wanted: dict[str, Any] = {"op": op, "prescale": factors[0], "postscale": factors[1]}
     return start("reducescatter", name, process_set, tensors, [], is_list=is_list, **wanted)

@@ -105,18 +105,16 @@ class AllToAll(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: Any, process_set: Any) -> Any:
         ctx.process_set = process_set
-        result = synchronize(ops.alltoall_async(tensor, splits, name, process_set))
+        rows, ctx.received = synchronize(ops.alltoall_async(tensor, splits, name, process_set))
         if splits is None:
-            ctx.received = None
-            return result
-        ctx.received = result[1]
-        ctx.mark_non_differentiable(result[1])
-        return result
+            return rows
+        ctx.mark_non_differentiable(ctx.received)
+        return rows, ctx.received
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        sent = synchronize(ops.alltoall_async(gradients[0].contiguous(), ctx.received, None, ctx.process_set))
-        return sent if ctx.received is None else sent[0], None, None, None
+        sent, _ = synchronize(ops.alltoall_async(gradients[0].contiguous(), ctx.received, None, ctx.process_set))
+        return sent, None, None, None
 
 
 class ReduceScatter(Function):

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from agspeed import config, native
+from agspeed import config, files, native
 from agspeed.errors import AgspeedError
 from agspeed.horovod.environment import Options, Placement
 from agspeed.log import warn_once
@@ -173,7 +173,7 @@ class Autotuner:
 
 class _Log:
     def __init__(self, path: str) -> None:
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115  until close()
+        self._file = files.create(path)
         print(HEADER, file=self._file, flush=True)
 
     def add(self, plan: Plan, score: float) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from agspeed.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from agspeed.horovod.torch import basics, functions, job
+from agspeed.horovod.torch import basics, functions, job, optimizer_state
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
@@ -103,25 +103,36 @@ class TorchState(ObjectState):
     """A model, an optimizer, samplers and other values."""
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
-        held = {"model": model, "optimizer": optimizer} | kwargs
-        self._held = {name: value for name, value in held.items() if _has_state(value)}
-        self._saved_states: dict[str, Any] = {}
-        for name, value in self._held.items():
-            setattr(self, name, value)
-        others = {name: value for name, value in kwargs.items() if name not in self._held}
+        given = {"model": model, "optimizer": optimizer} | kwargs
+        held = {name: value for name, value in given.items() if _has_state(value)}
+        self._saved_states: dict[str, Any] = dict.fromkeys(held)
+        vars(self).update(held)
+        others = {name: value for name, value in kwargs.items() if name not in held}
         super().__init__(functions.broadcast_object, basics.rank, **others)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A model, optimizer or sampler that is put in another's place is saved at once."""
+        super().__setattr__(name, value)
+        if name in vars(self).get("_saved_states", ()):
+            self._saved_states[name] = copy.deepcopy(value.state_dict())
 
     def save(self) -> None:
         super().save()
-        self._saved_states = {name: copy.deepcopy(value.state_dict()) for name, value in self._held.items()}
+        for name in self._saved_states:
+            self._saved_states[name] = copy.deepcopy(getattr(self, name).state_dict())
 
     def restore(self) -> None:
         super().restore()
-        for name, value in self._held.items():
-            value.load_state_dict(copy.deepcopy(self._saved_states[name]))
+        for name, saved in self._saved_states.items():
+            value = getattr(self, name)
+            if isinstance(value, torch.optim.Optimizer):
+                optimizer_state.put(value, copy.deepcopy(saved))
+            else:
+                value.load_state_dict(copy.deepcopy(saved))
 
     def sync(self) -> None:
-        for name, value in self._held.items():
+        for name in self._saved_states:
+            value = getattr(self, name)
             if isinstance(value, torch.nn.Module):
                 functions.broadcast_parameters(value.state_dict(), 0)
             elif isinstance(value, torch.optim.Optimizer):
@@ -131,8 +142,8 @@ class TorchState(ObjectState):
         super().sync()
 
     def reset(self) -> None:
-        for value in self._held.values():
-            if isinstance(value, ElasticSampler):
+        for name in self._saved_states:
+            if isinstance(value := getattr(self, name), ElasticSampler):
                 value.reset()
 
     def _sync_sampler(self, name: str, sampler: Any) -> None:

@@ -3,32 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
 
 import torch
 
-from agspeed.horovod.torch import job, mpi_ops, objects
+from agspeed.errors import UserError, UserTypeError
+from agspeed.horovod.exceptions import HorovodInternalError
+from agspeed.horovod.torch import job, mpi_ops, objects, optimizer_state
+from agspeed.horovod.torch.arguments import check_tensors
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
+from agspeed.horovod.torch.wrapped import parameters_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+_FAILURES: tuple[type[Exception], ...] = (UserTypeError, UserError, HorovodInternalError)
+"""What other ranks raise where one could not make what it sends; a failure travels as its number here."""
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
     """Gives all ranks the root's values, in place.
 
     params: a state_dict() or other mapping of names to tensors, a list of (name, tensor), or a list of tensors; values
-    that are no tensors are left alone. Raises: ValueError for anything else.
+    that are no tensors are left alone. Raises: ValueError for anything else, and for tensors that cannot be sent.
     """
-    started = []
-    for name, tensor in _named(params):
-        own = tensor.detach()
-        dense = own.contiguous()  # the tensor itself where it is: channels_last models are not
-        started.append((own, dense, mpi_ops.broadcast_async_(dense, root_rank, f"broadcast_parameters.{name}")))
-    for own, dense, handle in started:
+    named = [(f"broadcast_parameters.{name}", tensor.detach()) for name, tensor in _named(params)]
+    # A tensor itself where it is contiguous: those of channels_last models are not.
+    dense = [(name, own.contiguous()) for name, own in named]
+    _broadcast_all(dense, root_rank)
+    for (_, own), (_, received) in zip(named, dense, strict=True):
+        if received.data_ptr() != own.data_ptr():
+            own.copy_(received)
+
+
+def _broadcast_all(named: list[tuple[str, torch.Tensor]], root_rank: int) -> None:
+    """In place. Raises: ValueError, before anything is sent, for a tensor that cannot be."""
+    if named:
+        check_tensors([tensor for _, tensor in named], is_reduction=False)
+    handles = [mpi_ops.broadcast_async_(tensor, root_rank, name) for name, tensor in named]
+    for handle in handles:
         mpi_ops.synchronize(handle)
-        if dense.data_ptr() != own.data_ptr():
-            own.copy_(dense)
 
 
 def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
@@ -44,54 +58,51 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Gives all ranks the root's optimizer state and options; ranks that have no state yet get it.
+    """Gives all ranks the root's optimizer state and options, in place; ranks that have no state yet get it.
 
-    model: not needed, as no step is taken to make state. Raises: ValueError for LBFGS, whose state is no tensors.
+    An optimizer without state gets gradients of zeros, which Horovod leaves, too.
+
+    model: says which parameters have sparse gradients. Raises: ValueError for LBFGS, whose state is no tensors, and for
+    an optimizer of other groups than the root's; as broadcast_object for options that cannot be sent.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state: its history is not made of tensors alone.")
-    is_root = job.current().where.rank == root_rank
+    if not optimizer.state:
+        _leave_gradients(optimizer, model)
     tensors: list[torch.Tensor] = []
-    skeleton = _extract(optimizer.state_dict(), tensors) if is_root else None
-    described = [[str(each.dtype).removeprefix("torch."), tuple(each.shape)] for each in tensors]
-    skeleton, described = broadcast_object([skeleton, described], root_rank, "broadcast_optimizer_state")
+
+    def describe() -> Any:
+        nonlocal tensors
+        skeleton, tensors = optimizer_state.take_apart(optimizer)
+        return [
+            skeleton,
+            [[str(each.dtype).removeprefix("torch."), tuple(each.shape), each.is_cpu] for each in tensors],
+        ]
+
+    name = "broadcast_optimizer_state"
+    skeleton, described = _broadcast(describe, root_rank, name, global_process_set)
+    is_root = job.current().where.rank == root_rank
     if not is_root:
-        tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for dtype, shape in described]
-    handles = [
-        mpi_ops.broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{at}")
-        for at, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        mpi_ops.synchronize(handle)
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for dtype, shape, _ in described]
+    _broadcast_all([(f"{name}.{at}", tensor) for at, tensor in enumerate(tensors)], root_rank)
     if not is_root:
-        optimizer.load_state_dict(_insert(skeleton, tensors))
+        received = [(tensor, is_on_host) for tensor, (_, _, is_on_host) in zip(tensors, described, strict=True)]
+        optimizer_state.put(optimizer, optimizer_state.unite(optimizer, skeleton, received))
 
 
-_EXTRACTED = "agspeed tensor number"
-"""The key of what stands in the place of a tensor that is sent by itself."""
-
-
-def _extract(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with its tensors moved to the list."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value.detach().contiguous())
-        return {_EXTRACTED: len(tensors) - 1}
-    if isinstance(value, dict):
-        return {key: _extract(each, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_extract(each, tensors) for each in value)
-    return value
-
-
-def _insert(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of _extract."""
-    if isinstance(value, dict):
-        if value.keys() == {_EXTRACTED}:
-            return tensors[value[_EXTRACTED]]
-        return {key: _insert(each, tensors) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_insert(each, tensors) for each in value)
-    return value
+def _leave_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """Zeros for parameters that have no gradient and may have one."""
+    layers = () if model is None else model.modules()
+    tables = (each for each in layers if isinstance(each, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
+    in_tables = {each.weight for each in tables if each.sparse}
+    for parameter in parameters_of(optimizer):
+        if not parameter.requires_grad or parameter.grad is not None:
+            continue
+        is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or (
+            isinstance(optimizer, torch.optim.SGD) and parameter in in_tables
+        )
+        zeros = torch.zeros_like(parameter)
+        parameter.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 
 def broadcast_object(
@@ -99,28 +110,64 @@ def broadcast_object(
 ) -> Any:
     """The root's object at all ranks; `obj` is read at the root alone.
 
-    Raises: UserTypeError at the root for types that cannot be sent (objects.py), HorovodInternalError elsewhere then.
+    Raises: UserTypeError, at all ranks, for types that cannot be sent (objects.py).
+    """
+    return _broadcast(lambda: obj, root_rank, name if name is not None else "broadcast_object", process_set)
+
+
+def _broadcast(make: Callable[[], Any], root_rank: int, name: str, process_set: ProcessSet) -> Any:
+    """The object that `make` returns at the root, at all ranks. All ranks raise where the root cannot make or send it.
+
+    Only the root calls `make`.
     """
     is_root = job.current().where.rank == root_rank
-    own = name if name is not None else "broadcast_object"
-    data = objects.encode(obj) if is_root else b""
-    length = torch.tensor([len(data)], device="cpu")
-    mpi_ops.broadcast_(length, root_rank, f"{own}.size", process_set)
-    content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
-    if is_root and data:
+    made, data, failure = _encoded(make) if is_root else (None, b"", None)
+    head = torch.tensor([len(data), failure is not None], dtype=torch.int64, device="cpu")
+    mpi_ops.broadcast_(head, root_rank, f"{name}.size", process_set)
+    length, has_failed = head.tolist()
+    content = torch.empty(length, dtype=torch.uint8, device="cpu")
+    if is_root:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    mpi_ops.broadcast_(content, root_rank, f"{own}.data", process_set)
-    return obj if is_root else objects.decode(content.numpy().tobytes())
+    mpi_ops.broadcast_(content, root_rank, f"{name}.data", process_set)
+    if failure is not None:
+        raise failure
+    if is_root:
+        return made
+    received = objects.decode(content.numpy().tobytes())
+    if has_failed:
+        _raise(root_rank, name, received)
+    return received
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in their order. Raises: as broadcast_object."""
+    """The objects of all ranks, in their order. Raises: UserTypeError, at all ranks, where one cannot be sent."""
     own = name if name is not None else "allgather_object"
-    data = torch.frombuffer(bytearray(objects.encode(obj)), dtype=torch.uint8)
-    lengths = mpi_ops.allgather(torch.tensor([data.numel()], device="cpu"), f"{own}.sizes", process_set).tolist()
+    _, encoded, failure = _encoded(lambda: obj)
+    data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    head = torch.tensor([[len(encoded), failure is not None]], dtype=torch.int64, device="cpu")
+    heads = mpi_ops.allgather(head, f"{own}.sizes", process_set).tolist()
     whole = mpi_ops.allgather(data, f"{own}.data", process_set).numpy().tobytes()
+    if failure is not None:
+        raise failure
     found, at = [], 0
-    for length in lengths:
+    for place, (length, has_failed) in enumerate(heads):
         found.append(objects.decode(whole[at : at + length]))
         at += length
+        if has_failed:
+            _raise(place if process_set.ranks is None else process_set.ranks[place], own, found[-1])
     return found
+
+
+def _encoded(make: Callable[[], Any]) -> tuple[Any, bytes, Exception | None]:
+    """The object that `make` returns, and its bytes. On failure: None, the bytes of the reason, and the error."""
+    try:
+        made = make()
+        return made, objects.encode(made), None
+    except Exception as error:
+        kind = 0 if isinstance(error, TypeError) else 1 if isinstance(error, ValueError) else 2
+        return None, objects.encode([kind, str(error)]), error
+
+
+def _raise(rank: int, name: str, failure: Any) -> NoReturn:
+    kind, why = failure
+    raise _FAILURES[kind](f"rank {rank} could not send its object to the others in '{name}': {why}")

@@ -16,6 +16,7 @@ import torch
 from agspeed import native
 from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch.arguments import check_tensors, name_of
+from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet
 from agspeed.horovod.torch.quick import quick_synchronize, table
 
@@ -28,6 +29,7 @@ _finish: dict[int, Finish] = {}
 """Of the handles whose operations give something else than their outputs."""
 
 
+@not_captured
 def reduce(
     tensor: torch.Tensor,
     output: torch.Tensor | None,
@@ -39,7 +41,8 @@ def reduce(
 ) -> int:
     """Starts the reduction of one tensor over the set's ranks, into `output` or in place. Returns: a handle.
 
-    Raises: ValueError for what cannot be reduced, HorovodInternalError where the job is over or the name under way.
+    Raises: ValueError for a tensor that cannot be reduced and a name that is under way, HorovodInternalError where the
+    job is over.
     """
     group = process_set.group()
     module: Any = native.load()
@@ -51,10 +54,13 @@ def reduce(
     except (RuntimeError, ValueError) as error:
         name_of(op)
         check_tensors([tensor], is_reduction=True)
+        if isinstance(error, ValueError):
+            raise
         raise HorovodInternalError(str(error)) from None
     return handle
 
 
+@not_captured
 def start(
     kind: str,
     name: str | None,
@@ -69,20 +75,21 @@ def start(
 
     Without `finish`, synchronize() returns the outputs, or the only one unless `is_list`.
 
-    Raises: HorovodInternalError where the job is over or the name is under way.
+    Raises: ValueError where the name is under way, HorovodInternalError where the job is over.
     """
     group = process_set.group()
     module: Any = native.load()
     try:
         request = module.NamedRequest(kind=kind, name=name, **wanted)
         handle: int = table().start(group, request, inputs, outputs, is_list)
-    except (RuntimeError, ValueError) as error:
+    except RuntimeError as error:
         raise HorovodInternalError(str(error)) from None
     if finish is not None:
         _finish[handle] = finish
     return handle
 
 
+@not_captured
 def poll(handle: int) -> bool:
     """Whether synchronize() would return at once. Raises: ValueError for a handle that is none."""
     found: bool | None = table().poll(handle)
@@ -94,6 +101,7 @@ def poll(handle: int) -> bool:
 
 
 @quick_synchronize
+@not_captured
 def synchronize(handle: int) -> Any:
     """Waits for an operation; returns its output, or None for a handle that is none any more.
 
@@ -104,6 +112,6 @@ def synchronize(handle: int) -> Any:
         if finish is None:
             return table().wait(handle)
         result = table().wait_for_all(handle)
-    except (RuntimeError, ValueError) as error:
+    except RuntimeError as error:
         raise HorovodInternalError(str(error)) from None
     return finish(*result)

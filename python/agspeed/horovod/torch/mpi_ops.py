@@ -42,6 +42,7 @@ from agspeed.horovod.torch.basics import (
 )
 from agspeed.horovod.torch.compression import Compression
 from agspeed.horovod.torch.handles import poll, start, synchronize
+from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = [
@@ -96,6 +97,7 @@ Tensors = Sequence[torch.Tensor]
 # --- allreduce --------------------------------------------------------------------------------------------------------
 
 
+@not_captured
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -115,6 +117,7 @@ def allreduce(
     return reduced
 
 
+@not_captured
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -131,6 +134,7 @@ def allreduce_(
     return result
 
 
+@not_captured
 def grouped_allreduce(
     tensors: Tensors,
     average: bool | None = None,
@@ -156,6 +160,7 @@ def grouped_allreduce(
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, compressed, strict=True)]
 
 
+@not_captured
 def grouped_allreduce_(
     tensors: Tensors,
     average: bool | None = None,
@@ -175,6 +180,7 @@ def grouped_allreduce_(
 # --- allgather --------------------------------------------------------------------------------------------------------
 
 
+@not_captured
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -183,6 +189,7 @@ def allgather(
     return result
 
 
+@not_captured
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
@@ -193,6 +200,7 @@ def grouped_allgather(
 # --- broadcast --------------------------------------------------------------------------------------------------------
 
 
+@not_captured
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -201,6 +209,7 @@ def broadcast(
     return result
 
 
+@not_captured
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -212,6 +221,7 @@ def broadcast_(
 # --- alltoall, reducescatter ------------------------------------------------------------------------------------------
 
 
+@not_captured
 def alltoall(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -224,6 +234,7 @@ def alltoall(
     return tuple(autograd.apply(autograd.AllToAll, tensor, splits, name, process_set))
 
 
+@not_captured
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -242,6 +253,7 @@ def reducescatter(
     return reduced
 
 
+@not_captured
 def grouped_reducescatter(
     tensors: Tensors,
     name: str | None = None,
@@ -268,11 +280,13 @@ def grouped_reducescatter(
 # --- barrier, join ----------------------------------------------------------------------------------------------------
 
 
+@not_captured
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks of the set have called it."""
     synchronize(start("barrier", None, process_set, [], [], lambda _outputs, _rows, _last: None))
 
 
+@not_captured
 def join(device: int = -1) -> int:
     """This rank has no more data: it contributes zeros to what the others reduce, until all have joined.
 

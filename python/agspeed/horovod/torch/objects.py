@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as bytes, of a few types that cannot run anything: what broadcast_object and allgather_object send.
 
-None, bool, int, float, str, bytes, list, tuple, dict, torch.dtype, torch.Size and dense tensors. Reading never calls
-what the bytes name, and bytes that are not what `encode` writes raise. Format: a tag of one byte, then a fixed value or
-a length of eight bytes and what it counts; little-endian.
+None, bool, int, float, str, bytes, list, tuple, set, dict, torch.dtype, torch.Size and dense tensors. Reading never
+calls what the bytes name, and bytes that are not what `encode` writes raise. Format: a tag of one byte, then a fixed
+value or a length of eight bytes and what it counts; little-endian.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from agspeed.errors import UserError, UserTypeError
 __all__ = ["decode", "encode"]
 
 _MAX_DEPTH = 64
-_TYPES = "None, bool, int, float, str, bytes, list, tuple, dict, torch.dtype, torch.Size and dense tensors"
+_TYPES = "None, bool, int, float, str, bytes, list, tuple, set, dict, torch.dtype, torch.Size and dense tensors"
+_SEQUENCES: dict[bytes, Any] = {b"l": list, b"u": tuple, b"z": torch.Size, b"e": set, b"r": frozenset}
+_TAGS = {kind: tag for tag, kind in _SEQUENCES.items()}
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -49,7 +51,12 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """Raises: UserError for bytes that `encode` has not written."""
     reader = _Reader(data)
-    value = reader.read(0)
+    try:
+        value = reader.read(0)
+    except UserError:
+        raise
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # a list as a key, a text that is none
+        raise UserError(f"an object from another rank cannot be read: {type(error).__name__}: {error}.") from None
     if reader.at != len(data):
         raise UserError(f"an object of {len(data)} bytes ends after {reader.at}: its sender writes another format.")
     return value
@@ -69,8 +76,8 @@ def _write(value: Any, parts: list[bytes], depth: int) -> None:
     elif kind in (str, bytes):
         raw = value.encode("utf-8", "surrogatepass") if kind is str else value
         parts += [b"s" if kind is str else b"b", _length(raw), raw]
-    elif kind in (list, tuple, torch.Size):
-        parts += [b"l" if kind is list else b"u" if kind is tuple else b"z", _length(value)]
+    elif kind in _TAGS:
+        parts += [_TAGS[kind], _length(value)]
         for each in value:
             _write(each, parts, depth + 1)
     elif kind in (dict, OrderedDict):
@@ -169,5 +176,4 @@ class _Reader:
 
 
 _CONSTANTS = {b"n": None, b"t": True, b"f": False}
-_SEQUENCES: dict[bytes, Any] = {b"l": list, b"u": tuple, b"z": torch.Size}
 _MAPPINGS: dict[bytes, Any] = {b"m": dict, b"o": OrderedDict}

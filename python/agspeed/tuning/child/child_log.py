@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compile child and its compilers print: one file, kept small, whose last line says why the child ended.
 
-The child only ever appends to it, so the file may be cut while it runs. One thread of the training process.
+The file has no name: it is gone with the last process that has it open. The child only ever appends to it, so it may be
+cut while the child runs. One thread of the training process.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from pathlib import Path
-from typing import BinaryIO
 
 _MAX_BYTES = 8 << 20
 _KEPT_BYTES = 1 << 16
@@ -16,48 +18,44 @@ _MAX_LINE = 300
 
 
 class ChildLog:
-    """See the module's text. Every method may raise OSError where it says nothing else."""
+    """See the module's text."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        """folder: on whose disk the file lies. Raises: OSError."""
+        self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115  closed by `close`
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_APPEND)
         self._job_begins = 0
 
-    def open(self) -> BinaryIO:
-        """For a child to write to; the folder is made where it is gone."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self._path.open("ab")
+    def fileno(self) -> int:
+        """For a child to write to."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
 
     def begin_job(self) -> None:
-        """What is printed from now on belongs to another job. Never raises."""
-        self._job_begins = self._size()
+        """What is printed from now on belongs to another job."""
+        self._job_begins = self.num_bytes()
 
     def last_line(self) -> str:
-        """The last thing printed during this job, shortened; "" when nothing was. Never raises."""
+        """The last thing printed during this job, shortened; "" when nothing was."""
         lines = self._tail(self._job_begins).decode(errors="replace").splitlines()
         printable = ("".join(c if c.isprintable() else " " for c in line).strip() for line in reversed(lines))
         line = next((text for text in printable if text), "")
         return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..."
 
     def cut(self) -> None:
-        """Drops all but the end of a file that has grown large."""
-        if self._size() <= _MAX_BYTES:
+        """Drops all but the end of a file that has grown large. Raises: OSError."""
+        if self.num_bytes() <= _MAX_BYTES:
             return
         end = self._tail(0)
-        os.truncate(self._path, 0)
+        os.ftruncate(self.fileno(), 0)
         self._job_begins = 0
-        with self.open() as file:
-            file.write(end)
+        self._file.write(end)
 
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except OSError:
-            return 0
+    def num_bytes(self) -> int:
+        return os.fstat(self.fileno()).st_size
 
     def _tail(self, begin: int) -> bytes:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(max(begin, self._size() - _KEPT_BYTES))
-                return file.read(_KEPT_BYTES)
-        except OSError:
-            return b""
+        return os.pread(self.fileno(), _KEPT_BYTES, max(begin, self.num_bytes() - _KEPT_BYTES))

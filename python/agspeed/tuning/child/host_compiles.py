@@ -3,8 +3,8 @@
 find the code in the cache.
 
 Whoever compiles holds a lock on a file, which the system releases when that process ends: another rank compiles then.
-Answers are files beside the locks, in a folder of this job below the temporary directory. No method blocks, and without
-such a folder each rank compiles for itself. Training thread only.
+Answers are files beside the locks, in a private folder of this job that the last rank removes. No method blocks, and
+without such a folder each rank compiles for itself. Training thread only.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from agspeed.backends import CompileOptions
 from agspeed.distributed.greetings import Household
 from agspeed.log import logger
+from agspeed.private_folder import PrivateFolder
+from agspeed.tuning.child import answers
 
 _START_S = 5.0
 """For how long others wait for the lowest rank to begin."""
+_MOST_BYTES = 1 << 20
+"""Of an answer."""
 
 
 class HostCompiles:
@@ -35,22 +35,19 @@ class HostCompiles:
 
     def __init__(self, household: Household) -> None:
         self.is_first = household.is_first
-        self._folder = Path(tempfile.gettempdir()) / f"agspeed-host-{os.getuid()}-{household.token}"
+        self._name = hashlib.sha256(household.token.encode()).hexdigest()[:16]
+        self._folder: PrivateFolder | None = None
         self._claims: list[Claim] = []
-        self._remove = functools.partial(_remove, self._folder, os.getpid())
-        atexit.register(self._remove)
 
     def claim(self, region_key: str, candidate: str, options: CompileOptions) -> Claim | None:
         """For one compile. Returns: None where nothing can be shared: it is to be compiled here."""
         text = "\n".join((region_key, candidate, json.dumps(dict(vars(options)), sort_keys=True, default=str)))
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            if self._folder.is_symlink() or self._folder.stat().st_uid != os.getuid():
-                raise PermissionError(f"{self._folder} belongs to somebody else")
-            claim = Claim(self._folder / hashlib.sha256(text.encode()).hexdigest()[:24], self.is_first)
+            folder = self._folder = self._folder or self._entered()
         except OSError as error:
             logger.debug("ranks of this host do not share compiles: %s", error)
             return None
+        claim = Claim(folder, hashlib.sha256(text.encode()).hexdigest()[:24], self.is_first)
         self._claims.append(claim)
         return claim
 
@@ -59,21 +56,23 @@ class HostCompiles:
         for claim in self._claims:
             claim.release()
         self._claims.clear()
-        self._remove()
-        atexit.unregister(self._remove)
+        if self._folder is not None:
+            atexit.unregister(self._folder.close)
+            self._folder.close()
+            self._folder = None
 
-
-def _remove(folder: Path, owner: int) -> None:
-    """A copy of the process that is a fork leaves what the ranks share."""
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    def _entered(self) -> PrivateFolder:
+        folder = PrivateFolder("host", self._name)
+        atexit.register(folder.close)
+        return folder
 
 
 class Claim:
     """What one rank knows of one compile."""
 
-    def __init__(self, stem: Path, is_first: bool) -> None:
-        self._lock, self._answer = stem.with_suffix(".lock"), stem.with_suffix(".json")
+    def __init__(self, folder: PrivateFolder, stem: str, is_first: bool) -> None:
+        self._folder = folder
+        self._lock, self._answer = f"{stem}.lock", f"{stem}.json"
         self._is_first, self._begun = is_first, time.monotonic()
         self._held = -1
 
@@ -86,7 +85,7 @@ class Claim:
         """The answer of the rank that compiles, None while there is none. That rank may be this one from now on."""
         if self.is_mine or (answer := self._found()) is not None:
             return None if self.is_mine else answer
-        is_begun = self._is_first or self._lock.exists() or time.monotonic() - self._begun > _START_S
+        is_begun = self._is_first or self._folder.has(self._lock) or time.monotonic() - self._begun > _START_S
         if is_begun and self._is_locked() and (answer := self._found()) is not None:
             self.release()  # told just before
             return answer
@@ -95,9 +94,7 @@ class Claim:
     def tell(self, answer: dict[str, Any]) -> None:
         """The others may have it."""
         try:
-            unfinished = self._answer.with_suffix(f".{os.getpid()}")
-            unfinished.write_text(json.dumps(answer), encoding="utf-8")
-            unfinished.replace(self._answer)
+            self._folder.write(self._answer, json.dumps(answer).encode())
         except OSError as error:  # they compile for themselves
             logger.debug("the answer of a compile cannot be shared: %s", error)
         self.release()
@@ -110,15 +107,15 @@ class Claim:
 
     def _found(self) -> dict[str, Any] | None:
         try:
-            answer = json.loads(self._answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = self._folder.read(self._answer, _MOST_BYTES)
+        except OSError:
             return None
-        return answer if isinstance(answer, dict) and {"state", "reason"} <= answer.keys() else None
+        return answers.understood(answers.read(content)) if content is not None else None
 
     def _is_locked(self) -> bool:
         """Takes the lock, unless another process has it."""
         try:
-            self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._held = self._folder.descriptor_of(self._lock, os.O_RDWR)
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process: its forks do not hold it
         except BlockingIOError:
             self.release()

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region on its way to the compile child: its graph, modes and captured inputs, in a private folder.
+"""A region on its way to the compile child, in one file of torch.save's, which is read back with weights_only:
 
-    region.json   GraphSpec of the graph, the homes of its operators and the ambient modes
-    tensors.pt    constants of the graph and the captured inputs (torch.save; read back with weights_only)
+    header      JSON: GraphSpec of the graph, the homes of its operators and the ambient modes
+    constants   of the graph
+    sample      the captured inputs
 
-The folder belongs to one training process, lies in a directory only its user may enter, and is deleted with the child.
+The file has no name: the child is handed its descriptor, and parameters and batch are gone from the disk with the last
+process that has it open, in whatever way that ends.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import fx
@@ -40,51 +42,47 @@ class RebuiltRegion:
     proofs: dict[str, Proof]
 
 
-def write_region(region: BuildableRegion, folder: Path) -> None:
-    """Writes `region` into `folder` (created; not left behind half written).
+def write_region(region: BuildableRegion, folder: Path) -> BinaryIO:
+    """A file with `region`, on the disk of `folder`, which nobody can write to. The caller closes it.
 
     Raises:
         UnsupportedError: its graph cannot be exported, or another process cannot know its operators.
         OSError, RuntimeError: there is no room for it.
     """
     spec, homes = export(region.gm), find_homes(region.gm)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _write(region, spec, homes, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with tempfile.TemporaryFile(dir=folder) as file:
+        torch.save(_content(region, spec, homes), file)
+        file.flush()
+        return open(f"/proc/self/fd/{file.fileno()}", "rb")
 
 
-def _write(region: BuildableRegion, spec: GraphSpec, homes: Homes, folder: Path) -> None:
+def _content(region: BuildableRegion, spec: GraphSpec, homes: Homes) -> dict[str, Any]:
     header = {"graph": json.loads(spec.to_json()), "homes": asdict(homes), "modes": _modes_to_json(region.modes)}
     header |= {"where": region.where, "other_sizes": region.other_sizes}
     is_parameter = [isinstance(value, torch.nn.Parameter) for value in region.sample or []]
     with torch.no_grad():
         sample = [value.detach() if isinstance(value, torch.Tensor) else value for value in region.sample or []]
     requires_grad = [isinstance(value, torch.Tensor) and value.requires_grad for value in region.sample or []]
-    torch.save(
-        {
-            "constants": {name: tensor.detach() for name, tensor in spec.tensors.items()},
-            "sample": sample if region.sample is not None else None,
-            "is_parameter": is_parameter,
-            "requires_grad": requires_grad,
-        },
-        folder / "tensors.pt",
-    )
-    (folder / "region.json").write_text(json.dumps(header), encoding="utf-8")
+    return {
+        "header": json.dumps(header),
+        "constants": {name: tensor.detach() for name, tensor in spec.tensors.items()},
+        "sample": sample if region.sample is not None else None,
+        "is_parameter": is_parameter,
+        "requires_grad": requires_grad,
+    }
 
 
-def read_region(folder: Path) -> RebuiltRegion:
+def read_region(file: BinaryIO) -> RebuiltRegion:
     """Inverse of `write_region`, in the child. Raises: what importing a home of the graph's operators raises, too."""
-    header = json.loads((folder / "region.json").read_text(encoding="utf-8"))
+    file.seek(0)  # of all processes that have it
+    found = torch.load(file, weights_only=True)
+    header = json.loads(found["header"])
     load_homes(Homes(**header["homes"]))
-    tensors = torch.load(folder / "tensors.pt", weights_only=True)
-    spec = GraphSpec.from_json(json.dumps(header["graph"]), tensors["constants"])
+    spec = GraphSpec.from_json(json.dumps(header["graph"]), found["constants"])
     gm = rebuild(spec)
-    sample = tensors["sample"]
+    sample = found["sample"]
     if sample is not None:
-        flags = zip(sample, tensors["is_parameter"], tensors["requires_grad"], strict=True)
+        flags = zip(sample, found["is_parameter"], found["requires_grad"], strict=True)
         sample = [_as_it_was(value, is_parameter, needs_grad) for value, is_parameter, needs_grad in flags]
     modes = _modes_from_json(header["modes"])
     return RebuiltRegion(gm, example_inputs(gm), modes, sample, header["other_sizes"], header["where"], proofs={})

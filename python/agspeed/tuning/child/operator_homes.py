@@ -46,7 +46,8 @@ def find_homes(gm: fx.GraphModule) -> Homes:
                 raise UnsupportedError(f"operator '{name}' was registered by {reason}")
             modules[module] = None
     libraries = sorted(torch.ops.loaded_libraries) if operators else []
-    return Homes(list(modules), libraries, [path or os.getcwd() for path in sys.path])
+    search_path = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+    return Homes(list(modules), libraries, search_path)
 
 
 def load_homes(homes: Homes) -> None:

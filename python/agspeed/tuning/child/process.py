@@ -9,26 +9,29 @@ too. Single-threaded: all methods are called from the training thread; `poll` ne
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
 import os
 import select
-import shutil
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agspeed import config
 from agspeed.backends import CompileOptions
 from agspeed.log import logger
+from agspeed.private_folder import PrivateFolder
+from agspeed.torch_compat import compiler_cache
+from agspeed.tuning.child import answers
 from agspeed.tuning.child.child_log import ChildLog
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -38,6 +41,12 @@ _MAX_ANSWER_BYTES = 1 << 24
 _LAST_WORDS_S = 0.5
 GUARDED = {"guarded": True}
 """A child's first message: it does not outlive the training process from now on, though it be stopped."""
+_BEGIN = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""A child's Python begins with the search path as JSON: a path may contain the letter that ends one in PYTHONPATH."""
+_living: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 @dataclass
@@ -45,7 +54,8 @@ class Job:
     """One candidate on one region. `answer` is None until it is known."""
 
     candidate: str
-    folder: Path
+    region: BinaryIO
+    """See `write_region`; open until the job is done."""
     options: CompileOptions
     timeout_s: float = DEFAULT_TIMEOUT_S
     answer: dict[str, Any] | None = None
@@ -57,17 +67,25 @@ class Job:
 
 
 class Child:
-    """See the module's text. `folder` is a private directory for jobs; it is deleted by `close`.
+    """See the module's text. `folder` is the child's temporary directory; it is deleted by `close`, at the latest when
+    this process ends.
 
     Raises: OSError when there is no room for that directory.
     """
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="agspeed-jobs-"))
-        self._log = ChildLog(self.folder / "child.log")
+    def __init__(self, cache_dir: str = "") -> None:
+        """cache_dir: agspeed's cache, in which compilers keep their code, too."""
+        self._cache_dir = cache_dir
+        self.folder = PrivateFolder("child")
+        try:
+            self._log = ChildLog(self.folder.path)
+        except OSError:
+            self.folder.close()
+            raise
         self._queue: deque[Job] = deque()
         self._running: Job | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
         self._answers = -1
         self._is_silent = False
         self._buffer = b""
@@ -76,6 +94,8 @@ class Child:
         self._may_stop = self._is_stopped = False
         self._stopped_at = 0.0
         self._owner = os.getpid()
+        self._is_open = True
+        _living.add(self)
 
     def start(self) -> None:
         """Starts the process before its first job, which then need not wait for it to load what it takes."""
@@ -141,7 +161,13 @@ class Child:
         if os.getpid() != self._owner:
             return
         self._kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._log.close()
+        self.folder.close()
+        self._is_open = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self.close()
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -156,43 +182,37 @@ class Child:
             if self._process is None or self._is_silent or self._code() is not None:
                 self._spawn()
             self._tell(job)
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             logger.debug("the compile process closed its input")
         except OSError as error:
             self._fail(f"no compile process could be started: {error}")
 
     def _tell(self, job: Job) -> None:
-        message = {
-            "id": self._next_id,
-            "folder": str(job.folder),
-            "candidate": job.candidate,
-            "options": dict(vars(job.options)),
-        }
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
+        message = {"id": self._next_id, "candidate": job.candidate, "options": dict(vars(job.options))}
+        assert self._channel is not None
+        socket.send_fds(self._channel, [json.dumps(message).encode()], [job.region.fileno()])
 
     def _spawn(self, *arguments: str) -> None:
         self._kill()
-        reader, writer = os.pipe()
-        self._answers, self._buffer, self._is_silent = reader, b"", False
-        try:
-            with self._log.open() as log:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._answers, writer = os.pipe()
+            self._buffer, self._is_silent = b"", False
+            try:
                 self._process = subprocess.Popen(
-                    [sys.executable or "python3", "-P", "-m", WORKER, str(writer), str(self._owner), *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
+                    [*_python(), WORKER, str(writer), str(self._owner), *arguments],
+                    stdin=theirs.fileno(),
+                    stdout=self._log.fileno(),
                     stderr=subprocess.STDOUT,
-                    pass_fds=[writer],
-                    env=_environment(),
-                    text=True,
+                    pass_fds=[writer, self.folder.descriptor],
+                    env=self._environment(),
                     # Not training's group, as Ctrl-C is for training alone; of its session, as the kernel ends what is
                     # stopped in a group once nobody else of its session is a parent there.
                     process_group=0,
                 )
-        finally:
-            os.close(writer)
-        os.set_blocking(reader, False)
+            finally:
+                os.close(writer)
+        os.set_blocking(self._answers, False)
         self._may_stop = self._is_stopped = False
         _set_idle(self._process.pid, self._level != "raised")
 
@@ -212,18 +232,16 @@ class Child:
 
     def _take(self, line: bytes) -> None:
         """Takes in one answer; whatever else a candidate writes there is no answer."""
-        try:
-            message = json.loads(line)
-            if message == GUARDED:
-                self._may_stop = True
-                self._stop_or_continue()
-                return
-            is_answer = message["id"] == self._next_id and {"state", "reason"} <= message.keys()
-        except (ValueError, TypeError, KeyError, AttributeError):
-            logger.debug("the compile process sent %r", line[:80])
+        message = answers.read(line)
+        if message == GUARDED:
+            self._may_stop = True
+            self._stop_or_continue()
             return
-        if is_answer and self._running is not None:
-            self._running.answer = message
+        answer = answers.understood(message)
+        if answer is None or answer.get("id") != self._next_id:
+            logger.debug("the compile process sent %r", line[:80])
+        elif self._running is not None:
+            self._running.answer = answer
             self._running = None
 
     def _has_ended(self) -> bool:
@@ -268,11 +286,11 @@ class Child:
         if self._process is not None:
             if self._process.returncode is None:
                 self._signal_group(signal.SIGKILL)  # what the child has started, though it may have ended itself
-            if self._process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    self._process.stdin.close()
             self._process.wait()
             self._process = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if self._answers >= 0:
             os.close(self._answers)
             self._answers = -1
@@ -288,18 +306,30 @@ class Child:
         elif self._running is not None and self._running.started is not None:
             self._running.started += time.monotonic() - self._stopped_at  # a time limit counts time it may run
 
+    def _environment(self) -> dict[str, str]:
+        """The training process's, with agspeed switched off for modules that use it on import. What compilers leave in
+        their temporary directory when they are killed goes with the child's folder; Inductor's cache stays where it is.
+        """
+        environment = compiler_cache.handed_on(config.without_secrets(os.environ), self._cache_dir)
+        return environment | {"AGSPEED_DISABLE": "1", "TMPDIR": str(self.folder.path)}
+
     def _signal_group(self, number: int) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)  # its own group: takes its compilers along
 
 
-def _environment() -> dict[str, str]:
-    """The training process's, with its search path, and with agspeed switched off for modules that use it on import."""
-    environment = config.without_secrets(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    environment["AGSPEED_DISABLE"] = "1"
-    return environment
+def _python() -> list[str]:
+    """Python with this process's search path: neither the working directory nor a script's folder is on it else."""
+    isolation = "-I" if sys.flags.isolated else "-P"
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python passes over others, too
+    return [sys.executable or "python3", isolation, "-c", _BEGIN, json.dumps(path)]
+
+
+@atexit.register
+def _close_all() -> None:
+    for child in list(_living):
+        child.close()
 
 
 def _set_idle(pid: int, idle: bool) -> None:

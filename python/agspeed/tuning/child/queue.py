@@ -17,7 +17,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import fx
 
@@ -27,6 +27,7 @@ from agspeed.devices.accelerator import accelerator_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger, warn_once
+from agspeed.private_folder import sweep
 from agspeed.tuning.child.host_compiles import Claim, HostCompiles
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
@@ -67,10 +68,13 @@ class CompileQueue:
         waits = settings.mode == "max"
         self._seconds_here = (math.inf if settings.budget_s is None else settings.budget_s) if waits else 0.0
         self._child: Child | None = None
+        self._files: dict[int, BinaryIO] = {}
+        """By number of the region, for the child."""
         self._batches: list[Batch] = []
         self._shared: list[tuple[Job, Claim]] = []
         """Jobs without an answer that other ranks have, too."""
         self._passed: set[tuple[int, str]] = set()
+        sweep()
 
     @property
     def is_idle(self) -> bool:
@@ -81,7 +85,7 @@ class CompileQueue:
         if self._host is not None and not self._host.is_first:
             return
         with contextlib.suppress(OSError):  # the first job will meet it, too
-            self._child = self._child or Child()
+            self._child = self._child or Child(self._options().cache_dir)
             self._child.set_level("raised")
             self._child.start()
 
@@ -155,6 +159,9 @@ class CompileQueue:
         if self._child is not None:
             self._child.close()
             self._child = None
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     def _make_job(self, region: Any, name: str) -> Job | None:
         """None where the child has nothing to do: the region has its outcome, or is compiled here."""
@@ -166,11 +173,10 @@ class CompileQueue:
             self._stay_here(region, name, f"no process beside this one may try it: {reason}")
             return None
         try:
-            self._child = self._child or Child()
-            folder = self._child.folder / str(region.index)
-            if not folder.exists():
-                write_region(region, folder)
-            return Job(name, folder, self._options())
+            self._child = self._child or Child(self._options().cache_dir)
+            if region.index not in self._files:
+                self._files[region.index] = write_region(region, self._child.folder.path)
+            return Job(name, self._files[region.index], self._options())
         except UnsupportedError as error:
             self._stay_here(region, name, f"the graph cannot be handed to a child process: {error}")
         except Exception as error:

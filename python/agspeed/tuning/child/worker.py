@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile child: ``python -m agspeed.tuning.child.worker``, started and owned by `agspeed.tuning.child.process`.
+"""The compile child, started and owned by `agspeed.tuning.child.process`.
 
-Reads one JSON job per line from stdin and writes one JSON answer per line to the descriptor named on the command line,
-after a line {"guarded": true}: from then on it does not outlive the training process, though it be stopped:
+Receives jobs from the socket that is its stdin, each a message in JSON with the descriptor of a file that its region is
+in (`job.py`). Writes one JSON answer per line to the descriptor named on the command line, after a line
+{"guarded": true}: from then on it does not outlive the training process, though it be stopped:
 
-    {"id": 3, "folder": "...", "candidate": "inductor", "options": {...}}
+    {"id": 3, "candidate": "inductor", "options": {...}}
     {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
 
 It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
-and a crash, a hang or an ``exit`` happens here. It ends when stdin closes, that is, when the training process ends.
-A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it. Where memory runs out,
-the kernel takes it before the training process.
+and a crash, a hang or an ``exit`` happens here. It ends when that socket closes, that is, when the training process
+ends. A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it. Where memory runs
+out, the kernel takes it before the training process.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 _NUM_TRIALS = 3
+_MAX_JOB_BYTES = 1 << 16
 _MAX_REASON = 500
 _PR_SET_PDEATHSIG = 1
 
@@ -42,11 +46,21 @@ def main(argv: list[str]) -> int:
     _send(answers, {"guarded": True})
     if "prepare" in argv:
         _prepare()
-    for line in sys.stdin:
-        job = json.loads(line)
+    for job in _jobs():
         _send(answers, {"id": job["id"], "started": True})
         _send(answers, {"id": job["id"], **_run_safely(job)})
     return 0
+
+
+def _jobs() -> Iterator[dict[str, Any]]:
+    """As they come, until the training process has ended; "region" of each is its file, open meanwhile."""
+    with socket.socket(fileno=0) as training:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(training, _MAX_JOB_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            if not descriptors:
+                return
+            with open(descriptors[0], "rb") as region:
+                yield {**json.loads(message), "region": region}
 
 
 def _ends_with(parent: int) -> bool:
@@ -112,7 +126,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
 
     options = CompileOptions(**job["options"])
     torch.set_num_threads(options.num_threads)
-    region = read_region(Path(job["folder"]))
+    region = read_region(job["region"])
     outcome = build(job["candidate"], region, options)
     if outcome.runner is not None and region.sample is not None:
         accelerator = accelerator_of(home_of(tensors_in(region.sample)))

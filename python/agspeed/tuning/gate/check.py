@@ -2,11 +2,11 @@
 """The numerics gate: no candidate is used before `check` has accepted it.
 
 `check` runs a region eagerly, in float64, and through the candidate, on private copies of real inputs, and compares
-every output, every gradient and every input the region changes: numbers (see `compare` for the rule), element
-types, shapes, strides, devices, gradient flags, memory shared between results and inputs, results overwritten by a
-later call, and the use of the random generators. The training process is left as it was: its tensors, gradients,
-generators and modes. One thread; costs a few eager steps (`Verdict.seconds`) and the memory that
-`Policy.memory_budget_bytes` limits.
+every output, every gradient and every input the region changes: numbers (see `compare` for the rule), the places of
+NaN and infinities where such numbers are among the inputs (`extremes`), element types, shapes, strides, devices,
+gradient flags, memory shared between results and inputs, results overwritten by a later call, and the use of the random
+generators. The training process is left as it was: its tensors, gradients, generators and modes. One thread; costs a
+few eager steps (`Verdict.seconds`) and the memory that `Policy.memory_budget_bytes` limits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from torch import fx
 from agspeed.devices.random_state import RandomState, devices_of
 from agspeed.log import logger
 from agspeed.tuning.gate.compare import Deviation, TensorError, compare, compare_exactly, deviation
+from agspeed.tuning.gate.extremes import extremes_problem
 from agspeed.tuning.gate.facts import facts_problem, gradient_problem
 from agspeed.tuning.gate.figures import readable, severity, summarize
 from agspeed.tuning.gate.inputs import InputCopies, finest_eps, nbytes, other_data
 from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
 from agspeed.tuning.gate.modes import DrawRecorder, Promoted, undisturbed
 from agspeed.tuning.gate.noise import Noisy
-from agspeed.tuning.gate.run import Region, Run, Tangents, execute, make_tangents, promoted
+from agspeed.tuning.gate.run import GRADIENT, Region, Run, Tangents, execute, make_tangents, promoted
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ class _Judge:
 
     def __init__(self, candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy) -> None:
         self._candidate = candidate
-        self._reference = reference
+        self._graph = reference if isinstance(reference, fx.GraphModule) else None
+        # Calling the module prints a traceback where the graph raises, as one with float64 inputs may.
+        self._reference: Region = reference if self._graph is None else self._graph.forward
         self._inputs = inputs
         self._policy = policy
         self._devices = devices_of(inputs)
@@ -152,6 +155,9 @@ class _Judge:
         again = self._run_candidate(1)
         self._reject_overwritten(first)
         self._compare(again, 1)
+        arguments = self._candidate, self._reference, self._inputs, self._tangents, self._random, self._policy.seed + 2
+        problem = extremes_problem(*arguments)
+        self._reject(problem and self._shown(problem))
 
     def summary(self) -> str:
         found = (*self.forward, *self.gradients)
@@ -189,7 +195,7 @@ class _Judge:
         """How far eager's second run is from its first, by tensor; nothing of tensors that are equal."""
         if self._again is None:
             return {}
-        first, again = _numbers(self._eager, turn), _numbers(self._again, turn)
+        first, again = self._eager.numbers(turn), self._again.numbers(turn)
         other = [name for name in names if name in again and compare_exactly(name, again[name], first[name]).problem]
         return {name: [deviation(again[name], first[name], first[name])] for name in other}
 
@@ -233,7 +239,7 @@ class _Judge:
         self.layouts = layouts_to_mend(run.facts, eager.facts)
         self._reject(facts_problem(run.facts, eager.facts))
         self._reject(_mutation_problem(run, eager))
-        mine, theirs = _numbers(run, 0), _numbers(eager, turn)
+        mine, theirs = run.numbers(0), eager.numbers(turn)
         if run.gradients:
             self._reject(gradient_problem(run.gradients[0], eager.gradients[turn], zeros_for_none=turn > 0))
         names = [name for name in mine if name in theirs]
@@ -249,8 +255,8 @@ class _Judge:
         else:
             errors = self._errors_against_float64(names, mine, theirs, turn, wobble)
         if turn == 0:
-            self.forward = [error for error in errors if not error.name.startswith(_GRADIENT)]
-            self.gradients = [error for error in errors if error.name.startswith(_GRADIENT)]
+            self.forward = [error for error in errors if not error.name.startswith(GRADIENT)]
+            self.gradients = [error for error in errors if error.name.startswith(GRADIENT)]
         worst = max(errors, key=severity, default=None)
         if worst is not None and not worst.ok:
             raise _RejectedError(f"{self._shown(worst.name)} {worst.problem}")
@@ -265,7 +271,7 @@ class _Judge:
     ) -> list[TensorError]:
         if self._wide is None:
             self._wide = self._run_in_float64()
-        wide = theirs | _numbers(self._wide, turn)
+        wide = theirs | self._wide.numbers(turn)
         errors = [compare(name, mine[name], theirs[name], wide[name], wobble.get(name, ())) for name in names]
         # Eager may have been lucky: ask how far rounding moves these results at all.
         for runs in range(1, _NOISE_RUNS + 1):
@@ -327,9 +333,9 @@ class _Judge:
     def _shown(self, name: str) -> str:
         """A tensor's name, with what the graph calls the input in it."""
         number = re.search(r"input (\d+)", name)
-        if number is None or not isinstance(self._reference, fx.GraphModule):
+        if number is None or self._graph is None:
             return name
-        node = self._reference.graph.find_nodes(op="placeholder")[int(number[1])]
+        node = self._graph.graph.find_nodes(op="placeholder")[int(number[1])]
         return name.replace(number[0], f"{number[0]} ({readable(node.name)})")
 
     def _reject_overwritten(self, run: Run) -> None:
@@ -341,7 +347,6 @@ class _Judge:
             raise _RejectedError(problem)
 
 
-_GRADIENT = "the gradient of"
 _NOISE_RUNS = 6
 """At most: rounding may move all results of a run by multiples of one random number, which is small now and then."""
 _AMPLIFIED = 8.0
@@ -353,23 +358,13 @@ _Deviations = list[dict[str, Deviation]]
 """Of one noisy run, for each set of tangents by the tensor's name."""
 
 
-def _numbers(run: Run, turn: int) -> dict[str, torch.Tensor]:
-    """The tensors of a run by name: outputs, changed inputs, and the gradients of one set of tangents."""
-    found = {f"output {i}": value for i, value in enumerate(run.outputs) if isinstance(value, torch.Tensor)}
-    found |= {f"input {i} after the call": value for i, value in run.mutated.items()}
-    if turn < len(run.gradients):
-        gradients = run.gradients[turn].items()
-        found |= {f"{_GRADIENT} input {i}": value.to_dense() for i, value in gradients if value is not None}
-    return found
-
-
 def _of_turn(deviations: _Deviations, turn: int) -> dict[str, Deviation]:
     return deviations[min(turn, len(deviations) - 1)]
 
 
 def _deviations(noisy: Run, eager: Run, wide: Run, turn: int) -> dict[str, Deviation]:
-    theirs, near = _numbers(eager, turn), _numbers(noisy, turn)
-    exact = theirs | _numbers(wide, turn)
+    theirs, near = eager.numbers(turn), noisy.numbers(turn)
+    exact = theirs | wide.numbers(turn)
     return {name: deviation(near[name], theirs[name], exact[name]) for name in theirs if name in near}
 
 

@@ -19,6 +19,7 @@ from agspeed.tuning.gate.inputs import WIDER, InputCopies, same_bits
 Region = Callable[..., Sequence[Any]]
 Tangents = dict[int, torch.Tensor]
 """Gradient of the loss by output index; outputs not in it take no part in the loss."""
+GRADIENT = "the gradient of"
 
 
 @dataclass
@@ -34,6 +35,15 @@ class Run:
     mutated: dict[int, torch.Tensor]
     gradients: list[dict[int, torch.Tensor | None]] = field(default_factory=list)
     raw: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def numbers(self, turn: int) -> dict[str, torch.Tensor]:
+        """Its tensors by name: outputs, changed inputs, and the gradients of one set of tangents."""
+        found = {f"output {i}": value for i, value in enumerate(self.outputs) if isinstance(value, torch.Tensor)}
+        found |= {f"input {i} after the call": value for i, value in self.mutated.items()}
+        if turn < len(self.gradients):
+            gradients = self.gradients[turn].items()
+            found |= {f"{GRADIENT} input {i}": value.to_dense() for i, value in gradients if value is not None}
+        return found
 
     def overwritten(self) -> str | None:
         """Name of a result whose memory changed since the run, or None."""
@@ -76,7 +86,7 @@ def execute(
             run.gradients.append(_gradients(results, copies, chosen, keep=index + 1 < len(sets)))
     if between is not None and run.gradients:
         found = run.gradients[0].items()
-        run.raw += [(f"the gradient of input {i}", value, value.clone()) for i, value in found if value is not None]
+        run.raw += [(f"{GRADIENT} input {i}", value, value.clone()) for i, value in found if value is not None]
     return run
 
 

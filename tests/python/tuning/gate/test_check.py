@@ -292,3 +292,14 @@ def test_eager_that_raises_is_not_a_reference() -> None:
     verdict = gate.check(lambda x: (x,), broken, [torch.ones(2)])
     assert verdict.outcome == "not-run"
     assert "bad shape" in verdict.reason
+
+
+def test_a_graph_that_raises_in_float64_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    class Bits(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x.view(torch.int32).to(torch.float32),)
+
+    graph = torch.fx.symbolic_trace(Bits())
+    verdict = gate.check(graph.forward, graph, [torch.ones(4)])
+    assert verdict.accepted and "float64 the graph raises" in verdict.reference, verdict.reason
+    assert capfd.readouterr().err == ""

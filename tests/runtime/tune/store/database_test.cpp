@@ -13,6 +13,7 @@
 #include <fstream>
 #include <random>
 
+#include "runtime/base/format.h"
 #include "runtime/tune/store/database_format.h"
 
 namespace agspeed::runtime::tune {
@@ -302,6 +303,76 @@ TEST_F(TuningDatabaseTest, ImportTakesAllOrNothing) {
   EXPECT_THAT(other.importText("", 1).status().message(), HasSubstr("empty"));
   EXPECT_THAT(other.importText("{\"format\":\"x\"}\n", 1).status().message(), HasSubstr("line 1"));
   EXPECT_TRUE(other.list().empty());
+}
+
+std::string nested(int depth) {
+  return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
+}
+
+TEST_F(TuningDatabaseTest, ARecordNestedDeepIsNoRecord) {
+  fill(1);
+  const std::string record = R"({"arm":"native","reason":)" + nested(200'000) + "}";
+  EXPECT_FALSE(TuningDatabase(file_).store(makeKey(0), record, 1).isOk());
+  EXPECT_FALSE(
+      TuningDatabase(file_).storeUnfinished(makeKey(0), R"({"arm":"","x":)" + nested(200'000) + "}", 1).isOk());
+  const std::string key = canonicalKey(makeKey(0)).value();
+  runSql(formatText("UPDATE decisions SET record = '{}', crc32 = {}", record, decisionChecksum(key, record)));
+  TuningDatabase database(file_);
+  EXPECT_FALSE(database.find(makeKey(0), 1).value().has_value());
+  EXPECT_THAT(database.warning(), HasSubstr("damaged row"));
+  EXPECT_FALSE(database.list().front().isIntact);
+  EXPECT_FALSE(canonicalKey(R"({"graph":)" + nested(200'000) + "}").isOk());
+}
+
+TEST_F(TuningDatabaseTest, ARowWithTimesThatNoClockShowsIsNoRow) {
+  for (const char* change : {"used = 4611686018427387904", "used = -1", "created = 253402300800", "uses = -1",
+                             "uses = 9223372036854775807"}) {
+    fill(1);
+    runSql(std::string("UPDATE decisions SET ") + change);
+    TuningDatabase database(file_);
+    EXPECT_FALSE(database.find(makeKey(0), 1000).value().has_value()) << change;
+    EXPECT_EQ(database.prune(0, 100), 1) << change;
+  }
+}
+
+TEST_F(TuningDatabaseTest, AnImportedTimeToComeKeepsNoLaterDecisionOut) {
+  fill(1);
+  const std::string lines = TuningDatabase(file_).exportText();
+  TuningDatabase other((folder_ / "other.sqlite").string());
+  const auto importedAt = [&](const std::string& created) {
+    std::string text = lines;
+    text.replace(text.find("\"created\":100"), 13, "\"created\":" + created);
+    return other.importText(text, 500);
+  };
+  ASSERT_EQ(importedAt("90000000000").value(), 1);
+  EXPECT_EQ(other.list().front().created, 500);
+  for (const char* created : {"-1", "1180591620717411303424", "9223372036854775807", "1e400", "\"7\""}) {
+    EXPECT_FALSE(importedAt(created).isOk()) << created;
+  }
+}
+
+TEST_F(TuningDatabaseTest, SpoiledExportsAreRefusedOrTakenAndNeverEndTheProcess) {
+  fill(3);
+  const std::string good = TuningDatabase(file_).exportText();
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  TuningDatabase other((folder_ / "other.sqlite").string());
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = good;
+    for (size_t numChanges = random() % 4 + 1; numChanges > 0; --numChanges) {
+      const size_t at = random() % text.size();
+      switch (random() % 4) {
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, random() % 40); break;
+        case 2: text.insert(at, nested(static_cast<int>(random() % 300))); break;
+        default: text.insert(at, text.substr(random() % text.size(), random() % 60));
+      }
+      if (text.empty()) text = " ";
+    }
+    SCOPED_TRACE(formatText("seed {}, round {}", seed, round));
+    if (!other.importText(text, 500).isOk()) continue;
+    for (const DatabaseRow& row : other.list()) EXPECT_TRUE(row.isIntact);
+  }
 }
 
 TEST_F(TuningDatabaseTest, PrunesByAgeAndCount) {

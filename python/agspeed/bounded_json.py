@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that others may have written, parsed within limits.
+
+What is nested deep ends a process that reads or prints it (runtime/base/json_depth.h), and numbers that no machine type
+holds raise where somebody computes with them. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+__all__ = ["MAX_DEPTH", "loads"]
+
+MAX_DEPTH = 100
+_MAX_DIGITS = 20
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_NOT_BRACKETS = re.compile(r"[^][{}]+")
+
+
+def loads(text: str | bytes) -> Any:
+    """As `json.loads`. Raises: ValueError for what is not JSON, is nested too deep or holds a number that is too large,
+    also for NaN and the infinities, which `json.loads` takes."""
+    if not isinstance(text, str):
+        text = text.decode()
+    depth = 0
+    for bracket in _NOT_BRACKETS.sub("", _TEXTS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    return json.loads(text, parse_constant=_refuse, parse_float=_float, parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    return int(digits) if len(digits) <= _MAX_DIGITS else _refuse(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(digits)
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word[:40]} is not a number that JSON can hold here")

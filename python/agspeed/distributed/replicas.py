@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the parameters of a DistributedDataParallel still have the same bits at all ranks, asked now and then.
+
+Once in so many reducing backwards (`backwards.py`) each rank writes digests of its parameters into the job's store,
+before its gradients leave. In the next backward rank 0 finds those of all ranks, as the one before could not end
+without them, and writes who has others. In the one after that all ranks know of it. No rank waits for another one, and
+no collective is added.
+
+With its digests a rank writes where it is: the number of its backwards and of the group's collectives. Where these are
+not equal (a rank was restored, or began later) nothing is compared from there on.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from agspeed.config import Settings
+from agspeed.distributed.backwards import Backwards
+from agspeed.distributed.messages import count, text, yes
+from agspeed.distributed.reducers import why_left_alone
+from agspeed.distributed.room import room_of
+from agspeed.errors import AgspeedError
+from agspeed.log import logger
+from agspeed.torch_compat import ddp, modules
+
+_IN_STRICT = 1000
+"""Backwards from one comparison to the next. A step reads and writes parameters, gradients and the optimizer's state
+ten times or more, a digest reads the parameters once: it takes less than a thousandth of the steps' time."""
+_FEWEST = 4
+"""What is said in one comparison is heard of before the next one begins."""
+_SHOWN = 8
+_MOST_NUMBER, _MOST_LETTERS = 1 << 62, 2000
+_checked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""The wrappers whose replicas are compared."""
+
+
+def compare_replicas(
+    wrapper: nn.parallel.DistributedDataParallel, called: nn.Module, module: nn.Module, settings: Settings
+) -> None:
+    """Compares the parameters of a wrapper from now on, where the settings ask for it, until `module` is restored.
+
+    All ranks have to come here in the same training forward. called: see `Backwards`. module: the optimized one.
+    """
+    interval = settings.check_replicas or (_IN_STRICT if settings.strict else 0)
+    if interval == 0 or wrapper in _checked:
+        return
+    try:
+        if (reason := why_left_alone(wrapper)) is None:
+            Replicas(wrapper, called, module, max(interval, _FEWEST), is_strict=settings.strict)
+    except Exception as error:  # parts of torch that may change
+        reason = f"{type(error).__name__}: {error}"
+    _checked.add(wrapper)
+    if reason is not None:
+        logger.info("the replicas of %s are not compared: %s", type(module).__name__, reason)
+
+
+class Replicas(Backwards):
+    """See the module's text. One for each wrapper; it lives in hooks of the wrapper."""
+
+    def __init__(
+        self,
+        wrapper: nn.parallel.DistributedDataParallel,
+        called: nn.Module,
+        module: nn.Module,
+        interval: int,
+        *,
+        is_strict: bool,
+    ) -> None:
+        super().__init__(wrapper, called)
+        self._module = weakref.ref(module)
+        self._name = type(module).__name__
+        self._rank, self._size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
+        self._room, _ = room_of(self._group, f"replicas/{self._num_before}")  # some ranks may not compare other models
+        self._interval, self._is_strict = interval, is_strict
+        self._num_backwards = 0
+        self._listen()
+
+    def on_backward(self) -> None:
+        """Raises: AgspeedError at all ranks where they differ, if that is to be an error."""
+        self._num_backwards += 1
+        since = self._num_backwards % self._interval
+        if since > 2 or self._num_backwards < self._interval:
+            return
+        found = None
+        try:
+            if since == 0:
+                self._tell()
+            elif since == 1 and self._rank == 0:
+                self._compare()
+            elif since == 2:
+                found = self._heard()
+        except Exception as error:  # the store is gone: the user's own collectives will say so
+            self._end(f"{type(error).__name__}: {error}")
+        if found is not None and self._is_strict:
+            raise AgspeedError(f"{found} (raised because strict is set)")
+        if found is not None and self._rank == 0:
+            logger.warning("%s", found)
+
+    def _tell(self) -> None:
+        module = self._module()
+        if module is None or modules.entry(module) is None:
+            self._end("the model was restored")
+            return
+        digests = [digest(parameter) for _, parameter in self._parameters()]
+        self._room.put(f"digests/{self._rank}", digests)
+        self._room.put(f"place/{self._rank}", [*self._place(), zlib.crc32(repr(digests).encode())])
+
+    def _compare(self) -> None:
+        """At rank 0: says what is found where not all is well."""
+        told = self._room.find_all([f"place/{rank}" for rank in range(self._size)], _numbers) or [[]]
+        if not told[0] or any(place[:-1] != told[0][:-1] for place in told):
+            self._room.put("over", True)
+        elif any(place[-1] != told[0][-1] for place in told):
+            self._room.put("differs", self._difference([place[-1] for place in told]))
+
+    def _difference(self, totals: Sequence[int]) -> str:
+        """A sentence on ranks with these totals of their digests."""
+        usual = totals.index(Counter(totals).most_common(1)[0][0])
+        others = [rank for rank, total in enumerate(totals) if total != totals[usual]]
+        expected, *rows = self._room.find_all([f"digests/{rank}" for rank in (usual, *others)], _numbers) or [[]]
+        differing = [
+            name
+            for (name, _), of_usual, *of_others in zip(self._parameters(), expected, *rows, strict=True)
+            if any(of_one != of_usual for of_one in of_others)
+        ]
+        return (
+            f"the replicas of {self._name} have come apart: {_ranks(others)} other bits than rank {usual} in "
+            f"{len(differing)} of {len(expected)} parameters, the first is {differing[0]} (backward "
+            f"{self._num_backwards - 1}). Look for a step that was not reduced, or for something that one rank alone "
+            "does; go on from a checkpoint, or broadcast the parameters"
+        )
+
+    def _heard(self) -> str | None:
+        """At all ranks: what rank 0 has said."""
+        if (difference := self._room.find("differs", _sentence)) is not None:
+            self._stop_listening()
+            return difference
+        if self._room.find("over", yes):
+            self._end("they are not in the same step, or one of them compares nothing")
+        return None
+
+    def _end(self, reason: str) -> None:
+        logger.info("the replicas of %s are compared no longer: %s", self._name, reason)
+        self._stop_listening()
+
+    def _place(self) -> list[int]:
+        """Where this rank is, equal at ranks in the same step."""
+        try:
+            return [self._num_backwards, self.num_collectives()]
+        except RuntimeError:  # a backend that does not count them
+            return [self._num_backwards]
+
+    def _parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Those that the wrapper reduces, with their names."""
+        called, wrapper = self._called(), self._wrapper()
+        reduced = set(map(id, ddp.parameters_of(wrapper)[0]))
+        assert called is not None  # it is being called
+        return [(name, parameter) for name, parameter in called.named_parameters() if id(parameter) in reduced]
+
+
+def digest(tensor: torch.Tensor) -> int:
+    """Of the bits of a dense tensor on the CPU, in the order of its elements."""
+    with torch.no_grad():
+        return zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def _numbers(found: Any) -> list[int]:
+    """Raises: ValueError, TypeError for what no rank has written."""
+    return [count(each, _MOST_NUMBER) for each in list(found)]
+
+
+def _sentence(found: Any) -> str:
+    """Raises: ValueError for what rank 0 has not written."""
+    return text(found, _MOST_LETTERS)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """The subject of a sentence, and its verb."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} has"
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    return f"ranks {shown}{f' and {len(ranks) - _SHOWN} more' if len(ranks) > _SHOWN else ''} have"

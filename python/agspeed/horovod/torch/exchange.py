@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of one optimizer on their way through the ranks.
+
+Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``). Python runs compressors of the user, and makes
+sparse gradients dense where the user asks for it.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from agspeed import native
+from agspeed.errors import UserError
+from agspeed.horovod.exceptions import HorovodInternalError
+from agspeed.horovod.torch import job, mpi_ops
+from agspeed.horovod.torch.compression import Compression
+from agspeed.horovod.torch.not_captured import not_captured
+from agspeed.horovod.torch.process_sets import ProcessSet
+from agspeed.horovod.torch.wrapped import ParameterNames, parameters_of
+
+__all__ = ["Exchange"]
+
+_TOO_MANY_BACKWARDS = (
+    "Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
+    "backward_passes_per_step to accumulate gradients locally."
+)
+_CHANGED_TOO_LATE = (
+    "the parameters of an optimizer may not change while their gradients are being reduced: add, remove and replace "
+    "parameters before loss.backward() or after optimizer.step()."
+)
+
+
+class Exchange:
+    """groups: parameters that are reduced together; all others are alone. reduction: keywords of allreduce_async_().
+    options: backward_passes_per_step and sparse_as_dense, as of DistributedOptimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: ParameterNames,
+        groups: list[list[torch.Tensor]],
+        compression: Any,
+        reduction: dict[str, Any],
+        options: tuple[int, bool],
+    ) -> None:
+        self._optimizer, self._names, self._compression, self._reduction = optimizer, names, compression, reduction
+        self._passes, self._is_sparse_dense = options
+        self._groups = groups
+        self._others: list[Callable[[], None]] = []
+        self.is_synchronized, self.should_synchronize = False, True
+        process_set: ProcessSet = reduction["process_set"]
+        current = job.current()
+        self._is_active = process_set.included() and (process_set.size() > 1 or current.options.is_elastic)
+        self._native: Any = None
+        self._parameters: list[torch.Tensor] = []
+        if self._is_active:
+            self._make()
+            job.followers.add(self)
+
+    def job_began(self) -> None:
+        """Gradients go through the new job from now on."""
+        self._native, self._parameters, self._others = None, [], []
+        if self._reduction["process_set"].process_set_id is not None:
+            self._make()
+
+    def _make(self) -> None:
+        """Makes the exchange of all parameters that the optimizer has at this time."""
+        parameters = self._parameters = parameters_of(self._optimizer)
+        self._names.follow(parameters)
+        numbers = {parameter: at for at, parameter in enumerate(parameters)}
+        present = [[each for each in group if each in numbers] for group in self._groups]
+        self._groups = [group for group in present if group]
+        together = [[numbers[each] for each in group] for group in self._groups]
+        in_group = {number for group in together for number in group}
+        alone = [[number] for number in range(len(parameters)) if number not in in_group]
+        self._members = sorted([*together, *alone], key=min)
+        own = weakref.ref(self)
+
+        def refuse(_parameter: int) -> None:
+            raise AssertionError(_TOO_MANY_BACKWARDS)
+
+        def start(group: int) -> None:
+            if (exchange := own()) is not None:
+                exchange._start_other(group)
+
+        def is_current() -> bool:
+            exchange = own()
+            return exchange is None or exchange._is_current()
+
+        module: Any = native.load()
+        process_set: ProcessSet = self._reduction["process_set"]
+        self._native = module.GradientExchange(
+            group=process_set.group(),
+            parameters=parameters,
+            members=self._members,
+            names=[self._name_of(members) for members in self._members],
+            op=self._reduction["op"],
+            prescale=self._reduction.get("prescale_factor", 1.0),
+            postscale=self._reduction.get("postscale_factor", 1.0),
+            half=self._compression is Compression.fp16,
+            other=self._compression not in (Compression.none, Compression.fp16),
+            sparse_as_dense=self._is_sparse_dense,
+            passes=self._passes,
+            refuse=refuse,
+            start=start,
+            is_current=is_current,
+        )
+
+    def _is_current(self) -> bool:
+        """Whether the optimizer has the parameters of the exchange: the same objects in the same order."""
+        own = parameters_of(self._optimizer)
+        return len(own) == len(self._parameters) and all(map(operator.is_, own, self._parameters))
+
+    def _name_of(self, members: list[int]) -> str:
+        first = self._names[self._parameters[members[0]]]
+        return first if len(members) == 1 else f"group.{first}.{len(members)}"
+
+    def set_passes(self, passes: int) -> None:
+        self._passes = passes
+        if self._native is not None:
+            self._native.set_passes(passes)
+
+    @not_captured
+    def is_under_way(self) -> bool:
+        """Whether gradients are being reduced."""
+        return self._native is not None and self._native.is_under_way()
+
+    def check_may_change(self) -> None:
+        """Raises: UserError while gradients are being reduced."""
+        if self.is_under_way():
+            raise UserError(_CHANGED_TOO_LATE)
+
+    def reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Makes a closure whose gradients are reduced when it returns. It does not reduce what the user's closure has
+        reduced by itself, nor anything within skip_synchronize().
+        """
+
+        def run() -> Any:
+            self.is_synchronized = False
+            loss = closure()
+            if self.should_synchronize and (self.is_under_way() or not self.is_synchronized):
+                self.synchronize()
+            return loss
+
+        return run
+
+    @not_captured
+    def synchronize(self) -> None:
+        """All ranks reduce all gradients: those this rank has not computed are zeros.
+
+        Raises: UserError where parameters have changed while their gradients were being reduced; HorovodInternalError
+        where a reduction failed.
+        """
+        if not self._is_active:
+            self.is_synchronized = True
+            return
+        has_changed_too_late = False
+        if not self._is_current():
+            has_changed_too_late = self.is_under_way()
+            if not has_changed_too_late:
+                self._make()
+        others = self._others
+        try:
+            self._native.start_missing()
+            for finish in others:
+                finish()
+        finally:
+            self._others = []
+            try:
+                self._native.wait()
+            except RuntimeError as error:
+                raise HorovodInternalError(str(error)) from None
+        if has_changed_too_late:
+            raise UserError(_CHANGED_TOO_LATE)
+        self.is_synchronized = True
+        if (tuner := job.current().tuner) is not None:
+            tuner.step_ended(self._parameters)
+
+    def _start_other(self, group: int) -> None:
+        members = [self._parameters[each] for each in self._members[group]]
+        compressed = [self._compression.compress(_dense(each.grad)) for each in members]
+        tensors = [tensor for tensor, _ in compressed]
+        handle = mpi_ops.grouped_allreduce_async_(tensors, name=self._name_of(self._members[group]), **self._reduction)
+
+        def finish() -> None:
+            mpi_ops.synchronize(handle)
+            for each, (tensor, ctx) in zip(members, compressed, strict=True):
+                _assign(each, self._compression.decompress(tensor, ctx))
+
+        self._others.append(finish)
+
+
+def _dense(gradient: Any) -> torch.Tensor:
+    dense: torch.Tensor = gradient.to_dense() if gradient.is_sparse else gradient
+    return dense if dense.is_contiguous() else dense.contiguous()
+
+
+def _assign(parameter: Any, reduced: torch.Tensor) -> None:
+    gradient = parameter.grad
+    if gradient.is_sparse:
+        parameter.grad = reduced.to_sparse(gradient.sparse_dim())
+    elif reduced.data_ptr() != gradient.data_ptr():
+        gradient.copy_(reduced)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that Dynamo leaves to Python: a model that is captured calls them, and nothing within them is captured.
+
+Dynamo is not loaded for it. Until somebody has loaded it, the functions are called as they are.
+
+Thread-safety: all functions, from any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from agspeed.torch_compat import dynamo
+from agspeed.when_loaded import when_loaded
+
+__all__ = ["not_captured"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_waiting: list[Callable[[], None]] = []
+_is_loaded = False
+
+
+def not_captured(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, for Dynamo to leave out. Both live as long as the process."""
+    called = function
+
+    def leave_out() -> None:
+        nonlocal called
+        called = torch.compiler.disable(function, reason="it waits for other ranks")  # type: ignore[no-untyped-call]
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
+        return called(*args, **keywords)
+
+    if _is_loaded:
+        leave_out()
+    else:
+        _waiting.append(leave_out)
+    return call
+
+
+def _dynamo_is_loaded() -> None:
+    global _is_loaded
+    _is_loaded = True
+    for leave_out in _waiting:
+        leave_out()
+    _waiting.clear()
+
+
+when_loaded(dynamo.HOME, _dynamo_is_loaded)

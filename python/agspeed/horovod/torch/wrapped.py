@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DistributedOptimizer puts before the user's class, whatever is reduced.
+
+A wrapped optimizer has no groups and no state of its own. It looks both up at the optimizer that it was made of. So
+both optimizers have the same groups and state, also after load_state_dict() or an assignment at either of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from agspeed.errors import UserError, UserTypeError
+
+__all__ = ["ParameterNames", "Wrapped", "parameters_of", "wrap"]
+
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object
+
+_SHARED = ("param_groups", "state")
+# Schedulers that were made before have put their own step() there, which is not ours.
+_PATCHED = ("step", "zero_grad")
+
+
+class Wrapped(_Base):
+    """Groups and state are those of the optimizer it was made of."""
+
+    _inner: torch.optim.Optimizer
+    _parameter_names: ParameterNames
+    """Scripts for Horovod read it by this name."""
+
+    @property
+    def param_groups(self) -> Any:
+        return self._inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: Any) -> None:
+        self._inner.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        return self._inner.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._inner.state = state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """load_state_dict() ends here."""
+        self._inner.__setstate__(state)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise UserTypeError(
+            f"a {type(self).__name__} that hvd.DistributedOptimizer() has wrapped cannot be copied or pickled, as its "
+            "gradients are reduced by hooks of its parameters: copy its state_dict(), or the optimizer before the wrap."
+        )
+
+
+def wrap(optimizer: torch.optim.Optimizer, before: type[Wrapped], names: ParameterNames) -> Any:
+    """An object of a subclass of the optimizer's class, `before` first in its order. It shares all attributes.
+
+    Raises: UserError for an optimizer that is wrapped already.
+    """
+    if isinstance(optimizer, Wrapped):
+        raise UserError("this optimizer is what hvd.DistributedOptimizer() returned: wrap the one it was made of.")
+    made_class: Any = type(type(optimizer).__name__, (before, type(optimizer)), {})
+    made = made_class.__new__(made_class)
+    attributes = {name: value for name, value in vars(optimizer).items() if name not in (*_SHARED, *_PATCHED)}
+    vars(made).update(attributes, _inner=optimizer, _parameter_names=names)
+    return made
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All it has at this time, group after group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class ParameterNames(dict[torch.Tensor, str]):
+    """The names by which the ranks know an optimizer's parameters: those given at first, and numbers for others."""
+
+    def __init__(self, given: dict[torch.Tensor, str]) -> None:
+        super().__init__(given)
+        self._present: set[torch.Tensor] = set()
+        self._num_added = 0
+
+    def follow(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Gives names to those without one, and forgets those that it saw before and that are not among these."""
+        for left in self._present.difference(parameters):
+            del self[left]
+        self._present = set(parameters)
+        for each in parameters:
+            if each not in self:
+                self[each] = f"allreduce.added.{self._num_added}"
+                self._num_added += 1

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process between a launcher and its ranks: it starts ranks, says in which order they end, and ends what is left.
+
+    launcher -> keeper -> ranks -> what ranks start
+
+A killed launcher ends nothing itself. The keeper is in a session of its own, where no signal of a terminal reaches it.
+The kernel sends it SIGTERM when the launcher dies, and sends SIGKILL to the ranks when the keeper dies. Processes that
+lose their parent become children of the keeper, in whatever session they are, so it finds all that ranks have started.
+
+`agspeed.launch.ranks` starts this file by itself, without site packages: it needs the standard library alone. It reads
+the job from stdin, as JSON, and writes one line of JSON for each event:
+
+    {"command": ["python", "x.py"], "ranks": [{"variables": {"RANK": "0"}, "outputs": [7, 8]}], "inherited": [5]}
+
+    {"started": [4711]}    process ids, by rank
+    {"ended": 0, "status": 7}    in the order of death; the exit code, or minus the signal
+    {"error": "No such file or directory"}    the command cannot be started
+
+After a rank that fails, and after SIGTERM, all other ranks get SIGTERM with what they have started. What is still there
+after `GRACE_S` gets SIGKILL. When all ranks have succeeded, processes that they leave behind stay.
+
+Threading: one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["GRACE_S", "Process", "kill", "processes"]
+
+GRACE_S = 3.0
+_KILLED_S = 1.0  # in which the kernel ends what got SIGKILL, unless a device holds it
+_POLL_S = 0.1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+class Process(NamedTuple):
+    parent: int
+    session: int
+
+
+def processes() -> dict[int, Process]:
+    """Every process that has not ended, by process id."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            text = file.read()
+            state, parent, _, session = text[text.rindex(b")") + 2 :].split()[:4]  # the name before may hold anything
+            if state not in (b"Z", b"X"):
+                found[int(name)] = Process(int(parent), int(session))
+    return found
+
+
+def kill(pids: Iterable[int], number: int) -> None:
+    """Sends a signal to those that exist and that this user may signal."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+class _Keeper:
+    """`events` is the descriptor that events are written to."""
+
+    def __init__(self, events: int) -> None:
+        self._events = events
+        self._must_end = False
+        self._living: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._sessions: list[int] = []  # those of the ranks: each begins one
+        self._ids: dict[int, int] = {}  # process ids of ranks, by descriptors of them
+        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poller = select.epoll()
+        self._poller.register(self._wake, select.EPOLLIN)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._ask_for_end)
+
+    def run(self, job: Mapping[str, Any]) -> None:
+        """Returns when all ranks have ended, and all that has to end with them."""
+        try:
+            self._start(job)
+        except OSError as error:
+            self._say({"error": error.strerror or str(error)})
+            self._must_end = True
+        while self._living and not self._must_end:
+            self._wait(None)
+        if self._must_end:
+            self._end()
+
+    def _ask_for_end(self, *_: object) -> None:
+        self._must_end = True
+
+    def _say(self, event: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the launcher has died
+            os.write(self._events, json.dumps(event).encode() + b"\n")
+
+    def _start(self, job: Mapping[str, Any]) -> None:
+        own = os.getpid()
+
+        def die_with_keeper() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != own:
+                os._exit(1)
+
+        for number, rank in enumerate(job["ranks"]):
+            process = subprocess.Popen(
+                job["command"],
+                env=os.environ | rank["variables"],
+                stdin=subprocess.DEVNULL,
+                stdout=rank["outputs"][0],
+                stderr=rank["outputs"][1],
+                pass_fds=job["inherited"],
+                start_new_session=True,
+                preexec_fn=die_with_keeper,
+            )
+            self._living[process.pid] = number, process
+            self._sessions.append(process.pid)
+            with contextlib.suppress(OSError, AttributeError):  # a kernel or a Python without them
+                descriptor = os.pidfd_open(process.pid)
+                self._ids[descriptor] = process.pid
+                self._poller.register(descriptor, select.EPOLLIN)
+        for descriptor in {each for rank in job["ranks"] for each in rank["outputs"] if each > 2}:
+            os.close(descriptor)  # of them the launcher learns when all writers have gone
+        self._say({"started": self._sessions})
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until something ends, or a signal comes. The poller has ranks in the order of death, waitid does not."""
+        for descriptor, _ in self._poller.poll(seconds):
+            if descriptor == self._wake:
+                os.read(self._wake, 1 << 16)
+                continue
+            self._poller.unregister(descriptor)
+            os.close(descriptor)
+            self._note_end(self._ids.pop(descriptor))
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_pid not in self._living:
+                    os.waitpid(found.si_pid, 0)  # it had lost its parent
+                elif found.si_pid in self._ids.values():
+                    return
+                else:
+                    self._note_end(found.si_pid)
+
+    def _note_end(self, pid: int) -> None:
+        number, process = self._living.pop(pid)
+        status = process.wait()
+        self._say({"ended": number, "status": status})
+        self._must_end |= status != 0
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + GRACE_S
+        kill((pid for pid, each in _descendants().items() if each.session in self._sessions), signal.SIGTERM)
+        has_asked_rest = False
+        while left := _descendants():
+            now = time.monotonic()
+            if now >= deadline + _KILLED_S:
+                return
+            if now >= deadline:
+                kill(left, signal.SIGKILL)
+            elif not self._living and not has_asked_rest:
+                has_asked_rest = True
+                kill((pid for pid, each in left.items() if each.session not in self._sessions), signal.SIGTERM)
+            self._wait(_POLL_S)
+        self._wait(0)
+
+
+def _descendants() -> dict[int, Process]:
+    """Those of `processes` that this one has started, or that those have."""
+    found = processes()
+    children: dict[int, list[int]] = {}
+    for pid, process in found.items():
+        children.setdefault(process.parent, []).append(pid)
+    ids = children.get(os.getpid(), [])
+    for pid in ids:
+        ids += children.get(pid, [])
+    return {pid: found[pid] for pid in ids}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Arguments: the launcher's process id, and the descriptor for events."""
+    launcher, events = map(int, arguments)
+    os.set_inheritable(events, False)
+    keeper = _Keeper(events)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if os.getppid() != launcher:
+        return 1
+    try:
+        job = json.load(sys.stdin)
+    except ValueError:
+        return 1  # the launcher has died
+    keeper.run(job)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

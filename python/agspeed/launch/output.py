@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks write, on its way to the launcher's own stdout and stderr, and into files where asked for.
+
+Every line has its rank in front. A line ends at \\n, or at \\r, by which progress bars move. An unfinished line is
+passed on when nothing has followed for a moment, or when it is long; where another stream writes next, it begins a new
+line.
+Bytes are passed on as they are. Memory is bounded: where the launcher's reader is slow, ranks wait, as they would for a
+reader of their own. Where the reader has gone, the output is dropped, and the job goes on.
+
+Threading: one thread owns an `Output`.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import math
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Self, TextIO
+
+from agspeed import files
+from agspeed.errors import UserError
+
+__all__ = ["Output"]
+
+_NAMES = ("stdout", "stderr")
+_CHUNK_BYTES = 1 << 16
+_HOLD_S = 0.1
+_MOST_HELD_BYTES = 1 << 16
+_MOST_PENDING_BYTES = 1 << 20
+_PIPE_BYTES = 1 << 20  # the most that a pipe holds
+_LAST_LINES = 20
+_LONGEST_LAST_LINE = 1000
+
+
+class Output:
+    """A context manager. `rank_ends` has, by rank, the descriptors that become its stdout and stderr."""
+
+    def __init__(self, num_ranks: int, folder: Path | None, has_time: bool) -> None:
+        """Ranks' output is also written to `folder`/rank.N/stdout and stderr.
+
+        Raises: UserError where these files cannot be made.
+        """
+        self._targets = _targets()
+        copies = [_copies(folder, rank, num_ranks, self._targets[1]) for rank in range(num_ranks)]
+        self._streams = [self._streams_of(rank, pair, has_time) for rank, pair in enumerate(copies)]
+        self._open = [stream for pair in self._streams for stream in pair]
+        self.rank_ends = [(pair[0].rank_end, pair[1].rank_end) for pair in self._streams]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_rank_ends()
+        for stream in [stream for pair in self._streams for stream in pair]:
+            stream.close()
+
+    def close_rank_ends(self) -> None:
+        """To be called when the ranks have them."""
+        for descriptor in (each for pair in self.rank_ends for each in pair):
+            os.close(descriptor)
+        self.rank_ends = []
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is something that the launcher's reader has not taken."""
+        return any(target.pending for target in self._targets)
+
+    def pass_on(self, others: Sequence[int], seconds: float = math.inf) -> Collection[int]:
+        """Waits until there is something to do, and passes on what there is.
+
+        Returns: which of the descriptors `others` are readable.
+        """
+        poller = select.poll()
+        sources = {stream.source: stream for stream in self._open if not stream.target.is_full}
+        for descriptor in (*others, *sources):
+            poller.register(descriptor, select.POLLIN)
+        for target in self._targets:
+            if target.pending:
+                poller.register(target.descriptor, select.POLLOUT)
+        left = min([seconds, *(stream.due - time.monotonic() for stream in self._open)])
+        ready = {descriptor for descriptor, _ in poller.poll(None if left == math.inf else max(0.0, left) * 1000)}
+        for descriptor, stream in sources.items():
+            if descriptor in ready:
+                self._read(stream)
+        for stream in self._open:
+            if stream.due <= time.monotonic():
+                stream.pass_on_rest()
+        self._write_some()
+        return ready.intersection(others)
+
+    def read_rest(self) -> None:
+        """Takes what is in the pipes when ranks have ended. Processes that they have left may go on writing."""
+        for stream in list(self._open):
+            left = _PIPE_BYTES
+            while left > 0 and (size := self._read(stream)):
+                left -= size
+            stream.end()
+        self._open = []
+        self._write_some()
+
+    def write_report(self, rank: int, how: str) -> None:
+        """How a rank has ended, and its last lines, to stderr."""
+        text = f"agspeed: rank {rank} ended {how}, so the job was ended; its last lines:\n"
+        self._targets[1].write_line(text.encode(), None)
+        for line in self._streams[rank][0].last_lines:
+            self._targets[1].write_line(b"  " + line + b"\n", None)
+        self._write_some()
+
+    def _write_some(self) -> None:
+        for target in self._targets:
+            target.write_some()
+
+    def _streams_of(self, rank: int, copies: Sequence[_Copy | None], has_time: bool) -> list[_Stream]:
+        lines = collections.deque[bytes](maxlen=_LAST_LINES)
+        return [
+            _Stream(f"[{rank}]<{name}>:", has_time, target, copy, lines)
+            for name, target, copy in zip(_NAMES, self._targets, copies, strict=True)
+        ]
+
+    def _read(self, stream: _Stream) -> int:
+        """Returns: how many bytes there were."""
+        try:
+            data = os.read(stream.source, _CHUNK_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            stream.add(data)
+        else:
+            stream.end()
+            self._open.remove(stream)
+        return len(data)
+
+
+class _Stream:
+    """What a rank writes to its stdout or stderr. `due` is when an unfinished line is passed on, in monotonic time."""
+
+    def __init__(
+        self, prefix: str, has_time: bool, target: _Target, copy: _Copy | None, last_lines: collections.deque[bytes]
+    ) -> None:
+        self.target, self.last_lines = target, last_lines
+        self.due = math.inf
+        self.source, self.rank_end = os.pipe()
+        os.set_blocking(self.source, False)
+        self._prefix, self._has_time, self._copy = prefix, has_time, copy
+        self._held = b""
+        self._last_line = b""
+
+    def add(self, data: bytes) -> None:
+        if self._copy is not None:
+            self._copy.write(data)
+        held = self._held + data
+        end = max(held.rfind(b"\n"), held.rfind(b"\r", 0, -1)) + 1  # a \r at the end may be half of \r\n
+        self._pass_on(held[:end].splitlines(keepends=True))
+        if end or not self._held:
+            self.due = time.monotonic() + _HOLD_S
+        self._held = held[end:]
+        if not self._held or len(self._held) > _MOST_HELD_BYTES:
+            self.pass_on_rest()
+
+    def pass_on_rest(self) -> None:
+        """The unfinished line, as far as it has come."""
+        self._pass_on([self._held] if self._held else [])
+        self._held, self.due = b"", math.inf
+
+    def end(self) -> None:
+        """There is no more."""
+        self.pass_on_rest()
+        if self._last_line:
+            self.last_lines.append(self._last_line)
+        self._last_line = b""
+
+    def close(self) -> None:
+        os.close(self.source)
+        if self._copy is not None:
+            self._copy.close()
+
+    def _pass_on(self, lines: Sequence[bytes]) -> None:
+        time_of_day = f"{datetime.datetime.now():%c}" if self._has_time else ""
+        prefix = (time_of_day + self._prefix).encode()
+        for line in lines:
+            self.target.write_line(line, self, prefix)
+            self._remember(line)
+
+    def _remember(self, line: bytes) -> None:
+        """For the last lines, without what a progress bar has overwritten."""
+        self._last_line += line[: _LONGEST_LAST_LINE - len(self._last_line)]
+        if line.endswith(b"\n"):
+            self.last_lines.append(self._last_line.rstrip(b"\r\n"))
+        if line.endswith((b"\n", b"\r")):
+            self._last_line = b""
+
+
+class _Copy:
+    """A file with what a stream has brought. When writing fails, it ends there, and one line on `errors` says so."""
+
+    def __init__(self, path: Path, errors: _Target) -> None:
+        self._path, self._errors = path, errors
+        try:
+            self._file: TextIO | None = files.create(path)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}; name another folder.") from None
+
+    def write(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file.fileno(), view) :]
+        except OSError as error:
+            text = f"agspeed: {self._path} cannot be written: {error.strerror}; it ends here\n"
+            self._errors.write_line(os.fsencode(text), None)
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+class _Target:
+    """The launcher's stdout or stderr. `pending` holds what it has not taken. A stream that Python code has put in its
+    place, as notebooks do, takes everything at once."""
+
+    def __init__(self, stream: TextIO | None, original: TextIO | None) -> None:
+        self._stream = stream
+        self.pending = bytearray()
+        self._unfinished: _Stream | None = None
+        self.descriptor = -1
+        self.file: tuple[int, int] | None = None
+        self._poller = select.poll()
+        if stream is not None and stream is original:
+            stream.flush()
+            self.descriptor = stream.fileno()
+            info = os.fstat(self.descriptor)
+            self.file = info.st_dev, info.st_ino
+            self._is_regular = stat.S_ISREG(info.st_mode)
+            self._poller.register(self.descriptor, select.POLLOUT)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.pending) > _MOST_PENDING_BYTES
+
+    def write_line(self, line: bytes, source: _Stream | None, prefix: bytes = b"") -> None:
+        """A line of `source`, or a part of one; the prefix goes before its first part."""
+        if self._unfinished is not source or source is None:
+            if line == b"\r":
+                return  # of a line that is empty
+            self.pending += (b"\n" if self._unfinished is not None else b"") + prefix
+        self.pending += line
+        self._unfinished = None if line.endswith((b"\n", b"\r")) else source
+
+    def write_some(self) -> None:
+        """What can be written without waiting."""
+        if self.descriptor < 0:
+            self._hand_over()
+        while self.pending and (self._is_regular or self._poller.poll(0)):
+            try:
+                count = os.write(self.descriptor, self.pending[: select.PIPE_BUF])  # so much a ready pipe takes at once
+            except BlockingIOError:
+                return
+            except OSError:
+                count = len(self.pending)  # the reader has gone, or the disk is full
+            del self.pending[:count]
+
+    def _hand_over(self) -> None:
+        text = self.pending.decode("utf-8", "replace")
+        self.pending.clear()
+        if self._stream is not None and text:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._stream = None
+
+
+def _targets() -> tuple[_Target, _Target]:
+    """Of stdout and stderr; one for both where they are the same file, as on a terminal."""
+    out, err = _Target(sys.stdout, sys.__stdout__), _Target(sys.stderr, sys.__stderr__)
+    return (out, out) if out.file is not None and out.file == err.file else (out, err)
+
+
+def _copies(folder: Path | None, rank: int, num_ranks: int, errors: _Target) -> list[_Copy | None]:
+    """The files of a rank, for its stdout and its stderr."""
+    if folder is None:
+        return [None for _ in _NAMES]
+    own = _folder(folder / f"rank.{rank:0{len(str(num_ranks - 1))}}")
+    return [_Copy(own / name, errors) for name in _NAMES]
+
+
+def _folder(path: Path) -> Path:
+    """Makes a folder for the files of a rank. Raises: UserError where it is impossible, or where another's is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise UserError(f"the folder {path} cannot be made: {error.strerror}; name another one.") from None
+    if stat.S_ISLNK(info.st_mode) or info.st_uid != os.geteuid():
+        what = "is a symbolic link" if stat.S_ISLNK(info.st_mode) else f"belongs to user {info.st_uid}, not to you"
+        raise UserError(f"the folder {path} {what}: what ranks write could get to a wrong place; name another one.")
+    return path

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Epochs that ranks agree on in stores that keep what earlier attempts of a job wrote.
+#include "comm/world/agreement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace agspeed::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr int kSize = 3;
+constexpr seconds kLong{60};
+
+/// What the ranks agree on, each in a thread of its own.
+std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& ranks, milliseconds patience = kLong,
+                                      int size = kSize) {
+  std::vector<StatusOr<uint32_t>> agreed(ranks.size(), 0u);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] { agreed[i] = agreeOnEpoch(store, ranks[i], size, steady_clock::now() + patience); });
+  }
+  for (auto& thread : threads) thread.join();
+  return agreed;
+}
+
+/// The epoch of all ranks.
+uint32_t epochOfAll(Store& store, int size = kSize) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  std::set<uint32_t> epochs;
+  for (const StatusOr<uint32_t>& each : agree(store, ranks, kLong, size)) {
+    EXPECT_TRUE(each.isOk()) << each.status().toString();
+    if (each.isOk()) epochs.insert(*each);
+  }
+  EXPECT_EQ(epochs.size(), 1u);
+  return epochs.empty() ? 0 : *epochs.begin();
+}
+
+TEST(AgreeOnEpoch, FollowsOnEachOther) {
+  MemoryStore store;
+  EXPECT_EQ(epochOfAll(store), 1u);
+  EXPECT_EQ(epochOfAll(store), 2u);
+  EXPECT_EQ(epochOfAll(store, 1), 1u) << "each size counts for itself";
+  EXPECT_EQ(epochOfAll(store), 3u);
+}
+
+/// Attempts in which only some ranks came before all of them ended.
+class AgreeAfterAnAttemptOf : public testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(AgreeAfterAnAttemptOf, SomeRanks) {
+  MemoryStore store;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    for (const StatusOr<uint32_t>& each : agree(store, GetParam(), milliseconds(20))) {
+      EXPECT_EQ(each.status().code(), StatusCode::kResourceExhausted);
+    }
+  }
+  const uint32_t first = epochOfAll(store);
+  EXPECT_EQ(epochOfAll(store), first + 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(AgreeOnEpoch, AgreeAfterAnAttemptOf,
+                         testing::Values(std::vector{0}, std::vector{1}, std::vector{0, 1}, std::vector{1, 2},
+                                         std::vector{0, 2}));
+
+TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
+  MemoryStore store;
+  // Rank 0 declares an epoch complete; another rank ends before it has seen that.
+  std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).isOk()); });
+  ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes"));
+  leader.join();
+  EXPECT_EQ(epochOfAll(store, 2), 2u);
+}
+
+TEST(AgreeOnEpoch, NamesTheRankThatIsMissing) {
+  MemoryStore store;
+  const auto agreed = agree(store, {0, 1}, milliseconds(200));
+  EXPECT_THAT(agreed[0].status().message(), AllOf(HasSubstr("timed out"), HasSubstr("rank 2 has not joined")));
+  EXPECT_THAT(agreed[1].status().message(), AllOf(HasSubstr("timed out"), HasSubstr("another rank has not joined")));
+  MemoryStore empty;
+  EXPECT_THAT(agree(empty, {1}, milliseconds(10))[0].status().message(), HasSubstr("rank 0 has not joined"));
+}
+
+TEST(AgreeOnEpoch, RefusesAnOfferThatIsNoNumber) {
+  MemoryStore store;
+  ASSERT_TRUE(store.set("agspeed/3/offer", "1/../2"));
+  const auto agreed = agree(store, {1});
+  EXPECT_EQ(agreed[0].status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(agreed[0].status().message(), HasSubstr("'1/../2'"));
+}
+
+}  // namespace
+}  // namespace agspeed::comm

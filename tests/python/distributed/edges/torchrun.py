@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs under torchrun, for tests of what a whole process or a whole job does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.python.distributed.installed import installed
+
+_LIMIT_S = 300
+#: What each rank begins with. It ends by itself: torchrun leaves its ranks behind where it is killed.
+_FIRST = f"""
+import datetime, os, pathlib, signal, sys, time
+signal.alarm({_LIMIT_S - 30})
+import torch
+import torch.distributed as dist
+folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+"""
+
+
+def torchrun(folder: Path, program: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in two ranks, which find its folder as `folder` and their number as `rank`."""
+    script = folder / "program.py"
+    script.write_text(_FIRST + program)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "AGSPEED_SOCKET_IFNAME": "lo", **installed(folder), **environment}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options, str(script)]
+    return subprocess.run([*launch, str(folder)], capture_output=True, text=True, timeout=_LIMIT_S, env=env, cwd=folder)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where all ranks are on one host, nothing of the job listens where other hosts reach it."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import socket
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from agspeed.torch_compat import job_store
+from tests.python.launch.test_run import run
+
+_RANK = """
+import json, os, psutil, torch
+import agspeed
+from torch import distributed
+
+distributed.init_process_group({backend!r})
+total = torch.ones(1)
+distributed.all_reduce(total)
+listening = [row.laddr for row in psutil.Process().net_connections("inet") if row.status == psutil.CONN_LISTEN]
+distributed.barrier()
+print(json.dumps([total.item(), listening]))
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+def test_ranks_that_agspeed_run_starts_listen_on_loopback_alone(backend: str) -> None:
+    interfaces = {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    status, out, err = run("-np", "2", sys.executable, "-c", _RANK.format(backend=backend), **interfaces)
+    assert status == 0, err
+    lines = [json.loads(line.partition(":")[2]) for line in out.splitlines() if line.endswith("]]")]
+    assert [total for total, _ in lines] == [2.0, 2.0], out
+    sockets = [tuple(where) for _, each in lines for where in each]
+    assert len(sockets) >= 1
+    assert [where for where in sockets if not where[0].removeprefix("::ffff:").startswith("127.")] == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_a_store_at_loopback_listens_there(host: str) -> None:
+    timeout = datetime.timedelta(seconds=20)
+    server = job_store.serve(host, 0, timeout=timeout, wait_for_workers=False)
+    assert _addresses_of(server.port) == ["127.0.0.1" if host == "localhost" else host]
+    client = type(server)(host, server.port, timeout=timeout)
+    client.set("key", "value")
+    assert server.get("key") == b"value"
+
+
+def test_two_stores_of_a_process_may_have_one_port() -> None:
+    """As where a process makes a default group again."""
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")  # whose name a function has taken
+    job_store.keep_local()
+    job_store.keep_local()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    timeout = datetime.timedelta(seconds=20)
+    first, second = (rendezvous._create_c10d_store("127.0.0.1", port, 0, 1, timeout) for _ in range(2))
+    assert _addresses_of(port) == ["127.0.0.1"]
+    first.set("key", "value")
+    assert second.get("key") == b"value"
+
+
+def _addresses_of(port: int) -> list[Any]:
+    rows = psutil.Process().net_connections("inet")
+    return [row.laddr.ip for row in rows if row.status == psutil.CONN_LISTEN and row.laddr.port == port]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate refuses code whose NaN, infinities and overflow appear elsewhere than eager's, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from agspeed.tuning.gate.check import Policy, Verdict, check
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+Form = Callable[..., torch.Tensor]
+
+
+class _OwnBackward(torch.autograd.Function):
+    """Hardswish with a backward that loses a NaN of x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return functional.hardswish(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        inner = torch.where(x < 3, gradient * (x / 3 + 0.5), gradient)
+        return torch.where(x <= -3, torch.zeros_like(gradient), inner)
+
+
+def _compare_to_clamp(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 6, 6.0, torch.where(x > 0, x, 0.0)).to(x.dtype)
+
+
+WRONG: dict[str, tuple[Form, Form]] = {
+    "a backward that loses NaN": (functional.hardswish, _OwnBackward.apply),  # type: ignore[dict-item]
+    "comparisons in the place of clamp": (functional.relu6, _compare_to_clamp),
+    "a mask that is multiplied": (torch.relu, lambda x: x * (x > 0)),
+    "exp that is clamped": (torch.exp, lambda x: torch.exp(x.clamp(max=80.0 if x.dtype != torch.float16 else 11.0))),
+}
+
+
+def _verdict(reference: Form, candidate: Form, inputs: Sequence[torch.Tensor]) -> Verdict:
+    return check(lambda *args: (candidate(*args),), lambda *args: (reference(*args),), inputs, Policy())
+
+
+def _inputs(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [torch.randn(32, 24, generator=torch.Generator().manual_seed(3)).to(dtype).requires_grad_()]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", WRONG)
+def test_code_that_loses_what_eager_shows_is_refused(name: str, dtype: torch.dtype) -> None:
+    verdict = _verdict(*WRONG[name], _inputs(dtype))
+    assert not verdict.accepted and "among its inputs" in verdict.reason, verdict.reason
+
+
+def test_a_chain_that_overflows_in_float16_must_overflow() -> None:
+    def wider(x: torch.Tensor) -> torch.Tensor:
+        return (x.float() * 4 / 4).half()
+
+    verdict = _verdict(lambda x: x * 4 / 4, wider, _inputs(torch.float16))
+    assert not verdict.accepted and "large numbers" in verdict.reason, verdict.reason
+
+
+def test_a_target_that_is_nan_is_planted() -> None:
+    def finite_gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.smooth_l1_loss(x, y.nan_to_num() + (y - y).detach())
+
+    x, y = _inputs(torch.float32)[0], torch.zeros(32, 24)
+    assert not _verdict(functional.smooth_l1_loss, finite_gradient, [x, y]).accepted
+
+
+SAME: dict[str, tuple[Form, Form]] = {
+    "products": (lambda x: x @ x.t() @ x, lambda x: x.flip(1) @ x.flip(1).t() @ x),
+    "sums": (lambda x: x * x.sum(0), lambda x: x * x.flip(0).sum(0)),
+    "means": (lambda x: x - x.mean(1, True), lambda x: x - x.flip(1).mean(1, True)),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", SAME)
+def test_another_order_of_summation_is_accepted(name: str, dtype: torch.dtype) -> None:
+    verdict = _verdict(*SAME[name], _inputs(dtype))
+    assert verdict.accepted, verdict.reason
+
+
+def test_values_that_eager_itself_refuses_are_left_out() -> None:
+    p = torch.rand(16, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    target = torch.ones(16, 8)
+    verdict = _verdict(functional.binary_cross_entropy, functional.binary_cross_entropy, [p, target])
+    assert verdict.accepted, verdict.reason

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What earlier processes and other ranks leave to be read, damaged at random: it is refused or read, and nothing else.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "runtime/base/format.h"
+#include "runtime/tune/findings.h"
+#include "runtime/tune/rank_record.h"
+
+namespace agspeed::runtime::tune {
+namespace {
+
+constexpr int kRounds = 20000;
+
+std::string nested(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+/// `text` with some bytes changed, lost, repeated or nested.
+std::string spoiled(std::string text, std::mt19937_64& random) {
+  for (size_t numChanges = random() % 4 + 1; numChanges > 0 && !text.empty(); --numChanges) {
+    const size_t at = random() % text.size();
+    switch (random() % 4) {
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text.erase(at, random() % 20); break;
+      case 2: text.insert(at, nested(random() % 200)); break;
+      default: text.insert(at, text.substr(random() % text.size(), random() % 40));
+    }
+  }
+  return text;
+}
+
+TEST(SpoiledRecords, FindingsAreRefusedOrRead) {
+  ArmFindings findings{
+      "native", true, "too slow", "aot", {{0.002, 0.001, 0.002, 0.001}}, "aot", {{0.2, 0.1, 0.2, 0.1}}};
+  const std::string text = toText({findings, {"aot", false, "", "", {}, "", {}}});
+  ASSERT_TRUE(parseFindings(text).isOk());
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < kRounds; ++round) {
+    SCOPED_TRACE(formatText("seed {}, round {}", seed, round));
+    const StatusOr<std::vector<ArmFindings>> found = parseFindings(spoiled(text, random));
+    if (!found.isOk()) continue;
+    for (const ArmFindings& arm : *found) {
+      EXPECT_FALSE(arm.name.empty());
+      for (const RunPair& pair : arm.pairs) EXPECT_TRUE(pair.reference > 0 && pair.arm > 0);
+    }
+  }
+}
+
+TEST(SpoiledRecords, FindingsNestedDeepAreRefused) {
+  EXPECT_FALSE(parseFindings(nested(200'000)).isOk());
+  EXPECT_FALSE(parseFindings(R"({"version":1,"arms":[{"name":"native","reason":)" + nested(200'000) + "}]}").isOk());
+}
+
+TEST(SpoiledRecords, RecordsOfRanksAreRefusedOrRead) {
+  RankRecord record;
+  record.step = StepReport{"native", 0.01, "4x8", 1 << 20, false};
+  record.newArms.push_back({.name = "native"});
+  record.arms.emplace("native", ArmEvent{"native", ArmState::kReady, "", 1.0, 0.5});
+  const std::string text = record.toText();
+  ASSERT_TRUE(RankRecord::parse(text).isOk());
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < kRounds; ++round) {
+    SCOPED_TRACE(formatText("seed {}, round {}", seed, round));
+    const StatusOr<RankRecord> found = RankRecord::parse(spoiled(text, random));
+    EXPECT_TRUE(!found.isOk() || !found->toText().empty());
+  }
+}
+
+TEST(SpoiledRecords, RecordsOfRanksNestedDeepAreRefused) { EXPECT_FALSE(RankRecord::parse(nested(200'000)).isOk()); }
+
+}  // namespace
+}  // namespace agspeed::runtime::tune
