@@ -2,6 +2,7 @@
 #include "comm/c10d/buffers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -73,9 +74,10 @@ Readiness Buffers::readiness() const {
 }
 
 void Buffers::finish() {
-  // Whatever modes the thread has that comes here: autograd is not concerned, and results may be inference tensors.
-  const c10::InferenceMode noAutograd;
   for (auto& [from, to] : results_) {
+    // Whatever modes this thread has, it may write to the result, and autograd does not see it.
+    const c10::InferenceMode asTheResult(to.is_inference());
+    const at::NoGradGuard noGrad;
     if (to.is_cpu()) {
       to.copy_(from);
     } else {

@@ -34,10 +34,7 @@ LAWFUL: dict[tuple[str, str], str] = {
     ("python/agspeed/frontend/user_lines.py", INTERPRETS): "a constant text of its own",
     ("python/agspeed/netbed/bed.py", WRITES): "in the scratch folder of a test bed, which only its user may enter",
     ("python/agspeed/netbed/system.py", JOINS): "the folders of the system's programs, which nobody else names",
-    (
-        "python/agspeed/netbed/system.py",
-        REMOVES,
-    ): "the scratch folder of a test bed, by a name with its process's number",
+    ("python/agspeed/netbed/system.py", REMOVES): "the scratch folder of a test bed, named by its process's number",
     ("python/agspeed/private_folder.py", REMOVES): "the one place that removes folders",
     ("python/agspeed/private_folder.py", WRITES): "by the descriptor of a folder that nobody else may enter",
     ("python/agspeed/tuning/child/job.py", WRITES): "into a file without a name",

@@ -10,7 +10,6 @@ followed raises `UnsupportedError`. Values that are too large are checked by Ind
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,8 @@ def is_within(bounds: Sequence[Bound], args: Sequence[Any]) -> bool:
             if value < 0 and value != bound.ignored:
                 return False
         elif value.numel() and int(value.min()) < 0:
-            if bound.ignored is None or not bool(((value >= 0) | (value == bound.ignored)).all()):
+            is_ignored = bound.ignored is not None and bool(((value >= 0) | (value == bound.ignored)).all())
+            if not is_ignored:
                 return False
     return True
 
@@ -63,41 +63,58 @@ _FUNCTIONS: dict[Any, tuple[int, str]] = {
     torch.take_along_dim: (1, "indices"),
 }
 """Where an operator's indices are: position and keyword."""
-_IGNORING = {functional.cross_entropy: (4, -100), functional.nll_loss: (4, -100)}
-"""The position of ``ignore_index`` and its default."""
-_BY_DIM = frozenset(
-    "gather index_add index_copy index_fill index_reduce index_select scatter scatter_add scatter_reduce".split()
-)
+_IGNORING: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
+"""Operators with an ``ignore_index``, their fifth argument, -100 by default."""
+# fmt: off
+_BY_DIM = frozenset([
+    "gather", "index_add", "index_copy", "index_fill", "index_reduce", "index_select", "scatter", "scatter_add",
+    "scatter_reduce"
+])
+# fmt: on
 """``(input, dim, index, ...)``, as functions and methods, in place or not."""
 
-_KEEPING = frozenset(
-    """argwhere broadcast_to clone chunk concat concatenate contiguous cpu cat detach expand expand_as flatten flip
-    getitem int long movedim narrow permute pin_memory ravel repeat repeat_interleave reshape roll select split squeeze
-    stack swapaxes t tile to transpose tril triu type unbind unflatten unfold unsqueeze view view_as amax amin
-    checkpoint_name clamp_max clamp_max_ index_select gather""".split()
-)
+# fmt: off
+_KEEPING = frozenset([
+    "argwhere", "broadcast_to", "clone", "chunk", "concat", "concatenate", "contiguous", "cpu", "cat", "detach",
+    "expand", "expand_as", "flatten", "flip", "getitem", "int", "long", "movedim", "narrow", "permute", "pin_memory",
+    "ravel", "repeat", "repeat_interleave", "reshape", "roll", "select", "split", "squeeze", "stack", "swapaxes", "t",
+    "tile", "to", "transpose", "tril", "triu", "type", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as",
+    "amax", "amin", "checkpoint_name", "clamp_max", "clamp_max_", "index_select", "gather"
+])
+# fmt: on
 """Results have elements of the first argument, by the names of functions and methods."""
-_SUMMING = frozenset(
-    "add add_ cumsum cumprod floordiv floor_divide iadd imul max maximum min minimum mul mul_ multiply prod sum".split()
-)
+# fmt: off
+_SUMMING = frozenset([
+    "add", "add_", "cumsum", "cumprod", "floordiv", "floor_divide", "iadd", "imul", "max", "maximum", "min", "minimum",
+    "mul", "mul_", "multiply", "prod", "sum"
+])
+# fmt: on
 """Results are not negative where no argument is."""
-_NOT_NEGATIVE = frozenset(
-    """abs all any arange argmax argmin argsort bincount bool bucketize count_nonzero eq ge gt isfinite isin isinf isnan
-    le logical_and logical_not logical_or lt multinomial ne new_ones new_zeros nonzero numel ones ones_like randint
-    randperm relu searchsorted sigmoid size softmax square tril_indices triu_indices zeros zeros_like zero_""".split()
-)
-_ALONG = frozenset("cumsum cumprod max min prod sum".split())
+# fmt: off
+_NOT_NEGATIVE = frozenset([
+    "abs", "all", "any", "arange", "argmax", "argmin", "argsort", "bincount", "bool", "bucketize", "count_nonzero",
+    "eq", "ge", "gt", "isfinite", "isin", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "lt",
+    "multinomial", "ne", "new_ones", "new_zeros", "nonzero", "numel", "ones", "ones_like", "randint", "randperm",
+    "relu", "searchsorted", "sigmoid", "size", "softmax", "square", "tril_indices", "triu_indices", "zeros",
+    "zeros_like", "zero_"
+])
+# fmt: on
+_ALONG = frozenset(["cumsum", "cumprod", "max", "min", "prod", "sum"])
 """A number among the arguments is a dimension, which may be negative."""
-_WITH_INDICES = frozenset("kthvalue max median min mode sort topk".split())
+_WITH_INDICES = frozenset(["kthvalue", "max", "median", "min", "mode", "sort", "topk"])
 """The second of two results is an index."""
 _REMAINDERS = frozenset(["mod", "remainder", "remainder_"])
-_OF_SIZES = frozenset("dim empty_like full_like getattr new_full numel ones_like size stride zeros_like".split())
+# fmt: off
+_OF_SIZES = frozenset([
+    "dim", "empty_like", "full_like", "getattr", "new_full", "numel", "ones_like", "size", "stride", "zeros_like"
+])
+# fmt: on
 """Results do not depend on the elements of the arguments."""
 _CALLING = frozenset(["checkpoint", "invoke_subgraph", "tag_activation_checkpoint", "wrap"])
 """Operators that hand the arguments behind a graph to it."""
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """Where an index comes from cannot be followed."""
 
 
@@ -123,7 +140,7 @@ class _Graph:
                 continue
             try:
                 yield from {Bound(place, ignored) for place in self._sources(index, ignored)}
-            except _Unknown as unknown:
+            except _UnknownError as unknown:
                 name = _name(node)
                 reason = f"eager refuses negative indices in {name}, Inductor does not, and they come from {unknown}"
                 raise UnsupportedError(reason) from None
@@ -135,7 +152,7 @@ class _Graph:
         return found if isinstance(found, fx.GraphModule) else None
 
     def _sources(self, value: Any, ignored: int | None) -> set[int]:
-        """The inputs of the outermost graph that must not be negative lest `value` be. Raises _Unknown."""
+        """The inputs of the outermost graph that must not be negative lest `value` be. Raises _UnknownError."""
         if isinstance(value, fx.Node):
             ignored = ignored if ignored is not None else _replaced_in(value)
             stored = (self._sources(other, ignored) for other in _stored_in(value))
@@ -144,7 +161,7 @@ class _Graph:
             return set().union(*(self._sources(each, ignored) for each in value))
         if isinstance(value, bool) or not isinstance(value, int | float) or value >= 0 or value == ignored:
             return set()
-        raise _Unknown(f"the number {value}")
+        raise _UnknownError(f"the number {value}")
 
     def _sources_of_node(self, node: fx.Node, ignored: int | None) -> set[int]:
         if node.op == "placeholder":
@@ -152,13 +169,13 @@ class _Graph:
             if self._outer is None:
                 return {at}
             if at >= len(self._operands):
-                raise _Unknown(f"an input of an inner graph, {node.name}")
+                raise _UnknownError(f"an input of an inner graph, {node.name}")
             return self._outer._sources(self._operands[at], ignored)
         if node.op == "get_attr":
             value = _attribute(self._gm, str(node.target))
             if isinstance(value, torch.Tensor) and (value.numel() == 0 or int(value.min()) >= 0):
                 return set()
-            raise _Unknown(f"a constant, {node.target}")
+            raise _UnknownError(f"a constant, {node.target}")
         return self._sources_of_call(node, ignored)
 
     def _sources_of_call(self, node: fx.Node, ignored: int | None) -> set[int]:
@@ -196,7 +213,7 @@ class _Graph:
             return self._sources(list(factors), None)
         if not self._has_data(node):
             return set()
-        raise _Unknown(f"{name}, {node.name}")
+        raise _UnknownError(f"{name}, {node.name}")
 
     def _has_data(self, value: Any) -> bool:
         """Whether a value depends on elements of the graph's inputs, not on their sizes alone."""
@@ -213,8 +230,9 @@ def _index_of(node: fx.Node) -> tuple[Any, int | None]:
     """An operator's indices, and the one that it ignores; (None, None) for other operators."""
     if node.op == "call_function" and node.target in _FUNCTIONS:
         position, keyword = _FUNCTIONS[node.target]
-        at, default = _IGNORING.get(node.target, (math.inf, None))
-        ignored: Any = node.args[at] if len(node.args) > at else node.kwargs.get("ignore_index", default)  # type: ignore[index]
+        ignored: Any = None
+        if node.target in _IGNORING:
+            ignored = node.args[4] if len(node.args) > 4 else node.kwargs.get("ignore_index", -100)
     elif _name(node).removesuffix("_") in _BY_DIM:
         position, keyword, ignored = 2, "index", None
     else:
@@ -235,7 +253,7 @@ def _stored_in(node: fx.Node) -> list[Any]:
         elif name in _STORING:
             stored.append(user.args[_STORING[name]])
         elif name.endswith("_") and not name.endswith("__") and name not in _SAFE_IN_PLACE:
-            raise _Unknown(f"{name}, {user.name}")
+            raise _UnknownError(f"{name}, {user.name}")
         elif name in _VIEWS:
             stored += _stored_in(user)
     return stored
@@ -256,10 +274,17 @@ def _compared_with(mask: Any, tensor: Any) -> int | None:
 _STORING = {"copy_": 1, "fill_": 1, "add_": 1, "mul_": 1, "masked_fill_": 2, "masked_scatter_": 2}
 _STORING |= {"index_copy_": 3, "index_fill_": 3, "scatter_": 3}
 """Operators that write into their first argument, and the position of what may make an element negative."""
-_SAFE_IN_PLACE = frozenset("clamp_ clamp_min_ detach_ remainder_ requires_grad_ squeeze_ unsqueeze_ zero_".split())
-_VIEWS = frozenset(
-    "detach expand flatten getitem narrow permute reshape select squeeze t transpose unsqueeze view view_as".split()
-)
+# fmt: off
+_SAFE_IN_PLACE = frozenset([
+    "clamp_", "clamp_min_", "detach_", "remainder_", "requires_grad_", "squeeze_", "unsqueeze_", "zero_"
+])
+# fmt: on
+# fmt: off
+_VIEWS = frozenset([
+    "detach", "expand", "flatten", "getitem", "narrow", "permute", "reshape", "select", "squeeze", "t", "transpose",
+    "unsqueeze", "view", "view_as"
+])
+# fmt: on
 
 
 def _is_integer(node: fx.Node) -> bool:

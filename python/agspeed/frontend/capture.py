@@ -112,7 +112,7 @@ class Capture:
         self.num_graphs = 0
         """The number of graphs captured of the frame that is being converted."""
         self.left_in_library: CaptureEvent | None = None
-        """The first frame of library code that was left to eager, which is worth telling only where nothing else ran."""
+        """The first frame of library code that was left to eager: a reason to give where nothing was captured."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None

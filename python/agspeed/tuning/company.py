@@ -13,7 +13,6 @@ from agspeed.distributed.meetings import Meetings
 from agspeed.distributed.patience import Patience
 from agspeed.log import warn_once
 
-
 _HOROVODS = ("agspeed.horovod.torch", "horovod.torch")
 
 

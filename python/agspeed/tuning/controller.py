@@ -380,9 +380,7 @@ class Controller:
             self._waiting.begin(call.num_modules(), names)
             return
         if lacking := candidates_of(arm) - {EAGER, CAPTURE_PLAN, *names}:
-            self._unfinished.note = (
-                f"the decision of an earlier run, {arm}, cannot be used: {min(lacking)} is not enabled"
-            )
+            self._unfinished.note = f"the earlier decision {arm} cannot be used: {min(lacking)} is not enabled here"
             return
         try:
             if arm not in (EAGER, *names):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs that other outputs are computed from: their gradients are eager's, for hooks, retain_grad and autograd.grad."""
+"""Outputs that other outputs are computed from: hooks, retain_grad and autograd.grad see eager's gradients of them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _split(gm: fx.GraphModule, borders: Sequence[fx.Node]) -> list[list[fx.Node]
             continue
         source = node.args[0] if node.target is operator.getitem else None
         holds_items = isinstance(source, fx.Node) and isinstance(source.meta.get("example_value"), list | tuple)
-        piece = place[source] if holds_items and source in place else pieces[-1]  # type: ignore[index]
+        piece = place[source] if holds_items and source in place else pieces[-1]
         piece.append(node)
         place[node] = piece
         if node in borders:

@@ -241,7 +241,5 @@ def _between(model: DistributedDataParallel, what: str, step: int, rank: int) ->
         if step > 0:  # the first call of all finds the wrapper
             model.module(batch).sum().backward()
         model(batch)
-    elif what == "restored at rank 1" and rank == 1 and step == 13:
-        agspeed.restore(model.module)
-    elif what == "restored" and step == 13:
+    elif (what == "restored at rank 1" and rank == 1 and step == 13) or (what == "restored" and step == 13):
         agspeed.restore(model.module)
