@@ -18,6 +18,7 @@ import torch  # noqa: F401  the user's program needs it in any case: what follow
 from agspeed import native
 from agspeed.errors import UnsupportedError, UserError
 from agspeed.torch_compat import dynamo, probe
+from agspeed.tuning.interrupted import deferred_signals
 
 PAYS_AFTER_S = 4.0
 """Seconds of training, a fifth of which pays for the machinery (0.5 to 0.8 s; runtime/tune/ledger.h)."""
@@ -82,10 +83,11 @@ def load_machinery() -> None:
     Raises: what the import of torch's internals raises, UnsupportedError where these are not as expected.
     """
     begun = time.perf_counter()
-    _require_what_all_need()
-    from agspeed.frontend import machinery as machinery
+    with deferred_signals():  # an import that a handler's exception ends half-way could not be repeated
+        _require_what_all_need()
+        from agspeed.frontend import machinery as machinery
 
-    _require_what_all_need()  # of what was loaded just now
+        _require_what_all_need()  # of what was loaded just now
     _unclaimed.append(time.perf_counter() - begun)
 
 
