@@ -112,7 +112,7 @@ def _counts(path: Path, ignored: list[str]) -> bool:
         return False
     places = [("it", link), *((str(each), has) for each, has in {target: info, **folders}.items() if each != path)]
     foreign = (f"{name} belongs to user {has.st_uid}" for name, has in places if _is_foreign(has))
-    shared = (f"other users may write to {name}" for name, has in places if _is_open(has))
+    shared = (f"other users may write to {name}" for name, has in places if is_open(has))
     reason = next(itertools.chain(foreign, shared), None)
     if reason is not None:
         ignored.append(
@@ -126,7 +126,8 @@ def _is_foreign(info: os.stat_result) -> bool:
     return info.st_uid not in (os.geteuid(), _ROOT)
 
 
-def _is_open(info: os.stat_result) -> bool:
+def is_open(info: os.stat_result) -> bool:
+    """Whether users other than this one and root may write to a file or folder."""
     if stat.S_ISLNK(info.st_mode):
         return False  # a link has no mode of its own
     is_open_to_group = bool(info.st_mode & stat.S_IWGRP) and not _is_private(info.st_gid)

@@ -33,6 +33,7 @@ def loaded() -> None:
     _unclaimed.append(time.perf_counter() - _begun)
 
 
+@deferred_signals()  # an import that a handler's exception ends half-way could not be repeated
 def why_unusable(*, backends: bool = False, machinery: bool = False) -> str | None:
     """Why nothing can be captured here: torch's compiler, the backends or the machinery cannot be loaded, or are not
     as expected; or None.
@@ -64,6 +65,7 @@ def has_machinery() -> bool:
     return "agspeed.frontend.machinery" in sys.modules
 
 
+@deferred_signals()
 def why_not_loaded() -> str | None:
     """Imports the machinery. Returns: why that failed, or None. Raises: as `why_unusable`."""
     try:
@@ -83,11 +85,10 @@ def load_machinery() -> None:
     Raises: what the import of torch's internals raises, UnsupportedError where these are not as expected.
     """
     begun = time.perf_counter()
-    with deferred_signals():  # an import that a handler's exception ends half-way could not be repeated
-        _require_what_all_need()
-        from agspeed.frontend import machinery as machinery
+    _require_what_all_need()
+    from agspeed.frontend import machinery as machinery
 
-        _require_what_all_need()  # of what was loaded just now
+    _require_what_all_need()  # of what was loaded just now
     _unclaimed.append(time.perf_counter() - begun)
 
 

@@ -3,7 +3,7 @@
 
 By itself it takes a folder in the temporary directory whose name anybody can foresee. Another user who makes that
 folder first has code and pickles of theirs loaded. Here it is `inductor` below agspeed's own cache, or the folder that
-the user chose by TORCHINDUCTOR_CACHE_DIR. Either has to belong to this user or root, and not everybody may write to it.
+the user chose by TORCHINDUCTOR_CACHE_DIR. Either has to belong to this user or root, and no other user may write to it.
 
 Only agspeed's own compiles go there. Afterwards the variables and the compiler are as they were: other users of
 ``torch.compile`` in the process keep the cache that they had. A compile by another thread meanwhile goes there, too.
@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agspeed import config, files
+from agspeed import files
 from agspeed.errors import UnsupportedError, UserError
 
 _INDUCTOR, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
@@ -89,6 +89,8 @@ def using(cache_dir: str | os.PathLike[str]) -> Iterator[str]:
 @contextlib.contextmanager
 def while_loading() -> Iterator[None]:
     """As `using` the process's own cache, for imports of torch's compiler, which make its folder; they read nothing."""
+    from agspeed import config
+
     with contextlib.ExitStack() as block:
         with contextlib.suppress(UnsupportedError, UserError):
             if _INDUCTOR not in chosen():
@@ -114,4 +116,6 @@ def _why_unfit(folder: Path) -> str | None:
         return f"{str(folder)!r}, which is no folder"
     if info.st_uid not in (os.geteuid(), 0):
         return f"{str(folder)!r}, which belongs to user {info.st_uid} and not to you"
-    return f"{str(folder)!r}, to which everybody may write" if info.st_mode & stat.S_IWOTH else None
+    from agspeed.config import paths
+
+    return f"{str(folder)!r}, to which other users may write" if paths.is_open(info) else None

@@ -64,6 +64,15 @@ def test_what_torch_has_set_by_itself_is_no_choice(
     assert os.environ["TRITON_CACHE_DIR"] == str(nothing_chosen / "triton" / "0")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a folder to another group")
+@pytest.mark.parametrize("name", ["cache", "cache/inductor"])
+def test_a_folder_that_a_group_may_write_to_is_not_used(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    os.chown(tmp_path / name, -1, 4711)
+    (tmp_path / name).chmod(0o770)
+    assert Path(compiler_cache.variables(tmp_path / "cache")[CHOSEN]).parent == tmp_path / "tmp"
+
+
 @pytest.mark.parametrize("name", ["cache", "cache/inductor"])
 def test_a_folder_of_others_is_not_used(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(mode=0o700, exist_ok=True)

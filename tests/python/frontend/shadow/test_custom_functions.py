@@ -39,4 +39,5 @@ def test_weights_are_eagers(kind: type[Using], backend: str) -> None:
     assert session is not None and session.runner.comparison is not None
     is_captured = any(backend == region.selected for region in session.regions) and agspeed.status(model) == "tuned"
     refused = [outcome.reason for region in session.regions for outcome in region.outcomes.values() if outcome.reason]
+    refused += [reason for _, reason in session.history.fallbacks]
     assert is_captured or session.runner.comparison.finding or refused, agspeed.status(model).reason
