@@ -6,7 +6,7 @@ batches as a plain model. Candidate aot runs eager's operators: weights are to h
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -156,25 +156,21 @@ def _is_through(model: torch.nn.Module, session: Session, counter: str) -> bool:
 
 
 def _slow_down(session: Session) -> None:
-    """Whatever plan but eager runs, or eager in other buckets than the user's, takes longer from now on than eager ever
-    did.
-    """
+    """From now on captured graphs take longer than eager ever did, and so does eager in other buckets than the user's."""
     eager = session.tuner_snapshot()["arms"][0]["seconds"]
     seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
-    runner, select, meetings = session.runner, session.runner.select, session.meetings
+    runner, target, meetings = session.runner, session.runner._target, session.meetings
     assert meetings is not None and meetings.layouts is not None
     layouts = meetings.layouts
+    runner._run_captured = _slowed(runner._captured(), seconds, lambda: True)
+    target.eager = _slowed(target.eager, seconds, lambda: layouts.current is not None)
+    runner.select(session.plan, observed=False)
 
-    def selecting(plan: str, *, observed: bool) -> None:
-        select(plan, observed=observed)
-        run = runner.current
 
-        def slowly(*args: Any, **kwargs: Any) -> Any:
-            if plan != "eager" or layouts.current is not None:
-                time.sleep(seconds)
-            return run(*args, **kwargs)
+def _slowed(call: Callable[..., Any], seconds: float, is_slow: Callable[[], bool]) -> Callable[..., Any]:
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        if is_slow():
+            time.sleep(seconds)
+        return call(*args, **kwargs)
 
-        runner.current = slowly
-
-    runner.select = selecting  # type: ignore[method-assign]
-    selecting(session.plan, observed=False)
+    return slowly
