@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -14,6 +15,12 @@ import pytest
 
 hypothesis.settings.register_profile("agspeed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("agspeed")
+
+
+def pytest_configure() -> None:
+    """Torch traces each compile to this logger, megabytes of it, unless the logger has no handlers. pytest's log capture
+    would be one."""
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -217,7 +217,11 @@ std::string Tuner::describeEager() const {
   if (arms_.size() == 1) return "there is no candidate but eager";
   const bool isAnyMeasured = std::any_of(
       arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable() || arm.verdict == Verdict::kLost; });
-  if (!isAnyMeasured && !isIncomparable()) return "no candidate could be used; see the reason of each";
+  if (!isAnyMeasured && !isIncomparable()) {
+    const bool isOneReason = std::all_of(arms_.begin() + 1, arms_.end(),
+                                         [this](const Arm& arm) { return arm.reason == arms_[1].reason; });
+    return "no candidate could be used" + (isOneReason ? ": " + arms_[1].reason : "; see the reason of each");
+  }
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
   return formatText("no candidate is at least {:.1f} % faster than eager", config_.minGain * 100);
 }

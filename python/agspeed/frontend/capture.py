@@ -111,8 +111,8 @@ class Capture:
         context.callback = _ScopedConversion(context.callback, identity, self, comparison)
         self.num_graphs = 0
         """The number of graphs captured of the frame that is being converted."""
-        self.left_in_library: CaptureEvent | None = None
-        """The first frame of library code that was left to eager: a reason to give where nothing was captured."""
+        self.left_silently: CaptureEvent | None = None
+        """The first frame without a graph of which the user did not hear: a reason to give where nothing was captured."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None
@@ -172,8 +172,13 @@ class Capture:
         event = CaptureEvent("skipped", f"{type(error).__name__}: {_first_line(str(error))}", where)
         if is_users(code.co_filename) or code.co_filename == __file__:
             self._on_event(event)
-        elif self.left_in_library is None:
-            self.left_in_library = event
+        elif self.left_silently is None:
+            self.left_silently = event
+
+    def note_without_graph(self, code: types.CodeType, reason: str) -> None:
+        """A frame was left before its first operator: nothing but its own code runs, so that no graph can say why."""
+        if self.left_silently is None:
+            self.left_silently = CaptureEvent("graph-break", _first_line(reason), self.place(code))
 
     def _run_uncaptured(self, args: Any, kwargs: Any) -> Any:
         """A call runs as it is: it fits no graph, or its frame was given up."""
@@ -212,11 +217,14 @@ class _ScopedConversion:
             self._comparison.miss(is_whole=code.co_filename == __file__)
             return this_call_alone()
         self._capture.num_graphs = 0
+        breaks = dynamo.graph_breaks()
         with deferred_signals():
             answer = self._convert(frame, cache_entry, frame_state)
         is_left = answer.guarded_code is None
         if not is_left:
             self._comparison.note_captured()
+        if self._capture.num_graphs == 0 and (new := dynamo.graph_breaks().items() - breaks.items()):
+            self._capture.note_without_graph(code, min(new)[0])
         if is_left and not is_users(code.co_filename):
             return answer
         if is_left and self._identity.has_versions(code):

@@ -165,8 +165,8 @@ class PlanRunner:
         return self._run_captured
 
     def why_nothing_was_captured(self) -> str:
-        """A clause in brackets for the end of a sentence; "" where no frame of library code gave a reason."""
-        left = next((capture.left_in_library for capture in self._captures if capture.left_in_library), None)
+        """A clause in brackets for the end of a sentence; "" where no frame gave a reason."""
+        left = next((capture.left_silently for capture in self._captures if capture.left_silently), None)
         return f" ({left.where}: {left.reason})" if left is not None else ""
 
     def _say_left(self, what: str) -> None:

@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError:
         return 1  # the launcher has died
     keeper.run(job)
-    return 0
+    os._exit(0)  # Python's own end gives up the handlers first, and the launcher may send SIGTERM at any time
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ PART = Part(
         "torch._dynamo.types.ConvertFrameReturn(frame_exec_strategy, apply_to_code, guarded_code)",
         "torch._dynamo.utils.CleanupManager.instance._remove_id",
         "torch._dynamo.utils.CleanupManager.instance.values",
+        "torch._dynamo.utils.counters",
         "torch._dynamo.utils.preserve_rng_state",
         "torch._numpy.ndarray",
     ),
@@ -155,6 +156,13 @@ def overhear(callback: Any, listen: Callable[[Any], Any]) -> Any:
     convert_frame = callback._torchdynamo_orig_backend
     convert_frame._inner_convert = listen(convert_frame._inner_convert)
     return convert_frame
+
+
+def graph_breaks() -> dict[str, int]:
+    """The reasons why Dynamo has ended graphs early in this process, and how often each. They are texts of Dynamo's."""
+    import torch._dynamo
+
+    return dict(torch._dynamo.utils.counters["graph_break"])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 SEED = 7
 EVERY = int(os.environ.get("AGSPEED_TEST_DATABASES_EVERY", "25"))
@@ -54,6 +54,22 @@ class Applied(nn.Module):
         ]
         args, kwargs = tree_unflatten(leaves, self._structure)
         return self._op(*args, **kwargs)
+
+
+class Scaled(nn.Module):
+    """A module whose floating-point inputs are multiplied by a parameter: a module without any is not optimized."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module, self.scale = module, nn.Parameter(torch.ones((), dtype=dtype))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        def scaled(leaf: Any) -> Any:
+            is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
+            return leaf * self.scale if is_number else leaf
+
+        args, kwargs = tree_map(scaled, (args, kwargs))
+        return self.module(*args, **kwargs)
 
 
 def operator_samples(database: str, dtype: torch.dtype) -> Iterator[Sample]:
@@ -108,7 +124,7 @@ def _module_maker(info: Any, inputs: Callable[[], Any], dtype: torch.dtype, numb
         chosen = list(inputs())[number]
         built = chosen.constructor_input
         module = info.module_cls(*built.args, **built.kwargs).to(dtype)
-        return module, chosen.forward_input.args, chosen.forward_input.kwargs
+        return Scaled(module, dtype), chosen.forward_input.args, chosen.forward_input.kwargs
 
     return make
 

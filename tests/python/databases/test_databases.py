@@ -51,7 +51,7 @@ def _train(sample: Sample, backend: str | None) -> tuple[list[Any], Any]:
             for p in model.parameters():
                 seen.append(None if p.grad is None else p.grad.clone())
                 if p.grad is not None:
-                    p.sub_(p.grad, alpha=1e-3)
+                    p.sub_(p.grad.to_dense(), alpha=1e-3)
                     p.grad = None
     return seen, model
 
@@ -64,7 +64,8 @@ def _copies(value: Any) -> Any:
 
 
 def _difference(sample: Sample, backend: str, dtype: torch.dtype) -> tuple[str | None, bool]:
-    """How agspeed's steps differ from eager's, or None; and whether `backend` ran."""
+    """How agspeed's steps differ from eager's, or None; and whether `backend` ran. Where it did not, that has to have
+    a reason."""
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,7 +76,11 @@ def _difference(sample: Sample, backend: str, dtype: torch.dtype) -> tuple[str |
     ran = session is not None and any(region.selected == backend for region in session.regions)
     if _first_difference(again, expected, dtype) is not None:
         return None, ran  # eager differs from itself
-    return _first_difference(actual, expected, dtype), ran
+    difference = _first_difference(actual, expected, dtype)
+    is_short = expected[-1:] and isinstance(expected[-1], type)  # ended by an error of eager's
+    if difference is None and not ran and not is_short and not agspeed.status(model).reason:
+        difference = f"{backend} did not run, and the status gives no reason"
+    return difference, ran
 
 
 def _first_difference(actual: list[Any], expected: list[Any], dtype: torch.dtype) -> str | None:
@@ -94,7 +99,8 @@ def _first_difference(actual: list[Any], expected: list[Any], dtype: torch.dtype
     return None
 
 
-def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype) -> None:
+def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, least_run: float = 0.3) -> None:
+    """least_run: the part of the samples that the backend must have run."""
     wrong, num_ran = {}, 0
     for sample in chosen:
         problem, ran = _difference(sample, backend, dtype)
@@ -104,7 +110,7 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype) ->
     lines = "\n".join(f"{name}: {problem}" for name, problem in wrong.items())
     print(f"{len(chosen)} samples, {backend} ran in {num_ran}, {len(wrong)} wrong (seed {SEED})")
     assert not wrong, f"{len(wrong)} of {len(chosen)} samples are wrong, {backend} ran in {num_ran}\n{lines}"
-    assert num_ran > len(chosen) // 3 or len(chosen) < 6, f"{backend} ran in {num_ran} of {len(chosen)} samples only"
+    assert num_ran >= least_run * len(chosen), f"{backend} ran in {num_ran} of {len(chosen)} samples only"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -113,7 +119,10 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype) ->
 def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
     offset = 0 if backend == "aot" else 12
     chosen = list(samples.operator_samples(database, dtype))
-    _assert_all_right(chosen if database != "op_db" else _selected(iter(chosen), offset), backend, dtype)
+    if database == "op_db":
+        chosen = _selected(iter(chosen), offset)
+    # The gate refuses higher-order operators, whose bodies it cannot follow.
+    _assert_all_right(chosen, backend, dtype, least_run=0.3 if database != "hop_db" else 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -159,6 +168,6 @@ def test_optimizers() -> None:
         except Exception:
             continue  # torch refuses these options here
         actual = train(kind, options, is_optimized=True)
-        if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(actual, expected, strict=True)):
+        if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in zip(actual, expected, strict=True)):
             wrong.append(f"{name} {options}")
     assert not wrong, wrong

@@ -28,7 +28,7 @@ from agspeed.tuning.gate.facts import facts_problem, gradient_problem
 from agspeed.tuning.gate.figures import readable, severity, summarize
 from agspeed.tuning.gate.inputs import InputCopies, finest_eps, nbytes, other_data
 from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
-from agspeed.tuning.gate.modes import DrawRecorder, Promoted, undisturbed
+from agspeed.tuning.gate.modes import DrawRecorder, NoReferenceError, Promoted, undisturbed
 from agspeed.tuning.gate.noise import Noisy
 from agspeed.tuning.gate.run import GRADIENT, Region, Run, Tangents, execute, make_tangents, promoted
 
@@ -185,6 +185,8 @@ class _Judge:
 
         try:
             run = execute(self._reference, InputCopies(self._inputs), tangents, modes=[recorder])
+        except NoReferenceError as error:
+            raise _NotRunError(str(error)) from None
         except Exception as error:
             raise _NotRunError(f"eager itself raised {type(error).__name__}: {_first_line(error)}") from None
         self._draws, self._unsteady = recorder.draws, recorder.unsteady

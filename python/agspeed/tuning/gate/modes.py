@@ -18,7 +18,7 @@ import torch
 from agspeed.devices.accelerator import numerics_flags, set_numerics_flags
 from agspeed.devices.random_state import RandomState
 from agspeed.torch_compat.modes import TorchDispatchMode, tree_flatten, tree_map_only, tree_unflatten
-from agspeed.torch_compat.operators import schema_of
+from agspeed.torch_compat.operators import HigherOrderOperator, schema_of
 from agspeed.tuning.gate.inputs import WIDER
 
 RANDOM = torch.Tag.nondeterministic_seeded
@@ -59,7 +59,10 @@ class NoReferenceError(Exception):
 
 
 class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records random operators and allocated bytes of an eager run."""
+    """Records random operators and allocated bytes of an eager run. Raises: NoReferenceError for operators that run
+    bodies of their own, whose random numbers it does not see."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,6 +74,8 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise NoReferenceError(f"operator {func} runs bodies of its own, which the gate cannot follow")
         if RANDOM in func.tags:
             dtypes = [_dtype_of(leaf) for leaf in tree_flatten((args, kwargs))[0]]
             self.draws.append((func, RandomState(self._devices), dtypes))
