@@ -18,8 +18,8 @@ hypothesis.settings.load_profile("agspeed")
 
 
 def pytest_configure() -> None:
-    """Torch traces each compile to this logger, megabytes of it, unless the logger has no handlers. pytest's log capture
-    would be one."""
+    """Torch traces each compile to this logger, megabytes of it, unless the logger has no handlers. pytest's log
+    capture would be one."""
     logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 
 

@@ -218,8 +218,8 @@ std::string Tuner::describeEager() const {
   const bool isAnyMeasured = std::any_of(
       arms_.begin() + 1, arms_.end(), [](const Arm& arm) { return arm.isUsable() || arm.verdict == Verdict::kLost; });
   if (!isAnyMeasured && !isIncomparable()) {
-    const bool isOneReason = std::all_of(arms_.begin() + 1, arms_.end(),
-                                         [this](const Arm& arm) { return arm.reason == arms_[1].reason; });
+    const bool isOneReason =
+        std::all_of(arms_.begin() + 1, arms_.end(), [this](const Arm& arm) { return arm.reason == arms_[1].reason; });
     return "no candidate could be used" + (isOneReason ? ": " + arms_[1].reason : "; see the reason of each");
   }
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";

@@ -77,12 +77,12 @@ Status buildGeluBackward(OpImport& op) {
   return formula.result("grad * (left + right)");
 }
 
+// Comparisons so that the gradient of NaN is NaN.
 Status buildEluBackward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Formula formula, Formula::make(op, {"grad", "x", "alpha", "scale", "input_scale"}));
   return formula.result(
-      op.flag("is_result")
-          ? "where(x <= 0, grad * input_scale * (x + alpha * scale), grad * scale)"
-          : "where(x <= 0, grad * input_scale * (alpha * scale) * exp(x * input_scale), grad * scale)");
+      op.flag("is_result") ? "where(x > 0, grad * scale, grad * input_scale * (x + alpha * scale))"
+                           : "where(x > 0, grad * scale, grad * input_scale * (alpha * scale) * exp(x * input_scale))");
 }
 
 // Results: the value, and a buffer that only other devices read back but that has the shape of x on the CPU.

@@ -35,6 +35,7 @@ from agspeed.backends.joint import (
     new_context,
     refuse_gradients_of_its_own,
 )
+from agspeed.backends.kept_nan import ACTIVATIONS, LOSSES, keeping_nan
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.devices.placement import home_of, tensors_in
@@ -176,7 +177,9 @@ class _Compile:
             return self.recorder.record(role, graph, inputs, _boxed(run) if role == "inference" else run)
 
         with self._settings():
-            from_aot: Any = inductor.compile_both(gm, example_inputs, compile_unless_backward)
+            from_aot: Any = inductor.compile_both(
+                gm, example_inputs, compile_unless_backward, keeping_nan((*ACTIVATIONS, *LOSSES))
+            )
             return finish(self.recorder, from_aot, example_inputs)
 
     def compile_backward(self, backward: Half) -> BoxedRunner:

@@ -20,6 +20,7 @@ from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.checkpointing import as_plain_calls
 from agspeed.backends.joint import BoxedRunner, trace
+from agspeed.backends.kept_nan import LOSSES, keeping_nan
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.devices.placement import home_of, tensors_in
@@ -42,7 +43,6 @@ _DECOMPOSED = (
     _aten.native_group_norm,
     _aten.native_group_norm_backward,
     _aten.smooth_l1_loss,
-    _aten.smooth_l1_loss_backward,
 )
 """Operators taken apart before import because their parts fuse with their neighbours."""
 
@@ -164,7 +164,7 @@ def _refuse_misdeclared(graph: fx.GraphModule) -> None:
 
 
 def _decompositions() -> dict[Any, Any]:
-    return dict(get_decompositions(_DECOMPOSED))
+    return {**get_decompositions(_DECOMPOSED), **keeping_nan(LOSSES)}
 
 
 def _boxed(executable: Any, entry: str) -> BoxedRunner:

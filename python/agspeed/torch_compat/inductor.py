@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -41,7 +41,7 @@ PART = Part(
         "torch._inductor.codecache._HEADER_LOCK_DIR",
         "torch._inductor.codecache._precompile_header",
         "torch._inductor.codecache.default_cache_dir",
-        "torch._inductor.compile_fx.compile_fx(inner_compile)",
+        "torch._inductor.compile_fx.compile_fx(inner_compile, decompositions)",
         "torch._inductor.compile_fx.compile_fx_inner",
         "torch._inductor.config._pre_fusion_custom_pass",
         "torch._inductor.config.cpp.cxx",
@@ -55,6 +55,7 @@ PART = Part(
         "torch._inductor.cpu_vec_isa.VecISA.build_arch_flags",
         "torch._inductor.cpu_vec_isa.VecISA.check_build",
         "torch._inductor.cpu_vec_isa.pick_vec_isa",
+        "torch._inductor.decomposition.select_decomp_table",
         "torch._inductor.runtime.runtime_utils.default_cache_dir",
         "torch._inductor.scheduler.BaseSchedulerNode.add_fake_dep",
         "torch._inductor.scheduler.Scheduler.compute_ancestors",
@@ -73,11 +74,16 @@ def load() -> None:
     PART.require()
 
 
-def compile_both(gm: Any, inputs: Sequence[Any], inner_compile: Callable[..., Any]) -> Any:
-    """Traces a torch-level graph and hands the graph of each direction to `inner_compile`."""
+def compile_both(
+    gm: Any, inputs: Sequence[Any], inner_compile: Callable[..., Any], decompositions: Mapping[Any, Callable[..., Any]]
+) -> Any:
+    """Traces a torch-level graph and hands the graph of each direction to `inner_compile`. decompositions: they go
+    before Inductor's own."""
     from torch._inductor import compile_fx
+    from torch._inductor.decomposition import select_decomp_table
 
-    return compile_fx.compile_fx(gm, list(inputs), inner_compile=inner_compile)
+    table = {**select_decomp_table(), **decompositions}
+    return compile_fx.compile_fx(gm, list(inputs), inner_compile=inner_compile, decompositions=table)
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any], **keywords: Any) -> Any:

@@ -168,6 +168,8 @@ def test_optimizers() -> None:
         except Exception:
             continue  # torch refuses these options here
         actual = train(kind, options, is_optimized=True)
-        if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in zip(actual, expected, strict=True)):
+        if not all(
+            torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in zip(actual, expected, strict=True)
+        ):
             wrong.append(f"{name} {options}")
     assert not wrong, wrong

@@ -156,7 +156,7 @@ def _is_through(model: torch.nn.Module, session: Session, counter: str) -> bool:
 
 
 def _slow_down(session: Session) -> None:
-    """From now on captured graphs take longer than eager ever did, and so does eager in other buckets than the user's."""
+    """From now on captured graphs take longer than eager ever did, and eager does in other buckets than the user's."""
     eager = session.tuner_snapshot()["arms"][0]["seconds"]
     seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
     runner, target, meetings = session.runner, session.runner._target, session.meetings

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+import agspeed
+from agspeed import native
+from agspeed.frontend.session import session_of
 from agspeed.tuning.gate.check import Policy, Verdict, check
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,3 +97,39 @@ def test_values_that_eager_itself_refuses_are_left_out() -> None:
     target = torch.ones(16, 8)
     verdict = _verdict(functional.binary_cross_entropy, functional.binary_cross_entropy, [p, target])
     assert verdict.accepted, verdict.reason
+
+
+def _scalar_gelu(x: torch.Tensor) -> torch.Tensor:
+    """Gives infinity for infinity. Eager's vector code gives NaN."""
+    return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+
+
+def test_nan_in_the_place_of_an_infinity_is_accepted() -> None:
+    verdict = _verdict(functional.gelu, _scalar_gelu, _inputs(torch.float32))
+    assert verdict.accepted, verdict.reason
+
+
+class EachFunction(torch.nn.Module):
+    """Functions with a layer before each, so that a NaN that one of them loses shows in that layer's gradient."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleDict({name: torch.nn.Linear(16, 16) for name in names})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for name, layer in self.layers.items():
+            y, function = layer(x), getattr(functional, name)
+            total = total + (function(y, torch.ones_like(y)) if name.endswith("loss") else function(y)).sum()
+        return total
+
+
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+@pytest.mark.parametrize("backend", ["native", "inductor"])
+def test_backends_keep_the_nan_of_common_functions(backend: str) -> None:
+    model = EachFunction(["elu", "selu", "celu", "gelu", "hardswish", "relu6", "silu", "smooth_l1_loss"])
+    agspeed.optimize(model, mode="deterministic", backends=[backend])
+    for _ in range(6):
+        model(torch.randn(16, 16)).backward()
+    session = session_of(model)
+    assert session is not None and [region.selected for region in session.regions] == [backend], agspeed.report(model)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions of backward operators that keep a NaN, as eager's kernels on the CPU do.
+
+torch decomposes the gradient of hardswish into ``where(x < 3, grad * (x / 3 + 0.5), grad)``, say. Where x is NaN, that
+is grad, a finite number. Eager's vector code gives NaN there. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from agspeed.torch_compat.operators import get_decompositions
+
+_aten = torch.ops.aten
+_VALUES: dict[Any, Callable[..., torch.Tensor]] = {
+    _aten.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, value: value,
+    _aten.hardswish_backward.default: lambda grad, value: value,
+    _aten.smooth_l1_loss_backward.default: lambda grad, value, target, *_: value - target,
+}
+"""By operator, what a NaN is looked for in, from its arguments."""
+ACTIVATIONS = (_aten.elu_backward.default, _aten.hardswish_backward.default)
+LOSSES = (_aten.smooth_l1_loss_backward.default,)
+
+
+def keeping_nan(operators: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
+    """The decompositions, by operator. operators: of `ACTIVATIONS` and `LOSSES`."""
+    return {op: functools.partial(_kept, theirs, _VALUES[op]) for op, theirs in get_decompositions(operators).items()}
+
+
+def _kept(theirs: Callable[..., torch.Tensor], value_of: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    result, value = theirs(*args), value_of(*args)
+    if value.device.type != "cpu":  # kernels of other devices compare as torch's forms do
+        return result
+    return torch.where(torch.isnan(value), value.to(result.dtype), result)
