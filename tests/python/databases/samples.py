@@ -7,6 +7,7 @@ that makes a module and the arguments of its calls, the same ones each time.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 SEED = 7
-EVERY = int(os.environ.get("AGSPEED_TEST_DATABASES_EVERY", "75"))
-"""One sample of so many is run; AGSPEED_TEST_DATABASES_EVERY=1 runs all, for hours."""
+EVERY = int(os.environ.get("AGSPEED_TEST_DATABASES_EVERY", "20"))
+"""One operator or module of so many is run, a few samples of each; 1 runs all samples of all, for hours."""
+_FEW = 4
 CPU = torch.device("cpu")
 
 
@@ -72,23 +74,38 @@ class Scaled(nn.Module):
         return self.module(*args, **kwargs)
 
 
-def operator_samples(database: str, dtype: torch.dtype) -> Iterator[Sample]:
-    """database: "op_db", "autograd_function_db" or "hop_db"."""
-    for info in _operators(database):
+def operator_samples(database: str, dtype: torch.dtype, first: int) -> Iterator[Sample]:
+    """database: "op_db", "autograd_function_db" or "hop_db"; of the first, operator number `first` and every one of
+    `EVERY` after it."""
+    for place, info in enumerate(_operators(database)):
+        if database == "op_db" and place % EVERY != first % EVERY:
+            continue
         if dtype not in info.supported_dtypes("cpu") or not info.supports_autograd:
             continue
         name = ".".join(part for part in (info.name, info.variant_test_name) if part)
-        for number in range(_count(lambda info=info: info.sample_inputs(CPU, dtype, requires_grad=True))):
-            yield Sample(f"{name} {number}", _maker(info, dtype, number))
+        for number in _chosen(len(_inputs_of(database, place, dtype))):
+            yield Sample(f"{name} {number}", _maker(database, place, dtype, number))
 
 
-def _maker(info: Any, dtype: torch.dtype, number: int) -> Callable[[], Any]:
+def _maker(database: str, place: int, dtype: torch.dtype, number: int) -> Callable[[], Any]:
     def make() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-        torch.manual_seed(SEED)
-        sample = next(s for n, s in enumerate(info.sample_inputs(CPU, dtype, requires_grad=True)) if n == number)
-        return Applied(info.op, (sample.input, *sample.args), sample.kwargs), (torch.ones(()),), {}
+        sample = _inputs_of(database, place, dtype)[number]
+        return (
+            Applied(_operators(database)[place].op, (sample.input, *sample.args), sample.kwargs),
+            (torch.ones(()),),
+            {},
+        )
 
     return make
+
+
+@functools.lru_cache(maxsize=1)  # of one operator at a time: torch seeds all generators for each sample, which is slow
+def _inputs_of(database: str, place: int, dtype: torch.dtype) -> list[Any]:
+    torch.manual_seed(SEED)
+    try:
+        return list(_operators(database)[place].sample_inputs(CPU, dtype, requires_grad=True))
+    except Exception:
+        return []  # torch has no samples of this kind on this machine
 
 
 def _operators(database: str) -> list[Any]:
@@ -105,16 +122,17 @@ def _operators(database: str) -> list[Any]:
     return autograd_function_db
 
 
-def module_samples(dtype: torch.dtype) -> Iterator[Sample]:
+def module_samples(dtype: torch.dtype, first: int) -> Iterator[Sample]:
+    """Of module number `first` and every one of `EVERY` after it."""
     from torch.testing._internal.common_modules import module_db
 
-    for info in module_db:
-        if dtype not in info.dtypes:
+    for place, info in enumerate(module_db):
+        if dtype not in info.dtypes or place % EVERY != first % EVERY:
             continue
         inputs = lambda info=info: info.module_inputs_func(  # noqa: E731
             info, device="cpu", dtype=dtype, requires_grad=True, training=True
         )
-        for number in range(_count(inputs)):
+        for number in _chosen(_count(inputs)):
             yield Sample(f"{info.module_cls.__name__} {number}", _module_maker(info, inputs, dtype, number))
 
 
@@ -127,6 +145,10 @@ def _module_maker(info: Any, inputs: Callable[[], Any], dtype: torch.dtype, numb
         return Scaled(module, dtype), chosen.forward_input.args, chosen.forward_input.kwargs
 
     return make
+
+
+def _chosen(count: int) -> range:
+    return range(0, count, 1 if EVERY == 1 else -(-count // _FEW) or 1)
 
 
 def _count(samples: Callable[[], Any]) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,11 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 _STEPS = 6
+_FIRST = {"aot": 0, "native": 7}
 _TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
-
-
-def _selected(found: Iterator[Sample], offset: int) -> list[Sample]:
-    return [sample for number, sample in enumerate(found) if number % samples.EVERY == offset % samples.EVERY]
 
 
 def _train(sample: Sample, backend: str | None) -> tuple[list[Any], Any]:
@@ -43,16 +39,16 @@ def _train(sample: Sample, backend: str | None) -> tuple[list[Any], Any]:
             trained = [value for value in found if value.requires_grad and value.numel()]
             if trained:
                 sum(value.abs().float().mean() for value in trained).backward()  # type: ignore[union-attr]
+            seen += [value.detach().clone() for value in found]
+            with torch.no_grad():
+                for p in model.parameters():
+                    seen.append(None if p.grad is None else p.grad.clone())
+                    if p.grad is not None:
+                        p.sub_(p.grad, alpha=1e-3)
+                        p.grad = None
         except Exception as error:
             seen.append(type(error))
             break
-        seen += [value.detach().clone() for value in found]
-        with torch.no_grad():
-            for p in model.parameters():
-                seen.append(None if p.grad is None else p.grad.clone())
-                if p.grad is not None:
-                    p.sub_(p.grad.to_dense(), alpha=1e-3)
-                    p.grad = None
     return seen, model
 
 
@@ -117,10 +113,7 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, le
 @pytest.mark.parametrize("backend", ["aot", "native"])
 @pytest.mark.parametrize("database", ["op_db", "autograd_function_db", "hop_db"])
 def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
-    offset = 0 if backend == "aot" else 12
-    chosen = list(samples.operator_samples(database, dtype))
-    if database == "op_db":
-        chosen = _selected(iter(chosen), offset)
+    chosen = list(samples.operator_samples(database, dtype, _FIRST[backend]))
     # The gate refuses higher-order operators, whose bodies it cannot follow.
     _assert_all_right(chosen, backend, dtype, least_run=0.3 if database != "hop_db" else 0)
 
@@ -128,7 +121,7 @@ def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("backend", ["aot", "native"])
 def test_modules(backend: str, dtype: torch.dtype) -> None:
-    _assert_all_right(_selected(samples.module_samples(dtype), 0 if backend == "aot" else 12), backend, dtype)
+    _assert_all_right(list(samples.module_samples(dtype, _FIRST[backend])), backend, dtype)
 
 
 def _optimizer_cases() -> list[tuple[str, Any, dict[str, Any]]]:
