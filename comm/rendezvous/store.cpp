@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,10 +23,17 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-/// A descriptor that closes itself. A link in the file's place is not followed.
+/// A descriptor that closes itself. A link in the file's place is not followed. A pipe or a device there is no file:
+/// the descriptor is -1 and errno EINVAL, and nothing waits for it.
 class File {
  public:
-  File(const std::string& path, int flags) : descriptor_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  File(const std::string& path, int flags)
+      : descriptor_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
+    struct stat info{};
+    if (descriptor_ < 0 || (fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode))) return;
+    close(std::exchange(descriptor_, -1));
+    errno = EINVAL;
+  }
   ~File() {
     if (descriptor_ >= 0) close(descriptor_);
   }

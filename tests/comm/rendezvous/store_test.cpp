@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/rendezvous/store_server.h"
@@ -115,6 +116,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Stores,
 
 TEST(FileStore, NamesTheFileThatItCannotWrite) {
   EXPECT_THAT(FileStore("/nonexistent").set("key", "value").message(), testing::HasSubstr("/nonexistent/key"));
+}
+
+TEST(FileStore, DoesNotWaitForAPipeInTheFilesPlace) {
+  const std::string folder = testing::TempDir() + "agspeed_pipe_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(mkfifo((folder + "/key").c_str(), 0600), 0);
+  FileStore store(folder);
+  EXPECT_THAT(store.tryGet("key").status().message(), testing::HasSubstr("cannot read " + folder + "/key"));
+  EXPECT_THAT(store.add("key", 1).status().message(), testing::HasSubstr("cannot count in " + folder + "/key"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
