@@ -112,7 +112,7 @@ class Capture:
         self.num_graphs = 0
         """The number of graphs captured of the frame that is being converted."""
         self.left_silently: CaptureEvent | None = None
-        """The first frame without a graph that the user did not hear of: a reason where nothing was captured."""
+        """The first frame without a graph that `on_event` did not report: a reason where nothing was captured."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None

@@ -145,7 +145,8 @@ def test_the_page_lists_all_that_a_job_opens(backend: str, compilers: list[str],
     unlisted = {each for each in sockets if not any(fnmatch.fnmatch(each, name) for name in listed)}
     assert not unlisted, f"SECURITY.md does not list {sorted(unlisted)}; it lists {listed}"
     if backend == "agspeed":
-        unseen = [name for name in listed if not fnmatch.filter(sockets, name)]
+        optional = {"tcp interface"}  # a host may have the loopback alone
+        unseen = [name for name in listed if not fnmatch.filter(sockets, name) and name not in optional]
         assert not unseen, f"SECURITY.md lists {unseen}, which the job did not open"
 
     for name, mode in files.items():

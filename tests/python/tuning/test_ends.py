@@ -49,7 +49,7 @@ _OWN_ENDS = ("exit", "exception", "Ctrl-C")
 
 
 def _processes() -> list[int]:
-    """Those that still run of the runs here."""
+    """Processes of the runs here that have not ended."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -61,7 +61,7 @@ def _processes() -> list[int]:
 
 
 def _left(folders: list[Path]) -> set[str]:
-    """Files that are there, but for the empty folder that torch makes in the temporary directory."""
+    """Files in the folders. Torch's own empty folder in the temporary directory does not count."""
     return {
         str(path)
         for folder in folders
