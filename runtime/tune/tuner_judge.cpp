@@ -220,7 +220,8 @@ std::string Tuner::describeEager() const {
   if (!isAnyMeasured && !isIncomparable()) {
     const bool isOneReason =
         std::all_of(arms_.begin() + 1, arms_.end(), [this](const Arm& arm) { return arm.reason == arms_[1].reason; });
-    return "no candidate could be used" + (isOneReason ? ": " + arms_[1].reason : "; see the reason of each");
+    return "no candidate could be used" +
+           (isOneReason && !arms_[1].reason.empty() ? ": " + arms_[1].reason : "; see the reason of each");
   }
   if (isIncomparable()) return "hardly any batch has the shape of an earlier one: nothing can be compared with eager";
   return formatText("no candidate is at least {:.1f} % faster than eager", config_.minGain * 100);

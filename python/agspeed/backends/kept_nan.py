@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompositions of backward operators that keep a NaN, as eager's kernels on the CPU do.
+"""Decompositions of backward operators that keep a NaN, as eager's kernels do.
 
 torch decomposes the gradient of hardswish into ``where(x < 3, grad * (x / 3 + 0.5), grad)``, say. Where x is NaN, that
-is grad, a finite number. Eager's vector code gives NaN there. Pure; any thread.
+is grad, a finite number. Eager's vector code on the CPU gives NaN there. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LOSSES = (_aten.smooth_l1_loss_backward.default,)
 
 def keeping_nan(operators: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
     """The decompositions, by operator. operators: of `ACTIVATIONS` and `LOSSES`."""
-    return {op: functools.partial(_kept, theirs, _VALUES[op]) for op, theirs in get_decompositions(operators).items()}
+    return {op: functools.partial(_kept, op, theirs) for op, theirs in get_decompositions(operators).items()}
 
 
-def _kept(theirs: Callable[..., torch.Tensor], value_of: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
-    result, value = theirs(*args), value_of(*args)
-    if value.device.type != "cpu":  # kernels of other devices compare as torch's forms do
+def _kept(op: Any, theirs: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    result, value = theirs(*args), _VALUES[op](*args)
+    if op in ACTIVATIONS and value.device.type != "cpu":  # CUDA's kernels of these lose it as torch's forms do
         return result
     return torch.where(torch.isnan(value), value.to(result.dtype), result)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 SEED = 7
 EVERY = int(os.environ.get("AGSPEED_TEST_DATABASES_EVERY", "20"))
-"""The tests run every such operator or module, a few samples of each. 1 runs all samples of all, for hours."""
+"""Of so many operators or modules the tests run one, with a few samples. 1 runs all samples of all, for hours."""
 _FEW = 4
 CPU = torch.device("cpu")
 

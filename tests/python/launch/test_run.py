@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agspeed.errors import UserError
+from agspeed.launch.ranks import INHERITED, Ranks
 from tests.lint import sources
 
 _TIMEOUT_S = 60
@@ -197,6 +199,17 @@ def test_what_cannot_be_started_says_why(words: list[str], sentence: str) -> Non
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert sentence in err
+
+
+def test_the_reason_of_a_failed_start_is_not_lost_in_the_end() -> None:
+    """The keeper ends by itself while the launcher asks it to end."""
+    for _ in range(20):
+        with (
+            pytest.raises(UserError, match="cannot start no-such-command-here"),
+            Ranks(["no-such-command-here"], [{}], [INHERITED]) as ranks,
+        ):
+            while not ranks.is_over:
+                ranks.note_events()
 
 
 def test_flags_without_matter_here_are_named_once() -> None:

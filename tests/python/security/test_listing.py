@@ -120,8 +120,8 @@ def test_the_page_lists_all_that_a_job_opens(backend: str, compilers: list[str],
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGSPEED", "TORCH", "XDG"))}
     kept |= {"PYTHONPATH": str(_PAGE.parent / "python")}
     environment = kept | {"HOME": str(homes["~"]), "TMPDIR": str(homes["$TMPDIR"]), "AGSPEED_PROGRESS": "0"}
-    before = set(_SHM.iterdir()) if _SHM.is_dir() else set()
     sockets: set[str] = set()
+    members: set[int] = set()
     files: dict[str, int] = {}
     script = [sys.executable, str(tmp_path / "train.py"), backend, *compilers]
     command = [sys.executable, "-m", "agspeed", "run", "-np", "2", *script]
@@ -132,6 +132,7 @@ def test_the_page_lists_all_that_a_job_opens(backend: str, compilers: list[str],
             while job.poll() is None:
                 assert time.monotonic() < end, (tmp_path / "output").read_text()
                 sockets |= _sockets(job.pid)
+                members |= set(_job_members(job.pid))
                 for name, folder in homes.items():
                     files |= {f"{name}/{path.relative_to(folder)}": mode for path, mode in _entries(folder)}
                 time.sleep(0.1)
@@ -160,4 +161,5 @@ def test_the_page_lists_all_that_a_job_opens(backend: str, compilers: list[str],
 
     left = {path.name for path, _ in _entries(homes["$TMPDIR"])} | {path.name for path, _ in _entries(homes["."])}
     assert not {name for name in left if not name.startswith("torchinductor_")}, "a normal end leaves nothing"
-    assert not {path for path in set(_SHM.iterdir()) - before if f"_{job.pid}_" in path.name}
+    shared = [path.name for path in _SHM.iterdir()] if _SHM.is_dir() else []
+    assert not [name for name in shared if any(f"torch_{pid}_" in name for pid in members)]

@@ -109,7 +109,7 @@ def compare(
     """
     if not (candidate.is_floating_point() or candidate.is_complex()):
         return _exact(name, candidate, eager)
-    pattern = _pattern_problem(candidate, eager)
+    pattern = pattern_problem(candidate, eager)
     low = candidate.dtype
     candidate, eager, reference = _real(candidate), _real(eager), _real(reference)
     finite = eager.isfinite() & candidate.isfinite() & reference.isfinite()
@@ -209,7 +209,7 @@ def _exact(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> TensorErr
     return TensorError(name, float(error.max()) / unit, _rms(error) / mean, 0.0, 0.0, 0.0, 0.0, problem)
 
 
-def _pattern_problem(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
+def pattern_problem(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
     """How the places of NaN and infinities differ, as a clause that follows the tensor's name, or None."""
     if not torch.equal(candidate.isnan(), eager.isnan()):
         return f"has {int(candidate.isnan().sum())} NaNs where eager has {int(eager.isnan().sum())}, or elsewhere"

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from agspeed.devices.random_state import RandomState
 from agspeed.torch_compat.modes import TorchDispatchMode
-from agspeed.tuning.gate.compare import TOLERANCES
+from agspeed.tuning.gate.compare import TOLERANCES, pattern_problem
 from agspeed.tuning.gate.inputs import InputCopies
 from agspeed.tuning.gate.run import Region, Run, Tangents, execute
 
@@ -49,7 +49,7 @@ def extremes_problem(
         planted = _Planted(kind, inputs, seed)
         data = InputCopies(inputs, change=planted.in_input).values
         chosen = [{i: planted.in_tangent(value) for i, value in one.items()} for one in tangents[:1]]
-        problem = _problem(candidate, reference, data, chosen, random, depends_on_order=kind == _LARGE_NUMBERS)
+        problem = _problem(candidate, reference, data, chosen, random, kind)
         if problem is not None:
             return f"with {kind} among its inputs {problem}"
     return None
@@ -61,8 +61,7 @@ def _problem(
     data: Sequence[Any],
     tangents: Sequence[Tangents],
     random: RandomState,
-    *,
-    depends_on_order: bool,
+    kind: str,
 ) -> str | None:
     def run(region: Region, modes: Sequence[contextlib.AbstractContextManager[Any]] = ()) -> Run:
         random.restore()
@@ -76,24 +75,26 @@ def _problem(
         found = run(candidate)
     except Exception as error:
         return f"it raised {type(error).__name__}, eager does not"
-    for tensor, problem in _differences(found, eager).items():
+    find = pattern_problem if kind == _NAN else _problem_of_places
+    for tensor, problem in _differences(found, eager, find).items():
         reversed_sums: Any = _Reversed
-        if not (depends_on_order and tensor in _differences(run(reference, [reversed_sums()]), eager)):
+        depends_on_order = kind == _LARGE_NUMBERS
+        if not (depends_on_order and tensor in _differences(run(reference, [reversed_sums()]), eager, find)):
             return f"{tensor} {problem}"
     return None
 
 
-def _differences(run: Run, eager: Run) -> dict[str, str]:
+def _differences(run: Run, eager: Run, find: Callable[..., str | None]) -> dict[str, str]:
     """By name, the tensors that are not finite at other places than eager's."""
     mine, theirs = run.numbers(0), eager.numbers(0)
     pairs = {name: (mine[name], theirs[name]) for name in mine if name in theirs and _has_limits(mine[name])}
-    problems = {name: _problem_of_places(*pair) for name, pair in pairs.items()}
+    problems = {name: find(*pair) for name, pair in pairs.items()}
     return {name: problem for name, problem in problems.items() if problem is not None}
 
 
 def _problem_of_places(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
-    """Whether NaN or an infinity is not compared: eager's own vector and scalar code differ in that, for gelu say, and
-    infinities of both signs add up to NaN or not by how the terms are grouped."""
+    """NaN in the place of an infinity, and the reverse, are no difference here. Eager's own vector and scalar code
+    differ in that, for gelu say, and a sum of infinities of both signs depends on how its terms are grouped."""
     mine, theirs = ~candidate.isfinite(), ~eager.isfinite()
     if torch.equal(mine, theirs):
         return None
@@ -101,7 +102,8 @@ def _problem_of_places(candidate: torch.Tensor, eager: torch.Tensor) -> str | No
 
 
 _LARGE_NUMBERS = "large numbers"
-_KINDS = ("NaN", "infinity", _LARGE_NUMBERS)
+_NAN = "NaN"
+_KINDS = (_NAN, "infinity", _LARGE_NUMBERS)
 _LARGE = 1000.0
 """``exp`` overflows, sums of squares do not: where those do depends on the formula of a normalisation."""
 
@@ -111,7 +113,7 @@ def _values(kind: str, dtype: torch.dtype) -> list[float]:
     denormal = limits.smallest_normal / 4
     large = limits.max if dtype == torch.float16 else _LARGE
     return {
-        "NaN": [math.nan],
+        _NAN: [math.nan],
         "infinity": [math.inf, -math.inf, denormal, -denormal],
         _LARGE_NUMBERS: [large],  # of one sign: sums of both overflow or not by how their terms are grouped
     }[kind]
