@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's test package forbids its process to set flags of `torch.backends`. Tests that follow in it may set them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def settable_flags() -> Iterator[None]:
+    state = torch.backends.disable_global_flags.__globals__  # of the module that `torch.backends` stands for
+    before = state["__allow_nonbracketed_mutation_flag"]
+    yield
+    state["__allow_nonbracketed_mutation_flag"] = before
