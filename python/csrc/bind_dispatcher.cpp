@@ -3,6 +3,11 @@
 //
 // Written against the C API because pybind11 has no vectorcall: a call costs one indirection and runs no Python of
 // ours. A call that is under way keeps the target it started with alive; the next call sees the new one. GIL required.
+//
+// The target runs a captured graph, which contains what the user's TorchFunctionModes did to each operator when it was
+// captured. The modes that are in force during a call must not see those operators again.
+#include <ATen/PythonTorchFunctionTLS.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -21,9 +26,28 @@ struct Dispatcher {
 
 Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(self); }
 
+/// Hides the TorchFunctionModes in force on this thread while it exists.
+class HiddenFunctionModes {
+ public:
+  HiddenFunctionModes() : hides_(TLS::stack_len() > 0), before_(TLS::get_disabled_state()) {
+    if (hides_) TLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~HiddenFunctionModes() {
+    if (hides_) TLS::set_disabled_state(before_);
+  }
+  HiddenFunctionModes(const HiddenFunctionModes&) = delete;
+  HiddenFunctionModes& operator=(const HiddenFunctionModes&) = delete;
+
+ private:
+  using TLS = at::impl::PythonTorchFunctionTLS;
+  bool hides_;
+  at::impl::TorchFunctionDisabledState before_;
+};
+
 PyObject* forwardCall(PyObject* self, PyObject* const* args, size_t nargs, PyObject* names) {
   PyObject* target = cast(self)->target;
   ++cast(self)->calls;
+  const HiddenFunctionModes hidden;
   Py_INCREF(target);
   PyObject* result = PyObject_Vectorcall(target, args, nargs, names);
   Py_DECREF(target);

@@ -35,6 +35,7 @@ from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
 from agspeed.torch_compat.checkpoint import with_plain_parts
 from agspeed.torch_compat.modes import _StopRecomputationError as StopRecomputation
+from agspeed.torch_compat.modes import hidden_function_modes
 from agspeed.torch_compat.shapes import FakeTensor, forget_originals, mode_of
 from agspeed.tuning.gate.sizes import other_sizes
 from agspeed.tuning.outcome import Outcome
@@ -52,7 +53,8 @@ class PythonDispatcher:
         self._target = target
 
     def __call__(self, *args: Any) -> Any:
-        return self._target(*args)
+        with hidden_function_modes():
+            return self._target(*args)
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ Without this part no candidate can be checked against eager: everything runs eag
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from agspeed.torch_compat.part import Part
@@ -42,6 +43,7 @@ PART = Part(
         "torch.utils.checkpoint._StopRecomputationError",
     ),
     needs=(
+        "torch._C.DisableTorchFunction",
         "torch._C._functorch.peek_interpreter_stack",
         "torch._C._get_dispatch_stack_at",
         "torch._C._get_function_stack_at",
@@ -93,6 +95,13 @@ def watchers() -> str:
     modes = [torch._C._get_dispatch_stack_at(index) for index in range(torch._C._len_torch_dispatch_stack())]
     names = [type(mode).__name__ for mode in (*modes, *_function_modes())]
     return ", ".join(names) or "a transform of torch.func"
+
+
+def hidden_function_modes() -> AbstractContextManager[object]:
+    """Hides the modes that see functions of torch while a captured graph runs, which has what they do inside."""
+    import torch
+
+    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() > 0 else nullcontext()
 
 
 def _function_modes() -> list[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Callable
@@ -267,3 +268,50 @@ def test_lazy_modules_get_their_parameters_in_the_first_call() -> None:
     agspeed.optimize(model, mode="deterministic", backends=["aot"])
     torch.testing.assert_close(train(model), train(Lazy()), rtol=1e-5, atol=1e-6)
     assert agspeed.status(model) == "tuned"
+
+
+class _Shifting(TorchFunctionMode):
+    """Adds 1 to what some functions return."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + 1 if func in (torch.tanh, torch.mul, nn.functional.linear) else result
+
+
+class WithMode(nn.Module):
+    """Enters modes in its forward, around a graph break."""
+
+    def __init__(self, *modes: type[TorchFunctionMode]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+        self._modes = modes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        with self._modes[0]():
+            hidden = torch.tanh(hidden)
+            torch._dynamo.graph_break()
+            hidden = torch.mul(torch.tanh(hidden), 0.5)
+            with self._modes[-1]():
+                hidden = torch.tanh(hidden)
+                torch._dynamo.graph_break()
+                hidden = torch.tanh(hidden) + hidden
+        return self.second(torch.tanh(hidden))
+
+
+@pytest.mark.parametrize("backend", ["aot", "native"])
+@pytest.mark.parametrize("modes", [(_Doubling,), (_Shifting,), (_Doubling, _Shifting)], ids=str)
+def test_a_mode_around_a_graph_break_applies_once(modes: tuple[type[TorchFunctionMode], ...], backend: str) -> None:
+    torch.manual_seed(_SEED)
+    plain = WithMode(*modes)
+    model = copy.deepcopy(plain)
+    agspeed.optimize(model, mode="deterministic", backends=[backend])
+    for step in range(6):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        outputs = [each(x) for each in (plain, model)]
+        torch.testing.assert_close(outputs[1], outputs[0])
+        for output in outputs:
+            output.square().sum().backward()
+        gradients = [[value.grad for value in each.parameters()] for each in (plain, model)]
+        torch.testing.assert_close(gradients[1], gradients[0])
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
