@@ -25,6 +25,7 @@ if(AG_WITH_COMPILER)
     message(FATAL_ERROR "agspeed needs MLIR/LLVM 22, found ${LLVM_PACKAGE_VERSION}: install libmlir-22-dev and mlir-22-tools")
   endif()
   add_library(ag_mlir INTERFACE)
+  target_include_directories(ag_mlir SYSTEM INTERFACE ${MLIR_INCLUDE_DIRS} ${LLVM_INCLUDE_DIRS})
   if(AG_STATIC_LLVM)
     # Debian's component targets drag the dylibs in, so the archives are listed by path.
     list(GET LLVM_LIBRARY_DIRS 0 AG_LLVM_LIB_DIR)
