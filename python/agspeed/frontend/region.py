@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Region: one captured graph, the ways to run it that exist so far, and a switch between them.
+"""Region: one captured graph, the runners for it that exist so far, and a switch between them.
 
-Dynamo's generated code calls the region's dispatcher (C++ when the native extension is there). Selecting a candidate
-swaps the dispatcher's target; a backward pass in flight belongs to its own autograd node and is not affected, so a
+Dynamo's generated code calls the region's dispatcher (in C++ if the native extension is loaded). Selecting a candidate
+swaps the dispatcher's target. A backward pass in flight belongs to its own autograd node and is not affected, so a
 switch is safe at any time. A runner that raises at run time is dropped for good: the region runs eagerly from then
-on, with one warning. The failed run is repeated eagerly, with the random numbers it would have had, unless it had begun
-to change its inputs.
+on, with one warning. The failed run is repeated eagerly with the same random numbers, unless it may have begun to
+change its inputs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import AgspeedError
 from agspeed.frontend.capture import graph_location
 from agspeed.frontend.effects import Before, Effects, observe
+from agspeed.frontend.graphs.kept_warnings import kept_warnings, warning_first, without_warnings
 from agspeed.frontend.shadow.run_beside import RunBeside
 from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
@@ -44,7 +45,7 @@ from agspeed.tuning.proof import Proof
 
 
 class PythonDispatcher:
-    """Stands in for the native dispatcher where the extension is missing."""
+    """Replaces the native dispatcher if the extension is missing."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self._target = target
@@ -59,34 +60,35 @@ class PythonDispatcher:
 
 @dataclass(eq=False)
 class Region:
-    """See the module's text. Created inside Dynamo's tracing context, used by one session."""
+    """One captured graph and its runners. Created inside Dynamo's tracing context and used by one session."""
 
     index: int
     gm: fx.GraphModule
     on_call: Callable[[Region, Sequence[Any]], None]
-    """Told about each call while the region is observed (no decision, no outcome); not called in steady state."""
+    """Called at each call while the region is observed (without a decision or an outcome), but not in steady state."""
     on_failure: Callable[[Region, str, BaseException], None]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     unfinished: dict[str, Generator[None, None, Outcome]] = field(default_factory=dict)
-    """By candidate: the rest of its compile."""
+    """{candidate: the rest of its compile}."""
     sample: list[Any] | None = None
     selected: str = GRAPH_EAGER
     proofs: dict[str, Proof] = field(default_factory=dict)
-    """By candidate: what the compile child has proven of its code."""
+    """{candidate: the compile child's proof for its code}."""
     code_digests: dict[str, str] = field(default_factory=dict)
-    """Which candidate first generated the code with that digest."""
+    """{code digest: the candidate that first generated this code}."""
     part: str | None = None
-    """The name of the part of the target that it was captured from, whose parameters have memory only while that runs;
-    None: the whole target, with parameters that stay."""
+    """The name of the sharded unit from which the graph was captured. Its parameters have memory only while the unit
+    runs. None: the graph belongs to the whole target, with permanent parameters."""
     repeated: Sequence[Repetition] = ()
-    """What eager does again in the backward and a graph does not."""
+    """Changes that eager repeats in the backward and a graph does not."""
     twin: Region | None = None
-    """An earlier one of the same graph, of another part: what was copied of its inputs serves this one, too."""
+    """An earlier region with the same graph, of another unit. Its copied inputs serve this region, too."""
 
     def __post_init__(self) -> None:
         self.gm, self._lifted = lift_tensors(with_plain_parts(self.gm))
         self.gm, self._detached = without_detached(self.gm)
         self.where = graph_location(self.gm)
+        self._warnings = kept_warnings(self.gm)
         self.modes = AmbientModes.capture()
         self.example_inputs = fake_inputs(self.gm)
         self.other_sizes = other_sizes(self.example_inputs)
@@ -102,18 +104,20 @@ class Region:
         self._point_to(self._observe)
 
     def select(self, name: str, *, observed: bool = False) -> str:
-        """Runs `name` from the next call on, or graph-eager where it is not usable. Returns what was selected.
+        """Runs `name` from the next call on, or graph-eager if `name` is not usable. Returns the selected name.
 
         Args:
-            observed: keep reporting calls to `on_call` (while tuning); costs a Python call. A region that has no
-                outcome for `name` yet is observed in any case.
+            observed: report calls to `on_call` (while tuning), at the cost of a Python call. A region without an
+                outcome for `name` is observed in any case.
         """
         outcome = self.outcomes.get(name)
         runner = outcome.runner if outcome is not None and outcome.usable else None
         self.selected = name if runner is not None else GRAPH_EAGER
-        target = self._protected(name, runner) if runner is not None else self._eager
+        target = self._eager  # whose functions warn by themselves
         if runner is not None:
             self._watch(name, runner)
+            target = self._protected(name, runner)
+            target = warning_first(target, self._warnings) if self._warnings else target
         self._is_observed = observed
         if observed or (outcome is None and name != EAGER):
             target = self._observing(target)
@@ -121,9 +125,9 @@ class Region:
         return self.selected
 
     def shadow(self, run_beside: RunBeside | None) -> None:
-        """From the next call on the graph runs operator by operator, on the inputs that `run_beside` makes of the real
-        ones, and nothing that it does is repeated in a backward; None: what was selected runs again. Other threads run
-        what was selected all the time."""
+        """Runs the graph operator by operator from the next call on, on the inputs that `run_beside` makes from the
+        real ones. Nothing is repeated in a backward then. None: the selected runner runs again. Other threads always
+        run the selected runner."""
         self._is_shadowed = run_beside is not None
         if run_beside is None:
             self.dispatcher.set_target(self._target)
@@ -136,7 +140,8 @@ class Region:
             args = (*args, *lifted)
             given = run_beside.begin(args, self._effects.mutated_inputs if self._effects is not None else None)
             self._note_call(args)
-            outputs = self._run_observed(self._eager, args, given)
+            with without_warnings(self._warnings):  # the user's module gave them
+                outputs = self._run_observed(self._eager, args, given)
             if self._effects is not None:
                 run_beside.end(args, given, self._effects.mutated_inputs)
             return outputs
@@ -144,22 +149,22 @@ class Region:
         self.dispatcher.set_target(self._with_detached(run))
 
     def release_sample(self) -> None:
-        """Drops the inputs kept for the gate, and compiles that were to be checked with them."""
+        """Drops the inputs kept for the gate, and unfinished compiles that would be checked with them."""
         self.sample = None
         self.unfinished.clear()
 
     def forget_originals(self) -> None:
-        """Lets go of the tensors that its example inputs stand for."""
+        """Releases the real tensors behind the fake example inputs."""
         if (mode := mode_of(self.example_inputs)) is not None:
             forget_originals(mode)
 
     def close(self) -> None:
-        """The region is never called again: it lets go of what it runs, which may refer to the region."""
+        """Releases the target, which may refer to the region. The region must not be called again."""
         self._target = _not_selected
         self.dispatcher.set_target(_not_selected)
 
     def _point_to(self, target: Runner) -> None:
-        """Sends calls to `target`, with the lifted tensors behind Dynamo's own arguments."""
+        """Sends calls to `target`, with the lifted tensors after Dynamo's own arguments."""
         lifted = self._lifted
         if self.repeated:
             target = repeating(target, self.repeated)
@@ -169,7 +174,7 @@ class Region:
             self.dispatcher.set_target(self._target)
 
     def _with_detached(self, target: Runner) -> Runner:
-        """`target`, with what the graph's own caller gets of outputs that others are detached from."""
+        """Returns `target` with the detached outputs inserted that `without_detached` removed."""
         detached = self._detached
         if not detached:
             return target
@@ -199,7 +204,7 @@ class Region:
         self.on_call(self, args)
 
     def _run_observed(self, target: Runner, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-        """Runs `target` on `given`, which are `args` or stand in for them."""
+        """Runs `target` on `given`: `args` themselves, or replacements for them."""
         if self._effects is not None or target is not self._eager:
             return target(*given)
         outputs, self._effects = observe(target, given, self.sample)
@@ -214,7 +219,7 @@ class Region:
 
     def _protected(self, name: str, runner: Runner) -> Runner:
         direct: Runner | None = getattr(runner, "direct", None)
-        if direct is not None:  # native code that falls back by itself: no Python of ours in between
+        if direct is not None:  # native code that falls back by itself and needs no Python wrapper
             return direct
 
         effects = self._effects or Effects()
@@ -224,7 +229,7 @@ class Region:
             try:
                 return runner(*args)
             except StopRecomputation:
-                raise  # torch.utils.checkpoint's way to end a recomputation early
+                raise  # torch.utils.checkpoint ends a recomputation early with this exception
             except Exception as error:
                 if is_from_signal_handler(error):
                     raise
@@ -233,7 +238,7 @@ class Region:
         return run
 
     def _watch(self, name: str, runner: Runner) -> None:
-        """Drops `name` when its runner tells of a failure that no exception of its call shows."""
+        """Drops `name` if its runner reports a failure without raising."""
         watch = getattr(runner, "watch", None)
         if watch is None:
             return
@@ -253,8 +258,8 @@ class Region:
     def _run_instead(
         self, name: str, args: Sequence[Any], error: Exception, effects: Effects, before: Before | None
     ) -> Sequence[Any]:
-        """Repeats a run of `name` that failed, eagerly. Raises: AgspeedError when its inputs are no longer the same, or
-        the device does not work any more.
+        """Repeats a failed run of `name` eagerly. Raises: AgspeedError if its inputs may have changed, or if the device
+        no longer works.
         """
         if is_sticky(error):
             self._drop(name, error)
@@ -262,7 +267,7 @@ class Region:
         if before is not None:
             changed = effects.first_changed_input(before, args)
             if changed is None and effects.mutated_inputs and not self.modes.grad_enabled:
-                changed = effects.mutated_inputs[0]  # graphs without backward change inputs whenever they like, unseen
+                changed = effects.mutated_inputs[0]  # without a backward, graphs change inputs at any time, uncounted
             if changed is not None:
                 self._drop(name, error)
                 raise AgspeedError(
@@ -300,10 +305,10 @@ class Region:
 
 
 def lift_tensors(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """A graph whose last inputs are the tensors that `gm` holds as attributes, and those tensors.
+    """Returns a graph with the tensors that `gm` holds as attributes as its last inputs, and these tensors.
 
-    Dynamo keeps an optimizer's parameters and state that way, and the graph changes them in place: as inputs they are
-    copied for the gate and shared, not copied, with every candidate. Returns `gm` itself when it holds none.
+    Dynamo keeps an optimizer's parameters and state as attributes, and the graph changes them in place. As inputs they
+    are copied for the gate, and candidates share them. Returns `gm` itself if it holds no tensors.
     """
     held = {n.target: getattr(gm, n.target, None) for n in gm.graph.find_nodes(op="get_attr") if "." not in n.target}
     lifted = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
@@ -322,9 +327,11 @@ def lift_tensors(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]
 
 
 def without_detached(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[tuple[int, int]]]:
-    """A graph without the outputs that are detached from others ("return loss, loss.detach()"), and for each its place
-    and that of the other one among the outputs that are left. They share memory, which no candidate could express.
-    Returns `gm` itself where there is none.
+    """Removes outputs that are another output's detach, as in ``return loss, loss.detach()``: the two share memory,
+    which no candidate can express.
+
+    Returns: the graph, and for each removed output its position and the position of its source among the remaining
+    outputs. Returns `gm` itself if there are no such outputs.
     """
     outputs = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
     places = [place for place, value in enumerate(outputs) if _is_detached(value, outputs)]
@@ -342,7 +349,7 @@ def without_detached(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[tuple[int
 
 
 def _is_detached(value: Any, outputs: Sequence[Any]) -> bool:
-    """Whether an output is another output's detach."""
+    """Returns whether an output is another output's detach."""
     is_detach = isinstance(value, fx.Node) and value.op == "call_method" and value.target == "detach"
     return is_detach and value.args[0] in outputs and value.args[0].target != "detach"
 
@@ -352,21 +359,21 @@ def _not_selected(*args: Any) -> Any:
 
 
 def _copied(args: Sequence[Any], *, with_parameters: bool) -> list[Any] | None:
-    """Inputs to gate with later; None where there is no room for them."""
+    """Returns copies of inputs for the gate; None if there is no memory for them."""
     try:
         return [_kept(arg) if with_parameters or not isinstance(arg, torch.nn.Parameter) else arg for arg in args]
-    except RuntimeError:  # what lacks memory raises it, or an error derived from it
+    except RuntimeError:  # out-of-memory errors derive from it
         return None
 
 
 def _kept(arg: Any) -> Any:
-    """A copy of an input, to gate with later."""
+    """Returns a copy of an input for the gate."""
     if not isinstance(arg, torch.Tensor):
         return arg
     plain = arg.detach()
     if plain.layout is not torch.strided or plain.numel() == 0:
         kept = plain.clone()
-    else:  # copying the memory span keeps any strides, overlapping ones included
+    else:  # a copy of the whole memory span keeps all strides, even overlapping ones
         span = 1 + sum((size - 1) * stride for size, stride in zip(plain.size(), plain.stride(), strict=True))
         kept = plain.as_strided((span,), (1,)).clone().as_strided(plain.size(), plain.stride(), 0)
     if isinstance(arg, torch.nn.Parameter):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One odd call in the middle of training, or while tuning: it does as eager does, and the model stays captured."""
+"""One unusual call during training or tuning has eager's effect, and the model stays captured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SEED = 3
 
 
 class Net(nn.Module):
-    """Two layers, and a multiplication that takes inputs of any type."""
+    """Two layers, and a multiplication that accepts inputs of any type."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Dispatching(TorchDispatchMode):
 
 
 class _Doubling(TorchFunctionMode):
-    """Doubles what tanh returns."""
+    """Doubles the result of tanh."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -155,7 +155,7 @@ def _saved_elsewhere(model: nn.Module) -> None:
 
 
 def _train(model: nn.Module, odd: Callable[[nn.Module], Any], first: int, num_steps: int = 12) -> list[torch.Tensor]:
-    """Training with an odd call behind step `first`."""
+    """Trains with an unusual call after step `first`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(num_steps):
         optimizer.zero_grad()
@@ -271,7 +271,7 @@ def test_lazy_modules_get_their_parameters_in_the_first_call() -> None:
 
 
 class _Shifting(TorchFunctionMode):
-    """Adds 1 to what some functions return."""
+    """Adds 1 to the results of some functions."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -315,3 +315,25 @@ def test_a_mode_around_a_graph_break_applies_once(modes: tuple[type[TorchFunctio
         gradients = [[value.grad for value in each.parameters()] for each in (plain, model)]
         torch.testing.assert_close(gradients[1], gradients[0])
     assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+@pytest.mark.parametrize("backend", ["aot", "native"])
+def test_calls_that_raise_leave_the_random_stream_where_eager_does(backend: str) -> None:
+    plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Dropout(0.5), nn.Linear(6, 3))
+    model = agspeed.optimize(copy.deepcopy(plain), mode="deterministic", backends=[backend])
+    with torch.inference_mode():
+        refused = torch.ones(4, 6)
+
+    def draws(model: nn.Module) -> list[float]:
+        torch.manual_seed(_SEED)
+        drawn = []
+        for step in range(12):
+            if step in (3, 8):
+                model(torch.ones(4, 6)).sum().backward()
+            else:
+                with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+                    model(refused).sum().backward()
+            drawn.append(torch.rand(()).item())
+        return drawn
+
+    assert draws(model) == draws(plain)
