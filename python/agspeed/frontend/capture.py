@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamo as our front end: turns a callable into one that runs captured regions, and never lets capture hurt.
+"""Captures with Dynamo: turns a callable into one that runs captured regions. Failed captures never break training.
 
-Every exception of tracing or compiling makes the frame run eagerly; the user's own exceptions are raised by the
-user's own code then. Dynamo's configuration is patched only while a frame is being converted, so other uses of
-``torch.compile`` in the process see nothing of it. What Dynamo learns from one captured callable never counts for
-another (`dynamo_identity.py`). Recurrent layers run as they are, between the regions before and after them.
+After an exception during tracing or compiling, the frame runs eagerly; an exception of the user's own code then comes
+from that code. Dynamo's configuration is patched only while a frame is being converted, so other uses of
+``torch.compile`` in the process are not affected. What Dynamo learns from one captured callable does not apply to
+another (`dynamo_identity.py`). Recurrent layers run uncaptured, between the regions before and after them.
 
 Threads: conversion happens under Dynamo's compile lock on the thread that calls the model.
 """
@@ -26,7 +26,7 @@ from torch import fx
 from agspeed.backends.joint import fake_inputs
 from agspeed.errors import UnsupportedError
 from agspeed.frontend.dynamo_identity import DynamoIdentity, this_call_alone
-from agspeed.frontend.graphs.float_inputs import forget_floats, pass_floats_as_tensors, shapes_being_traced
+from agspeed.frontend.graphs.float_inputs import pass_floats_as_tensors, shapes_being_traced
 from agspeed.frontend.graphs.linked_outputs import cut
 from agspeed.frontend.shadow.comparison import Comparison
 from agspeed.frontend.user_lines import PACKAGE, is_installed, is_users
@@ -41,21 +41,21 @@ from agspeed.torch_compat.dynamo import (
     FrameExecStrategy,
     SkipFrame,
 )
-from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_originals, mode_of
+from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_floats, forget_originals, mode_of
 from agspeed.tuning.interrupted import deferred_signals
 
 RegionFactory = Callable[[fx.GraphModule], Callable[..., Any]]
-"""Called with each captured graph; returns what Dynamo's generated code will call."""
+"""Takes a captured graph and returns the callable that Dynamo's generated code calls."""
 
 _SETTINGS: dict[str, Any] = {
     "suppress_errors": True,  # a frame that cannot be traced runs eagerly
-    "skip_fsdp_guards": False,  # flags and parameters of a sharded module are looked at as those of any other
-    "skip_nnmodule_hook_guards": False,  # a hook added later is seen
+    "skip_fsdp_guards": False,  # flags and parameters of a sharded module are guarded like any other module's
+    "skip_nnmodule_hook_guards": False,  # guards notice a hook that is added later
     "specialize_float": False,  # see `graphs/float_inputs.py`
-    "allow_rnn": True,  # else a frame that only mentions a recurrent layer is left to eager from there on
-    "automatic_dynamic_local_pgo": False,  # what a job has stored about sizes is neither read nor written
+    "allow_rnn": True,  # else a frame runs eagerly from the first mention of a recurrent layer on
+    "automatic_dynamic_local_pgo": False,  # neither read nor write the sizes that a job has stored
     "automatic_dynamic_remote_pgo": False,
-    "optimize_ddp": False,  # a graph is one region, whose gradients leave in stages: no cuts at bucket borders
+    "optimize_ddp": False,  # no cuts at bucket boundaries: a region's backward returns its gradients in stages
 }
 _LEFT_OUT: tuple[Any, ...] = (
     torch.nn.RNN.forward,
@@ -64,17 +64,17 @@ _LEFT_OUT: tuple[Any, ...] = (
     torch.nn.utils.rnn.pack_padded_sequence,
     torch.nn.utils.rnn.pad_packed_sequence,
 )
-"""Recurrent layers, and what packs sequences for them: their own code is fast, a graph of it has each time step on its
-own."""
+"""Recurrent layers and the functions that pack sequences for them. Their own code is fast; a graph of it unrolls every
+time step."""
 
 
 _HARMLESS_BREAKS = ("Data-dependent branching", "generic_jump", "Unsupported Tensor.item() call", "Tensor.item")
-"""How Dynamo's reasons begin for graph breaks where nothing runs but graphs and what decides between them."""
+"""Prefixes of Dynamo's reasons for graph breaks at which only a decision between graphs runs as Python."""
 
 
 @dataclass(frozen=True)
 class CaptureEvent:
-    """Something worth telling the user: a graph break, a recompile, or a frame left to eager."""
+    """An event for the report: a graph break, a recompile, or a frame that runs eagerly."""
 
     kind: str  # "graph-break", "recompile" or "skipped"
     reason: str
@@ -85,12 +85,12 @@ class Capture:
     """One captured callable.
 
     Args:
-        function: what the user calls; it is run untouched whenever a frame cannot be captured.
+        function: the user's callable; it runs unchanged if a frame cannot be captured.
         make_region: see `RegionFactory`; runs inside Dynamo's tracing context.
-        on_event: told about breaks, recompiles and skipped frames.
+        on_event: called with each graph break, recompile and skipped frame.
         dynamic: as for ``torch.compile``.
-        comparison: decides whether frames are captured now. Captured code that must not run beside the user's own is
-            reported to it.
+        comparison: decides whether frames may be captured now. Receives reports about captured code that must not run
+            a second time beside the user's own code.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Capture:
         identity = DynamoIdentity(backend, _codes_of(function))
         context.callback = _ScopedConversion(context.callback, identity, self, comparison)
         self.num_graphs = 0
-        """The number of graphs captured of the frame that is being converted."""
+        """The number of graphs captured from the frame that is being converted."""
         self.left_silently: CaptureEvent | None = None
-        """The first frame without a graph that `on_event` did not report: a reason where nothing was captured."""
+        """The first frame without a graph that `on_event` did not report. It explains why nothing was captured."""
         self._failed_guards: list[str] = []
         self._shapes: ShapeEnv | None = None
         self._fake_mode: FakeTensorMode | None = None
         self.home = _definition_of(function)
-        """Where the user wrote the function."""
+        """The place of the function's definition in the user's code."""
         self._function = function
         self.call: Callable[..., Any] = context(_with_own_code(function, weakly(self._run_uncaptured)))
 
@@ -154,7 +154,7 @@ class Capture:
         self._failed_guards.append(_first_line(failure.reason))
 
     def _on_end(self, code: types.CodeType) -> None:
-        """A frame was converted: a recompile if earlier versions of it were found not to fit."""
+        """Called when a frame was converted. Reports a recompile if guards of earlier versions failed."""
         if self._shapes is not None:
             forget_floats(self._shapes)
             self._shapes = None
@@ -176,26 +176,26 @@ class Capture:
             self.left_silently = event
 
     def note_without_graph(self, code: types.CodeType, reason: str) -> None:
-        """A frame was left before its first operator: nothing but its own code runs, so that no graph can say why."""
+        """Notes a frame that was left before its first operator: it has no graph that could carry the reason."""
         if self.left_silently is None:
             self.left_silently = CaptureEvent("graph-break", _first_line(reason), self.place(code))
 
     def _run_uncaptured(self, args: Any, kwargs: Any) -> Any:
-        """A call runs as it is: it fits no graph, or its frame was given up."""
+        """Runs a call as it is, because it fits no graph or its frame was given up."""
         if self._comparison.take_missed():
             return self._comparison.call_compared(self.call, args, kwargs)
         return self._function(*args, **kwargs)
 
     def place(self, code: types.CodeType) -> str:
-        """Where the user wrote a frame: the frame that only calls the user's callable stands for it."""
+        """Returns where the user wrote a frame. For the frame that only calls the user's callable, that is `home`."""
         return self.home if code.co_filename == __file__ else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 class _ScopedConversion:
-    """Dynamo's frame callback under our settings; anything it raises means: run this frame as it is."""
+    """Dynamo's frame callback under agspeed's settings. After an exception in it, the frame runs as it is."""
 
     is_converting = False
-    """A frame is being converted, by any of them: Dynamo's compile lock lets one at a time."""
+    """True while any instance converts a frame. Dynamo's compile lock admits one at a time."""
 
     def __init__(self, inner: Any, identity: DynamoIdentity, capture: Capture, comparison: Comparison) -> None:
         on_skip = capture._on_skip
@@ -262,13 +262,13 @@ class _ScopedConversion:
             self._on_end(frame.f_code)
 
     def _is_compiling(self, path: str) -> bool:
-        """The answer for code in that file that asks whether it is being compiled. The user's own code gets eager's
-        answer. An installed package may take a path for compilers, where both of its paths are compared."""
+        """Answers code in file `path` that asks whether it is being compiled. The user's own code gets eager's answer.
+        An installed package may use its path for compilers, if the comparison covers both of its paths."""
         return not is_users(path) or (is_installed(path) and self._comparison.obstacle is None)
 
 
 class _Overheard:
-    """Dynamo's inner conversion, which swallows the reasons why it gives up a frame: they are told to `on_skip`."""
+    """Wraps Dynamo's inner conversion, which swallows its reasons for giving up a frame. Reports them to `on_skip`."""
 
     def __init__(self, inner: Any, on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
         self._inner = inner
@@ -288,24 +288,24 @@ class _Overheard:
 
 
 def _is_harmless(reason: str) -> bool:
-    """Whether nothing of the user's runs at a graph break but what decides between graphs, or a recurrent layer."""
+    """Returns whether only a decision between graphs, or a recurrent layer, runs as Python at a graph break."""
     is_layer = any(f"<function {function.__qualname__} at" in reason for function in _LEFT_OUT)
     return is_layer or reason.startswith(_HARMLESS_BREAKS)
 
 
 def _bodies(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """A graph and the graphs that its operators call."""
+    """Returns a graph and the bodies of its higher-order operators."""
     return (body for body in gm.modules() if isinstance(body, fx.GraphModule))
 
 
 def _is_closed(gm: fx.GraphModule) -> bool:
-    """Nothing goes in or comes out: such a graph takes a seed from the system, say, and leaves nothing to compile."""
+    """Returns whether a graph has no inputs and no outputs, for example one that only takes a seed from the system."""
     return not gm.graph.find_nodes(op="placeholder") and not gm.graph.output_node().args[0]
 
 
 def _refuse_missing_gradients(gm: fx.GraphModule) -> None:
-    """What a checkpointed part does in eager alone: a reentrant one has no gradients where its inputs need none,
-    whatever its parameters need."""
+    """Raises for a checkpointed part that behaves differently in eager: a reentrant one gives its parameters no
+    gradients if none of its inputs requires grad."""
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
         if node.kwargs.get("use_reentrant") and not any(map(_is_derived, node.args[1:])):
             raise UnsupportedError(
@@ -315,21 +315,21 @@ def _refuse_missing_gradients(gm: fx.GraphModule) -> None:
 
 
 def _is_derived(argument: Any) -> bool:
-    """Requires grad and is no parameter."""
+    """Returns whether a value requires grad and is not a parameter."""
     value = argument.meta.get("example_value") if isinstance(argument, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_converting() -> bool:
-    """True where Dynamo reads the code that asks for one of our captures, False where it runs."""
+    """Returns True while Dynamo traces the calling code for one of our captures, and False when that code runs."""
     return _ScopedConversion.is_converting
 
 
 def _with_own_code(function: Callable[..., Any], run_uncaptured: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A plain function that calls `function`, with a code object and globals of its own.
+    """Returns a plain function that calls `function` and has its own code object and globals.
 
-    Dynamo keeps its cache per code object, and the compiled graphs in the frame's globals: both go with the function.
+    Dynamo keeps its cache per code object, and the compiled graphs in the frame's globals: both die with the function.
     The function's own code runs only for calls that fit none of Dynamo's versions.
     """
     is_converting = _is_converting
@@ -345,12 +345,12 @@ def _with_own_code(function: Callable[..., Any], run_uncaptured: Callable[[Any, 
 
 
 def _is_own(code: types.CodeType) -> bool:
-    """Code of ours that runs between captured frames, a region's backward say; only `call_captured` is to be traced."""
+    """Returns whether code is agspeed's own, such as a region's backward. Only `call_captured` may be traced."""
     return code.co_filename.startswith(PACKAGE) and code.co_name != "call_captured"
 
 
 def _definition_of(function: Callable[..., Any]) -> str:
-    """ "file.py:12" where a function, or the forward of a bound module call, is defined, or ""."""
+    """Returns "file.py:12" for the definition of a function, or of a bound module's forward; "" if unknown."""
     owner = getattr(function, "__self__", None)
     written = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else function)
     code = getattr(written, "__code__", None)
@@ -358,7 +358,7 @@ def _definition_of(function: Callable[..., Any]) -> str:
 
 
 def _codes_of(function: Callable[..., Any]) -> Iterator[types.CodeType]:
-    """The user's code of a function and, of a module's, of all its submodules' forwards, with what wraps them."""
+    """Yields the user's code objects of a function or, for a module, of all its modules' forwards, with wrappers."""
     owner = getattr(function, "__self__", None)
     modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
     for layer in (function, *(getattr(module, "forward", None) for module in modules)):
@@ -370,21 +370,21 @@ def _codes_of(function: Callable[..., Any]) -> Iterator[types.CodeType]:
 
 
 def parse_guard_failure(text: str) -> tuple[str, str]:
-    """ "0/1: guard  # code  # path.py:12 in f" as (guard, "path.py:12"); the place is "" where it is not told."""
+    """Splits "0/1: guard  # code  # path.py:12 in f" into (guard, "path.py:12"); the place is "" if it is missing."""
     guard, *comments = (part.strip() for part in re.sub(r"^\d+/\d+: ", "", text).split("  # "))
     found = re.match(r"(.+?:\d+) in ", comments[-1]) if comments else None
     return guard, found.group(1) if found else ""
 
 
 def user_location(stack: Any) -> str:
-    """ "file.py:12" of the innermost frame of the user's code in a traceback summary, or ""."""
+    """Returns "file.py:12" for the innermost frame of the user's code in a traceback summary, or ""."""
     frames = [f for f in stack or [] if is_users(f.filename)]
     chosen = frames[-1] if frames else (stack[-1] if stack else None)
     return f"{chosen.filename}:{chosen.lineno}" if chosen is not None else ""
 
 
 def graph_location(gm: fx.GraphModule) -> str:
-    """ "file.py:12" where the graph's first operator comes from, the user's code first, or the user's call."""
+    """Returns "file.py:12" for the graph's first operator, in the user's code if possible, else for the user's call."""
     for node in gm.graph.nodes:
         traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
         found = [(path, line) for path, line in traced if not path.startswith(PACKAGE)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way back: GraphSpec → fx.GraphModule, with the same names, order and example inputs.
+"""Rebuilds an fx.GraphModule from a GraphSpec, with the same names, order and example inputs.
 
-A graph rebuilt from a torch-level spec reaches the entries that Inductor's caches hold for the original, so that a
-child process can compile what the training process will load. Everything read is checked; nothing is unpickled.
-Stateless functions; the fake mode of a rebuilt graph belongs to that graph. One thread.
+A graph from a torch-level spec has the same keys in Inductor's caches as the original graph. So a child process can
+compile it, and the training process loads the result. All data is checked; nothing is unpickled. The functions are
+stateless; the fake mode of a rebuilt graph belongs to that graph. One thread.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ def rebuild(spec: GraphSpec, tensors: Mapping[str, torch.Tensor] | None = None) 
     """Builds a graph that computes what the exported one computed.
 
     Args:
-        spec: from `graph_spec.export`, either level.
+        spec: a result of `graph_spec.export`, at torch or ATen level.
         tensors: constants by name; default ``spec.tensors``.
 
     Returns:
-        A GraphModule of its own. Placeholders carry ``meta["example_value"]`` (torch level) or ``meta["val"]`` (ATen
-        level): fake tensors with the original's sizes, strides, gradient flags and Parameter kind, symbolic integers
-        with hints.
+        A new GraphModule. Placeholders have ``meta["example_value"]`` (torch level) or ``meta["val"]`` (ATen level):
+        fake tensors with the original's sizes, strides, gradient flags and Parameter kind, and symbolic integers with
+        hints.
 
     Raises:
-        UnsupportedError: an operator or function of the graph does not exist in this process.
+        UnsupportedError: if an operator or function of the graph does not exist in this process.
     """
     return _Rebuild(spec, spec.tensors if tensors is None else tensors).run()
 
 
 def example_inputs(gm: fx.GraphModule) -> list[Any]:
-    """The example values of a graph's inputs, in order: what a Dynamo backend receives beside the graph."""
+    """The example values of a graph's inputs, in order. A Dynamo backend receives them with the graph."""
     keys = ("val", "example_value")
     return [next((n.meta[k] for k in keys if k in n.meta), None) for n in gm.graph.find_nodes(op="placeholder")]
 
 
 def _module(graph: fx.Graph, tensors: Mapping[str, Any]) -> fx.GraphModule:
-    """With what Dynamo attaches to its modules: AOTAutograd reads there which inputs are parameters."""
+    """Makes a module with the attributes that Dynamo adds: AOTAutograd reads there which inputs are parameters."""
     gm = fx.GraphModule(dict(tensors), graph)
     gm.meta["dynamo_compile_id"] = CompileId(frame_id=0, frame_compile_id=0)
     constants = [name for name, value in tensors.items() if isinstance(value, torch.Tensor)]
@@ -93,10 +93,11 @@ class _Rebuild:
 
     def run(self) -> fx.GraphModule:
         bodies: dict[str, fx.GraphModule] = {}
-        for path in sorted(self._spec.bodies, key=lambda path: -path.count(".")):  # inner ones first
+        for path in sorted(self._spec.bodies, key=lambda path: -path.count(".")):  # inner bodies first
             graph = self._read(self._spec.bodies[path], is_body=True)
             bodies[path] = fx.GraphModule(self._held(self._spec.bodies[path], f"{path}.", bodies), graph)
         graph = self._read(self._spec.nodes, is_body=False)
+        shapes.forget_floats(self._shape_env)
         return _module(graph, self._held(self._spec.nodes, "", bodies))
 
     def _read(self, entries: list[dict[str, Any]], *, is_body: bool) -> fx.Graph:
@@ -125,7 +126,7 @@ class _Rebuild:
         return {name: home[path + name] for name, home in used}
 
     def _symbol(self, entry: dict[str, Any]) -> sympy.Expr:
-        """Creates a symbol of the recorded name (cache keys hold symbol names) with the recorded hint and range."""
+        """Creates a symbol with the recorded name, hint and range. Cache keys contain the names of symbols."""
         source = source_from_json(entry.get("source")) or ConstantSource(entry["torch"])
         index = int(str(entry["torch"]).lstrip("szuf"))
         env = self._shape_env
@@ -263,7 +264,7 @@ _READERS: dict[str, Any] = {
 
 
 def _parse_size(text: str, symbols: Mapping[str, sympy.Expr]) -> sympy.Expr:
-    """Reads SymExpr text. Its grammar is a subset of Python's, so Python's parser reads it; nothing is evaluated."""
+    """Parses SymExpr text. Its grammar is a subset of Python's, so Python's parser reads it. No code is executed."""
 
     def read(node: ast.AST) -> sympy.Expr:
         match node:

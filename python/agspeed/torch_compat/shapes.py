@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors without memory, symbolic sizes, and the context that tracing keeps them in.
+"""Fake tensors, symbolic sizes, and the context that tracing keeps them in.
 
-Without this part no graph can be captured, checked or handed to another process: everything runs eagerly. All of it is
-there since torch 2.11. A shape environment belongs to one graph; threads: the one that traces.
+Without this part, no graph can be captured, checked or sent to another process, so everything runs eagerly. All needs
+exist since torch 2.11. A shape environment belongs to one graph. Threads: the thread that traces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
     from torch.utils._sympy.functions import CeilDiv, FloorDiv, Identity, Max, Min, Mod, ModularIndexing, PythonMod
     from torch.utils._sympy.numbers import int_oo
-    from torch.utils._sympy.symbol import SymT, symbol_is_type
     from torch.utils._sympy.value_ranges import ValueRanges
 
 __all__ = [
@@ -37,19 +36,17 @@ __all__ = [
     "ModularIndexing",
     "PythonMod",
     "ShapeEnv",
-    "SymT",
     "TracingContext",
     "ValueRanges",
     "detect_fake_mode",
     "int_oo",
-    "symbol_is_type",
     "tracing",
     "unset_fake_temporarily",
 ]
 
 _ENV = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 FAKE_TENSOR = "torch._subclasses.fake_tensor.FakeTensor"
-"""Its name in the annotations of a graph."""
+"""The name of the class in a graph's annotations."""
 PART = Part(
     "shapes",
     __name__,
@@ -68,8 +65,6 @@ PART = Part(
             for name in ("CeilDiv", "FloorDiv", "Identity", "Max", "Min", "Mod", "ModularIndexing", "PythonMod")
         ),
         "torch.utils._sympy.numbers.int_oo",
-        "torch.utils._sympy.symbol.SymT",
-        "torch.utils._sympy.symbol.symbol_is_type",
         "torch.utils._sympy.value_ranges.ValueRanges",
     ),
     needs=(
@@ -94,6 +89,7 @@ PART = Part(
         f"{_ENV}.unique_ids",
         f"{_ENV}.var_to_range",
         "torch.utils._sympy.symbol.SymT.FLOAT",
+        "torch.utils._sympy.symbol.symbol_is_type",
     ),
 )
 if not TYPE_CHECKING:
@@ -101,7 +97,7 @@ if not TYPE_CHECKING:
 
 
 def fake_mode_of(values: Sequence[Any]) -> Any:
-    """The mode that the tensors without memory among `values` belong to, or None."""
+    """The mode that the fake tensors among `values` belong to, or None."""
     from torch._guards import detect_fake_mode
 
     return detect_fake_mode(list(values))
@@ -113,26 +109,39 @@ def unspecialized(value: Any) -> Any:
 
 
 def specialize(env: ShapeEnv, symbol: Any, value: Any) -> None:
-    """Has `symbol` stand for `value` from now on."""
+    """Makes `symbol` stand for `value` from now on."""
     env._set_replacement(symbol, value, "specialized")
+
+
+def forget_floats(env: ShapeEnv) -> None:
+    """Removes the symbols of floats. Call it after a frame's guards were made: no graph contains these symbols, and
+    AOTAutograd raises if it finds one in a graph's shape environment."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    values = env.backed_var_to_val
+    for symbol in [symbol for symbol in values if symbol_is_type(symbol, SymT.FLOAT)]:
+        del values[symbol]
 
 
 @contextlib.contextmanager
 def numbering(env: ShapeEnv, index: int) -> Iterator[None]:
-    """Inside the block the next symbol is made with that number in its name, which Inductor's cache keys hold."""
+    """Inside the block, the next new symbol has this number in its name. Inductor's cache keys contain the name."""
     with mock.patch.object(env, "_generate_unique_id", lambda source_name: index):
         yield
     env.unique_ids.add(index)
 
 
 def mode_of(values: Iterable[Any]) -> FakeTensorMode | None:
-    """The mode that made the first stand-in among `values`."""
+    """The mode of the first fake tensor among `values`, or None."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
 
 
 def forget_originals(mode: FakeTensorMode) -> None:
-    """Drops the weak references by which a mode knows the tensors that it has stand-ins for. While they exist,
-    ``torch.utils.swap_tensors`` refuses those tensors. Stand-ins that exist stay as they are."""
+    """Drops a mode's weak references to the original tensors of its fake tensors.
+
+    While these references exist, ``torch.utils.swap_tensors`` refuses the originals. Existing fake tensors do not
+    change.
+    """
     mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with a part that cannot be captured: what lies before and after it runs compiled, and trains as eager does."""
+"""Models with a part that cannot be captured: the parts before and after it run compiled and train as eager does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Wrap = Callable[[Any], Any]
 Script = Callable[[Wrap], list[Any]]
 STEPS = 14
-"""More than Dynamo allows versions of a frame."""
+"""More than the number of versions of a frame that Dynamo allows."""
 LIMIT = "recompile limit"
 
 
 class Net(nn.Module):
-    """Two linear layers; subclasses put something between them."""
+    """Two linear layers; subclasses put an operation between them."""
 
     def __init__(self, between: nn.Module | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ScaledByAResult(Net):
 
 
 class RaisedToAResult(Net):
-    """A float that cannot be passed as a tensor: the graph has it as a constant."""
+    """Has a float that cannot be passed as a tensor, so the graph holds it as a constant."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.first(x).sigmoid()
@@ -212,6 +212,25 @@ def test_a_float_that_a_graph_cannot_take_becomes_a_constant() -> None:
     assert len(outcome.ran("aot")) >= 2, outcome.reasons()
 
 
+class ScaledByTheCaller(Net):
+    def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+        return self.last(self.first(x).tanh() * scale + (2 * scale + 1))
+
+
+@pytest.mark.parametrize("candidate", ["aot", "native", "inductor"])
+def test_a_float_that_varies_is_an_input_of_the_compiled_code(candidate: str) -> None:
+    def script(wrap: Wrap) -> list[Any]:
+        model = wrap(ScaledByTheCaller())
+        losses = [as_loss(model(data(6, 8, seed=step), 0.1 + step / 7)) for step in range(STEPS)]
+        for loss in losses:
+            loss.backward()
+        return [*losses, *(value.grad for value in model.parameters())]
+
+    outcome = compare(script, candidate=candidate, tolerance=1e-5)
+    (session,) = outcome.sessions
+    assert len(session.regions) == len(outcome.ran(candidate)) == 2, outcome.reasons()
+
+
 def test_a_branch_is_taken_as_in_eager_whenever_the_result_changes() -> None:
     def script(wrap: Wrap) -> list[Any]:
         model = wrap(AskedInACondition())
@@ -266,7 +285,8 @@ def test_recurrent_layers_are_left_out_for_agspeed_alone() -> None:
 
 
 def test_what_the_users_own_compile_gave_up_is_compiled() -> None:
-    """Dynamo leaves a frame with a recurrent layer to eager, and remembers that of the code, not of the model."""
+    """Dynamo leaves a frame with a recurrent layer to eager. It remembers this for the code object, not for the
+    model."""
 
     def script(wrap: Wrap) -> list[Any]:
         torch.compile(Recurrent(gru()), backend="eager")(*sequences(0))
